@@ -117,32 +117,36 @@ def _requests(flags: argparse.ArgumentParser) -> None:
     )
 
 
-def _compute(flags: argparse.ArgumentParser) -> None:
-    compute = flags.add_argument_group("compute")
-    compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu, or a GPU for each worker")
-    compute.add_argument(
+def _processes(flags: argparse.ArgumentParser) -> None:
+    processes = flags.add_argument_group("processes")
+    processes.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu, or a GPU for each worker")
+    processes.add_argument(
         "--workers",
         type=_positive,
         default=1,
         metavar="N",
         help="processes that sample and train together, each on a GPU of its own; 1 is this process",
     )
-    compute.add_argument(
+    processes.add_argument(
         "--samplers", type=_positive, metavar="N", help="instead: processes that only sample, each on a GPU of its own"
     )
-    compute.add_argument(
+    processes.add_argument(
         "--trainers",
         "--trainer-gpus",
         type=_positive,
         metavar="N",
         help="processes that only train, beside --samplers (default: 1)",
     )
-    compute.add_argument(
+    processes.add_argument(
         "--ray",
         metavar="ADDRESS",
         help="run these processes as actors on all nodes of a Ray cluster: HOST:PORT of its head, or auto on one of "
         "them (extra `ray`)",
     )
+
+
+def _compute(flags: argparse.ArgumentParser) -> None:
+    compute = flags.add_argument_group("compute")
     compute.add_argument("--threads", type=_positive, default=1, metavar="N", help="torch threads while sampling")
     compute.add_argument(
         "--train-threads", type=_positive, metavar="N", help="torch threads while training (default: as --threads)"
@@ -209,7 +213,7 @@ def _supervised(flags: argparse.ArgumentParser) -> None:
     )
 
 
-_OPEN = (_requests, _compute, _sampler)
+_OPEN = (_requests, _processes, _compute, _sampler)
 """The groups of flags that a service leaves open for the engine that it starts; it sets the others itself."""
 
 

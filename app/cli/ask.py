@@ -9,28 +9,37 @@ from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.run_request import overlay
 from app.cli.terminal import Failure, plain, print_json, results
 
+_Question = Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")]
+_Run = Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")]
+_Model = Annotated[str | None, typer.Option(help="Ask this model, such as learnloop/tiny.")]
+_Checkpoint = Annotated[int | None, typer.Option(help="Step of the checkpoint. \\[default: the best]")]
+_Environment = Annotated[str | None, typer.Option(help="Environment of the task. \\[default: that of the run]")]
+_Inbox = Annotated[str | None, typer.Option(help="Name of an imported inbox.")]
+_InboxAddress = Annotated[str | None, typer.Option(help="Address of the inbox to search.")]
+_QueryDate = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="The date on which the question is asked.")]
+_Prospect = Annotated[str | None, typer.Option(help="Person to write to, for an agent that writes emails.")]
+_Company = Annotated[str | None, typer.Option(help="Company of the prospect.")]
+_Role = Annotated[str | None, typer.Option(help="Job title of the prospect.")]
+_Goal = Annotated[str | None, typer.Option(help="What the email should achieve.")]
+_Start = Annotated[list[str] | None, typer.Option(metavar="NODE", help="Node of the graph to start from; repeatable.")]
+_Graph = Annotated[str | None, typer.Option(metavar="NAME", help="A synthetic graph, such as test.0.17.")]
+
 
 def ask(
-    question: Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")] = None,
-    model: Annotated[str | None, typer.Option(help="Ask this model, such as learnloop/tiny.")] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="Step of the checkpoint. \\[default: the best]")] = None,
-    environment: Annotated[
-        str | None, typer.Option(help="Environment of the task. \\[default: that of the run]")
-    ] = None,
-    inbox: Annotated[str | None, typer.Option(help="Name of an imported inbox.")] = None,
-    inbox_address: Annotated[str | None, typer.Option(help="Address of the inbox to search.")] = None,
-    query_date: Annotated[
-        str | None, typer.Option(metavar="YYYY-MM-DD", help="The date on which the question is asked.")
-    ] = None,
-    prospect: Annotated[str | None, typer.Option(help="Person to write to, for an agent that writes emails.")] = None,
-    company: Annotated[str | None, typer.Option(help="Company of the prospect.")] = None,
-    role: Annotated[str | None, typer.Option(help="Job title of the prospect.")] = None,
-    goal: Annotated[str | None, typer.Option(help="What the email should achieve.")] = None,
-    start: Annotated[
-        list[str] | None, typer.Option(metavar="NODE", help="Node of the graph to start from; repeatable.")
-    ] = None,
-    graph: Annotated[str | None, typer.Option(metavar="NAME", help="A synthetic graph, such as test.0.17.")] = None,
+    question: _Question = None,
+    run: _Run = None,
+    model: _Model = None,
+    checkpoint: _Checkpoint = None,
+    environment: _Environment = None,
+    inbox: _Inbox = None,
+    inbox_address: _InboxAddress = None,
+    query_date: _QueryDate = None,
+    prospect: _Prospect = None,
+    company: _Company = None,
+    role: _Role = None,
+    goal: _Goal = None,
+    start: _Start = None,
+    graph: _Graph = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -61,10 +70,7 @@ def ask(
     )
     with Service(url) as service:
         reply = service.ask(request)
-    if as_json:
-        print_json(reply)
-    else:
-        _print(reply, service.url)
+    print_json(reply) if as_json else _print(reply, service.url)
     if not (reply["email"] or reply["success"]):
         raise Failure(reply.get("note") or "the agent gave no answer")
 

@@ -30,65 +30,78 @@ Name = Annotated[str, typer.Argument(help="Name of the data: letters, digits, '-
 _Count = Annotated[int | None, typer.Option(min=1)]
 
 
+_OptionalName = Annotated[
+    str | None,
+    typer.Argument(help="Name of the data: letters, digits, '-' and '_'. \\[default: that of the file]"),
+]
+_Config = Annotated[
+    Path | None, typer.Option(help="YAML file with these settings, such as `max_messages: 1`; flags override it.")
+]
+_Emails = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="mbox, Maildir or .eml files or folders; or a data set: a folder, a Parquet or JSON Lines file, or "
+        "its id on the Hugging Face hub, such as corbt/enron-emails. Can be repeated."
+    ),
+]
+_Questions = Annotated[
+    str | None,
+    typer.Option(
+        help="templates, llm, none, or a data set such as corbt/enron_emails_sample_questions. \\[default: templates]"
+    ),
+]
+_Inbox = Annotated[str | None, typer.Option(help="Only emails from or to this address, and questions about them.")]
+_MaxEmails = Annotated[int | None, typer.Option(min=1, help="Maximum number of emails.")]
+_MaxBodyCharacters = Annotated[int | None, typer.Option(min=1, help="Leave longer emails out.")]
+_MaxRecipients = Annotated[int | None, typer.Option(min=1, help="Leave emails to more people out.")]
+_DropCopies = Annotated[
+    bool | None, typer.Option("--drop-copies", help="Keep one of emails with the same sender, subject and body.")
+]
+_MaxMessages = Annotated[
+    int | None, typer.Option(min=1, help="Leave out questions that need more emails. \\[default: 1]")
+]
+_ExcludeQuestions = Annotated[
+    list[int] | None,
+    typer.Option(help="Leave out the question with this id. Can be repeated. \\[default: ART-E's known bad ones]"),
+]
+_MinRealism = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Leave out questions that are rated less realistic.")
+]
+_Limit = Annotated[int | None, typer.Option(min=1, help="Maximum number of training questions.")]
+_HeldOutLimit = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of questions for validation, and for test.")
+]
+_ShuffleSeed = Annotated[
+    int | None, typer.Option(min=0, help="Shuffle the questions. \\[default: the order of the source]")
+]
+_QuestionCount = Annotated[int | None, typer.Option(min=3, help="Number of questions to make. \\[default: 300]")]
+_QuestionSeed = Annotated[int | None, typer.Option(min=0, help="Decides which emails they are about. \\[default: 0]")]
+_QuestionModel = Annotated[
+    str | None,
+    typer.Option(help="Writes them: a listed model or PROVIDER/MODEL. \\[default: the first listed]"),
+]
+
+
 @app.command()
 def prepare(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Name of the data: letters, digits, '-' and '_'. \\[default: that of the file]"),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="YAML file with these settings, such as `max_messages: 1`; flags override it.")
-    ] = None,
-    emails: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="mbox, Maildir or .eml files or folders; or a data set: a folder, a Parquet or JSON Lines file, or "
-            "its id on the Hugging Face hub, such as corbt/enron-emails. Can be repeated."
-        ),
-    ] = None,
-    questions: Annotated[
-        str | None,
-        typer.Option(
-            help="templates, llm, none, or a data set such as corbt/enron_emails_sample_questions. "
-            "\\[default: templates]"
-        ),
-    ] = None,
-    inbox: Annotated[
-        str | None, typer.Option(help="Only emails from or to this address, and questions about them.")
-    ] = None,
-    max_emails: Annotated[int | None, typer.Option(min=1, help="Maximum number of emails.")] = None,
-    max_body_characters: Annotated[int | None, typer.Option(min=1, help="Leave longer emails out.")] = None,
-    max_recipients: Annotated[int | None, typer.Option(min=1, help="Leave emails to more people out.")] = None,
-    drop_copies: Annotated[
-        bool | None, typer.Option("--drop-copies", help="Keep one of emails with the same sender, subject and body.")
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Leave out questions that need more emails. \\[default: 1]")
-    ] = None,
-    exclude_questions: Annotated[
-        list[int] | None,
-        typer.Option(help="Leave out the question with this id. Can be repeated. \\[default: ART-E's known bad ones]"),
-    ] = None,
-    min_realism: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Leave out questions that are rated less realistic.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of training questions.")] = None,
-    held_out_limit: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of questions for validation, and for test.")
-    ] = None,
-    shuffle_seed: Annotated[
-        int | None, typer.Option(min=0, help="Shuffle the questions. \\[default: the order of the source]")
-    ] = None,
-    question_count: Annotated[
-        int | None, typer.Option(min=3, help="Number of questions to make. \\[default: 300]")
-    ] = None,
-    question_seed: Annotated[
-        int | None, typer.Option(min=0, help="Decides which emails they are about. \\[default: 0]")
-    ] = None,
-    question_model: Annotated[
-        str | None,
-        typer.Option(help="Writes them: a listed model or PROVIDER/MODEL. \\[default: the first listed]"),
-    ] = None,
+    name: _OptionalName = None,
+    config: _Config = None,
+    emails: _Emails = None,
+    questions: _Questions = None,
+    inbox: _Inbox = None,
+    max_emails: _MaxEmails = None,
+    max_body_characters: _MaxBodyCharacters = None,
+    max_recipients: _MaxRecipients = None,
+    drop_copies: _DropCopies = None,
+    max_messages: _MaxMessages = None,
+    exclude_questions: _ExcludeQuestions = None,
+    min_realism: _MinRealism = None,
+    limit: _Limit = None,
+    held_out_limit: _HeldOutLimit = None,
+    shuffle_seed: _ShuffleSeed = None,
+    question_count: _QuestionCount = None,
+    question_seed: _QuestionSeed = None,
+    question_model: _QuestionModel = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

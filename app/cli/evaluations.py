@@ -63,42 +63,52 @@ class Evaluations:
         return self._service.read(f"/evaluations/{id}/report", params={"form": form})
 
 
+_File = Annotated[
+    Path | None,
+    typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /evaluations."),
+]
+_Run = Annotated[
+    str | None, typer.Option(help="Run to evaluate: without --model, its base model and its best checkpoint.")
+]
+_Model = Annotated[
+    list[str] | None,
+    typer.Option(help="Model of the service: a base model, PROJECT/NAME@STEP, a promoted name, a run. Repeatable."),
+]
+_Prompted = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
+]
+_Scenarios = Annotated[int | None, typer.Option(help="Number of scenarios.")]
+_Samples = Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")]
+_Seed = Annotated[int | None, typer.Option(help="Random seed.")]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as judge.name=correctness; repeatable."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        file_okay=False,
+        help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
+    ),
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this evaluation]"),
+]
+
+
 def evaluate(
-    file: Annotated[
-        Path | None,
-        typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /evaluations."),
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Run to evaluate: without --model, its base model and its best checkpoint.")
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Model of the service: a base model, PROJECT/NAME@STEP, a promoted name, a run. Repeatable."),
-    ] = None,
-    prompted: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
-    ] = None,
-    scenarios: Annotated[int | None, typer.Option(help="Number of scenarios.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="PATH=VALUE", help="Any other field, such as judge.name=correctness; repeatable."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this evaluation]"),
-    ] = None,
+    file: _File = None,
+    run: _Run = None,
+    model: _Model = None,
+    prompted: _Prompted = None,
+    scenarios: _Scenarios = None,
+    samples: _Samples = None,
+    seed: _Seed = None,
+    settings: _Settings = None,
+    out: _Out = None,
+    url: _Url = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

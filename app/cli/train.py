@@ -1,5 +1,6 @@
 """`learnloop train`: start one run, from a YAML file and flags, and follow it."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,50 +16,66 @@ from app.cli.service_process import own_service
 from app.cli.terminal import print_json, progress, results
 from app.cli.watching import RunDisplay, Waiting, run_to_end
 
+_File = Annotated[
+    Path | None,
+    typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /learn-loop."),
+]
+_Environment = Annotated[str | None, typer.Option(help="Environment to train in.")]
+_Graph = Annotated[
+    Path | None, typer.Option(exists=True, dir_okay=False, help="JSON file with the graph for sales_email.")
+]
+_Judge = Annotated[str | None, typer.Option(help="Judge that scores the rollouts.")]
+_Model = Annotated[str | None, typer.Option(help="Name of the model; an existing model is trained further.")]
+_BaseModel = Annotated[str | None, typer.Option(help="Base model for a new model.")]
+_Demonstrations = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Stored demonstrations to learn from first, as NAME or NAME@VERSION."),
+]
+_Iterations = Annotated[int | None, typer.Option(help="Number of training iterations.")]
+_Groups = Annotated[int | None, typer.Option(help="Scenarios per iteration.")]
+_Rollouts = Annotated[int | None, typer.Option(help="Rollouts per scenario.")]
+_MaxTurns = Annotated[int | None, typer.Option(help="Maximum turns per rollout.")]
+_LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
+_MaxStaleness = Annotated[int | None, typer.Option(help="Iterations that rollouts may run ahead of training.")]
+_Seed = Annotated[int | None, typer.Option(help="Random seed.")]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as evaluation.every=5; repeatable."),
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this run]"),
+]
+_Detach = Annotated[
+    bool, typer.Option("--detach", help="Start the run at the service at --url and return immediately.")
+]
+
 
 def train(
-    file: Annotated[
-        Path | None,
-        typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /learn-loop."),
-    ] = None,
-    environment: Annotated[str | None, typer.Option(help="Environment to train in.")] = None,
-    graph: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON file with the graph for sales_email.")
-    ] = None,
-    judge: Annotated[str | None, typer.Option(help="Judge that scores the rollouts.")] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the model; an existing model is trained further.")] = None,
-    base_model: Annotated[str | None, typer.Option(help="Base model for a new model.")] = None,
-    demonstrations: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Stored demonstrations to learn from first, as NAME or NAME@VERSION."),
-    ] = None,
-    iterations: Annotated[int | None, typer.Option(help="Number of training iterations.")] = None,
-    groups: Annotated[int | None, typer.Option(help="Scenarios per iteration.")] = None,
-    rollouts: Annotated[int | None, typer.Option(help="Rollouts per scenario.")] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Maximum turns per rollout.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    max_staleness: Annotated[
-        int | None, typer.Option(help="Iterations that rollouts may run ahead of training.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as evaluation.every=5; repeatable."),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this run]"),
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Start the run at the service at --url and return immediately.")
-    ] = False,
+    file: _File = None,
+    environment: _Environment = None,
+    graph: _Graph = None,
+    judge: _Judge = None,
+    model: _Model = None,
+    base_model: _BaseModel = None,
+    demonstrations: _Demonstrations = None,
+    iterations: _Iterations = None,
+    groups: _Groups = None,
+    rollouts: _Rollouts = None,
+    max_turns: _MaxTurns = None,
+    learning_rate: _LearningRate = None,
+    max_staleness: _MaxStaleness = None,
+    seed: _Seed = None,
+    settings: _Settings = None,
+    url: _Url = None,
+    detach: _Detach = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Train an agent and watch it learn. Ctrl-C cancels the run."""
     if detach and url is None:
         raise typer.BadParameter("requires a running service; give --url", param_hint="--detach")
-    flags: dict[str, Any] = {
+    flags = {
         "environment.name": environment,
         "judge.name": judge,
         "model.name": model,
@@ -72,11 +89,7 @@ def train(
         "pipeline.max_staleness": max_staleness,
         "seed": seed,
     }
-    try:
-        flags["graph"] = read_graph_file(graph) if graph else None
-        request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **_given(flags)})
-    except BadRunFile as error:
-        raise typer.BadParameter(str(error)) from error
+    request = _request(file, graph, settings or (), flags)
     with _service(url, data_dir) as service:
         if detach:
             _show_accepted(service, service.start_run(request), as_json)
@@ -87,8 +100,17 @@ def train(
     raise typer.Exit(0 if run["status"] == "completed" else 1)
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    return {path: value for path, value in flags.items() if value is not None}
+def _request(
+    file: Path | None, graph: Path | None, settings: Sequence[str], flags: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The request for a run; where they say the same, flags win over settings, and these over the file."""
+    given = {path: value for path, value in flags.items() if value is not None}
+    try:
+        if graph:
+            given["graph"] = read_graph_file(graph)
+        return overlay(read_run_file(file) if file else {}, {**parse_settings(settings), **given})
+    except BadRunFile as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _service(url: str | None, data_dir: Path | None) -> AbstractContextManager[Service]:

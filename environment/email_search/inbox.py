@@ -255,6 +255,30 @@ class Inbox:
         terms = [term for keyword in keywords for term in re.findall(r"[^\W_]+", keyword)]
         if keywords and not terms:
             return []
+        found, values = self._found(terms, sender, recipient, sent_after, sent_before, mailbox)
+        fields = "email.id, email.subject, email.sender, email.sent_at"
+        query = f"SELECT {fields} FROM {found} ORDER BY email.sent_at DESC LIMIT ?"
+        if terms:
+            query = (
+                "WITH ranked AS MATERIALIZED ("
+                f"SELECT email_fts.rowid AS number, email_fts.rank AS rank FROM {found}"
+                f" ORDER BY email_fts.rowid DESC LIMIT {MAX_RANKED}) "
+                f"SELECT {fields} FROM ranked JOIN email ON email.rowid = ranked.number ORDER BY rank, number LIMIT ?"
+            )
+        with self._connection() as connection:
+            rows = connection.execute(query, (*values, max(0, min(limit, MAX_HITS)))).fetchall()
+        return [Hit(id, subject, sender, _moment(sent_at)) for id, subject, sender, sent_at in rows]
+
+    def _found(
+        self,
+        terms: Sequence[str],
+        sender: str | None,
+        recipient: str | None,
+        sent_after: date | None,
+        sent_before: date | None,
+        mailbox: str | None,
+    ) -> tuple[str, list[object]]:
+        """A table and the conditions on it, as in SQL after FROM, with the values of its parameters."""
         # A condition with a plus is evaluated once instead of for each mail that has the words.
         where, values = ["1"], list[object]()
         source, number = "email", "email.rowid"
@@ -274,18 +298,7 @@ class Inbox:
             between = " AND ".join(f"sent_at {sign} ?" for _, sign in days)
             where.append(f"+{number} IN (SELECT rowid FROM email WHERE {between})" if terms else between)
             values += [day.isoformat() for day, _ in days]
-        fields, found = "email.id, email.subject, email.sender, email.sent_at", f"{source} WHERE {' AND '.join(where)}"
-        query = f"SELECT {fields} FROM {found} ORDER BY email.sent_at DESC LIMIT ?"
-        if terms:
-            query = (
-                "WITH ranked AS MATERIALIZED ("
-                f"SELECT email_fts.rowid AS number, email_fts.rank AS rank FROM {found}"
-                f" ORDER BY email_fts.rowid DESC LIMIT {MAX_RANKED}) "
-                f"SELECT {fields} FROM ranked JOIN email ON email.rowid = ranked.number ORDER BY rank, number LIMIT ?"
-            )
-        with self._connection() as connection:
-            rows = connection.execute(query, (*values, max(0, min(limit, MAX_HITS)))).fetchall()
-        return [Hit(id, subject, sender, _moment(sent_at)) for id, subject, sender, sent_at in rows]
+        return f"{source} WHERE {' AND '.join(where)}", values
 
     def read(self, email_id: str) -> Email | None:
         """Return the whole mail, or None if no mail has that id."""

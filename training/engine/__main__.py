@@ -23,6 +23,8 @@ from training.engine_flags import KEY_VARIABLE, parse
 from training.garbage import kept_for_good
 
 if TYPE_CHECKING:  # see main
+    from starlette.types import ASGIApp
+
     from training.engine.computing import Computing
     from training.engine.registry.model_record import Target
     from training.engine.registry.registry import Registry
@@ -46,70 +48,109 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
     api_key = os.environ.get(options.api_key_env or KEY_VARIABLE)
-    if options.api_key_env and not api_key:
-        sys.stderr.write(f"--api-key-env: the environment has no {options.api_key_env}\n")
-        return 2
-    if not api_key and not _is_loopback(options.host):
-        sys.stderr.write(
-            f"--host {options.host}: others can reach the engine there, so it needs a key. Set {KEY_VARIABLE}, or name "
-            "another variable with --api-key-env; clients send the key as 'Authorization: Bearer KEY'.\n"
-        )
-        return 2
-    if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
-        sys.stderr.write(
-            f"--sampler vllm: there is no command {options.vllm_command!r}. Install vLLM in an environment of its own "
-            "(python -m venv vllm-env && vllm-env/bin/pip install vllm) and name it: --vllm-command vllm-env/bin/vllm\n"
-        )
+    if (why := _unservable(options, api_key)) is not None:
+        sys.stderr.write(f"{why}\n")
         return 2
     sock = _listen(options.host, options.port)
-
     environment = dict(os.environ)
-    set_cpu_mode()
-    # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if options.device == "cuda":
-        # The cache and the training's activations are given back to each other, in pieces of all sizes.
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    # Imported late, so that bad flags are told at once: torch and transformers take seconds.
+    _set_environment(options.device)
+    bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
+    bases |= dict(options.base_model)
+    # Imported late, so that bad flags are reported immediately: torch and transformers take seconds.
     with kept_for_good():
-        import torch
-        import uvicorn
+        _import_libraries(options, bases)
 
-        from training.engine.http.server import create_app
         from training.engine.registry.object_store import BadStore, StoreUnavailable
-        from training.engine.registry.shared_registry import open_registry
-        from training.engine.weights import llama_modules
         from training.engine.weights.fp8 import Fp8Unsupported
         from training.engine.workers.ray_workers import ClusterUnavailable
-
-        bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
-        bases |= dict(options.base_model)
-        known = [*bases.values(), *added_base_models(options.data_dir).values()]
-        if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
-            # Its first use would import transformers, which takes seconds; meanwhile the service starts as well.
-            import training.engine.trainer.pretrained  # noqa: F401
-    specs = _workers(options, bases)
-    if options.device == "cuda" and not options.ray and len(specs) > (gpus := torch.cuda.device_count()) > 0:
-        sys.stderr.write(f"{len(specs)} workers need as many GPUs; here are {gpus}\n")
-        return 2
     try:
-        registry = open_registry(options.data_dir, bases, options.allow_base_dir, options.checkpoint_store)
-        if options.ray or len(specs) > 1:
-            computing, tokenizer = _in_workers(registry, specs, options.ray)
-        else:
-            computing, tokenizer = _in_this_process(registry, specs[0], options, environment)
+        app = _application(options, bases, environment, api_key or None)
+    except _TooFewGpus as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except (BadStore, StoreUnavailable, ClusterUnavailable, Fp8Unsupported) as error:
         log.error("engine not started", error=str(error))
         return 1
-    app = create_app(
+    _serve(app, sock, options)
+    return 0
+
+
+class _TooFewGpus(Exception):
+    """The machine has fewer GPUs than workers need."""
+
+
+def _unservable(options: argparse.Namespace, api_key: str | None) -> str | None:
+    """Why flags that are right in themselves cannot be served here; None if they can."""
+    if options.api_key_env and not api_key:
+        return f"--api-key-env: the environment has no {options.api_key_env}"
+    if not api_key and not _is_loopback(options.host):
+        return (
+            f"--host {options.host}: others can reach the engine there, so it needs a key. Set {KEY_VARIABLE}, or name "
+            "another variable with --api-key-env; clients send the key as 'Authorization: Bearer KEY'."
+        )
+    if options.sampler == "vllm" and not options.vllm_url and shutil.which(options.vllm_command) is None:
+        return (
+            f"--sampler vllm: there is no command {options.vllm_command!r}. Install vLLM in an environment of its own "
+            "(python -m venv vllm-env && vllm-env/bin/pip install vllm) and name it: --vllm-command vllm-env/bin/vllm"
+        )
+    return None
+
+
+def _set_environment(device: str) -> None:
+    """What PyTorch reads when it is imported."""
+    set_cpu_mode()
+    # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if device == "cuda":
+        # The cache and the training's activations are given back to each other, in pieces of all sizes.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+
+def _import_libraries(options: argparse.Namespace, bases: Mapping[str, Path]) -> None:
+    """Import now what the first request would have to wait for."""
+    import uvicorn  # noqa: F401
+
+    import training.engine.http.server
+    from training.engine.weights import llama_modules
+
+    known = [*bases.values(), *added_base_models(options.data_dir).values()]
+    if options.device == "cuda" or not all(map(llama_modules.is_readable, known)):
+        import training.engine.trainer.pretrained  # noqa: F401  # it imports transformers
+
+
+def _application(
+    options: argparse.Namespace, bases: Mapping[str, Path], environment: Mapping[str, str], api_key: str | None
+) -> "ASGIApp":
+    """The engine behind its HTTP API. Raises _TooFewGpus, BadStore, StoreUnavailable, ClusterUnavailable or
+    Fp8Unsupported."""
+    import torch
+
+    from training.engine.http.server import create_app
+    from training.engine.registry.shared_registry import open_registry
+
+    specs = _workers(options, bases)
+    if options.device == "cuda" and not options.ray and len(specs) > (gpus := torch.cuda.device_count()) > 0:
+        raise _TooFewGpus(f"{len(specs)} workers need as many GPUs; here are {gpus}")
+    registry = open_registry(options.data_dir, bases, options.allow_base_dir, options.checkpoint_store)
+    if options.ray or len(specs) > 1:
+        computing, tokenizer = _in_workers(registry, specs, options.ray)
+    else:
+        computing, tokenizer = _in_this_process(registry, specs[0], options, environment)
+    return create_app(
         registry,
         computing,
         tokenizer,
         data_dir=options.data_dir,
-        api_key=api_key or None,
+        api_key=api_key,
         max_body_bytes=options.max_body_mb << 20,
         training_data_hosts=options.training_data_host,
     )
+
+
+def _serve(app: "ASGIApp", sock: socket.socket, options: argparse.Namespace) -> None:
+    """Answer until SIGTERM or SIGINT."""
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         lifespan="on",
@@ -129,7 +170,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
         _write_ready(options.ready_file, port)
     server.run(sockets=[sock])
     log.info("engine stopped")
-    return 0
 
 
 def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "list[WorkerSpec]":

@@ -8,54 +8,80 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from training.backends.local.models import IDLE_S, LocalModels, Refused
+
+Handler = Callable[[Request], Awaitable[Any]]
 
 _LONGEST_WAIT_S = 30.0
 _SAMPLING_TIMEOUT_S = 600.0
 
 
-def make_app(models: LocalModels, api_key: str) -> Any:
+def make_app(models: LocalModels, api_key: str) -> Starlette:
     """The protocol over HTTP."""
-    import httpx
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
+    api = _Api(models)
+    model = "/v1/preview/models/{id}"
+    handlers: list[tuple[str, str, Handler]] = [
+        ("POST", "/v1/preview/models", api.create_model),
+        ("DELETE", model, api.delete_model),
+        ("GET", f"{model}/checkpoints", api.list_checkpoints),
+        ("DELETE", f"{model}/checkpoints", api.delete_checkpoints),
+        ("POST", "/v1/preview/training-jobs", api.create_job),
+        ("GET", "/v1/preview/training-jobs/{id}/events", api.list_events),
+        ("POST", "/v1/chat/completions", api.chat),
+    ]
+    return Starlette(
+        routes=[Route(path, _guarded(handler, api_key), methods=[verb]) for verb, path, handler in handlers]
+    )
 
-    Handler = Callable[[Request], Any]
 
-    def guarded(handler: Handler) -> Handler:
-        async def handle(request: Request) -> Response:
-            if request.headers.get("authorization") != f"Bearer {api_key}":
-                return _error(401, "bad key", None)
-            try:
-                answer = await handler(request)
-            except Refused as error:
-                return _error(error.status, str(error), error.code)
-            except (KeyError, TypeError, ValueError) as error:
-                return _error(400, f"{type(error).__name__}: {error}", None)
-            return answer if isinstance(answer, Response) else JSONResponse(answer)
+def _guarded(handler: Handler, api_key: str) -> Handler:
+    """Needs the key; foreseen errors become replies, and what is no reply yet its JSON."""
 
-        return handle
+    async def handle(request: Request) -> Response:
+        if request.headers.get("authorization") != f"Bearer {api_key}":
+            return _error(401, "bad key", None)
+        try:
+            answer = await handler(request)
+        except Refused as error:
+            return _error(error.status, str(error), error.code)
+        except (KeyError, TypeError, ValueError) as error:
+            return _error(400, f"{type(error).__name__}: {error}", None)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
 
-    def _error(status: int, message: str, code: str | None) -> Response:
-        return JSONResponse({"error": {"message": message, "type": "error", "param": None, "code": code}}, status)
+    return handle
 
-    async def create_model(request: Request) -> Any:
+
+def _error(status: int, message: str, code: str | None) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "error", "param": None, "code": code}}, status)
+
+
+class _Api:
+    """The handlers. What they return is sent as JSON."""
+
+    def __init__(self, models: LocalModels) -> None:
+        self._models = models
+
+    async def create_model(self, request: Request) -> Any:
         body = await request.json()
-        return await models.register(body["project"], body["name"], body["base_model"])
+        return await self._models.register(body["project"], body["name"], body["base_model"])
 
-    async def delete_model(request: Request) -> Any:
-        await models.delete(request.path_params["id"])
+    async def delete_model(self, request: Request) -> Any:
+        await self._models.delete(request.path_params["id"])
         return Response(status_code=204)
 
-    async def list_checkpoints(request: Request) -> Any:
+    async def list_checkpoints(self, request: Request) -> Any:
         query = request.query_params
-        steps = await models.steps(request.path_params["id"])
+        steps = await self._models.steps(request.path_params["id"])
         steps = steps[::-1] if query.get("order") == "desc" else steps
         if after := query.get("after"):
             steps = steps[steps.index(int(after)) + 1 :]
@@ -63,15 +89,15 @@ def make_app(models: LocalModels, api_key: str) -> Any:
         data = [{"id": str(step), "step": step, "metrics": {}} for step in steps[:limit]]
         return {"data": data, "has_more": len(steps) > limit}
 
-    async def delete_checkpoints(request: Request) -> Any:
-        return await models.delete_checkpoints(request.path_params["id"], (await request.json())["steps"])
+    async def delete_checkpoints(self, request: Request) -> Any:
+        return await self._models.delete_checkpoints(request.path_params["id"], (await request.json())["steps"])
 
-    async def create_job(request: Request) -> Any:
+    async def create_job(self, request: Request) -> Any:
         body = await request.json()
-        return {"id": await models.submit(body["model_id"], body)}
+        return {"id": await self._models.submit(body["model_id"], body)}
 
-    async def list_events(request: Request) -> Any:
-        job = models.jobs.get(request.path_params["id"])
+    async def list_events(self, request: Request) -> Any:
+        job = self._models.jobs.get(request.path_params["id"])
         if job is None:
             raise Refused(404, "no such training job", "job_not_found")
         after = request.query_params.get("after")
@@ -79,25 +105,13 @@ def make_app(models: LocalModels, api_key: str) -> Any:
         wait_s = min(float(request.query_params.get("wait_s", 0)), _LONGEST_WAIT_S)
         return {"data": await job.after(start, wait_s), "has_more": False}
 
-    async def chat(request: Request) -> Any:
+    async def chat(self, request: Request) -> Any:
         body = await request.json()
-        base_url, key, body["model"] = models.sampled_at(body["model"])
+        base_url, key, body["model"] = self._models.sampled_at(body["model"])
         async with httpx.AsyncClient(timeout=_SAMPLING_TIMEOUT_S) as http:
             headers = {"authorization": f"Bearer {key}"}
             reply = await http.post(f"{base_url}/chat/completions", json=body, headers=headers)
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
-
-    model = "/v1/preview/models/{id}"
-    handlers: list[tuple[str, str, Handler]] = [
-        ("POST", "/v1/preview/models", create_model),
-        ("DELETE", model, delete_model),
-        ("GET", f"{model}/checkpoints", list_checkpoints),
-        ("DELETE", f"{model}/checkpoints", delete_checkpoints),
-        ("POST", "/v1/preview/training-jobs", create_job),
-        ("GET", "/v1/preview/training-jobs/{id}/events", list_events),
-        ("POST", "/v1/chat/completions", chat),
-    ]
-    return Starlette(routes=[Route(path, guarded(handler), methods=[verb]) for verb, path, handler in handlers])
 
 
 def art_backend(root: Path) -> Any:

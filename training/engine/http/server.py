@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +33,7 @@ from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
 from training.protocol.responses.request import ResponsesRequest
 
+Body = TypeVar("Body", bound=BaseModel)
 log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 256 << 20
@@ -56,9 +59,8 @@ def create_app(
     Supervised jobs may fetch their data from `training_data_hosts`; see TrainingData.
     """
     turns = SampledTurns()
-    chat = Chat(registry, compute, tokenizer, turns)
-    responses = Responses(chat)
-    max_chat_bytes = min(max_body_bytes, MAX_CHAT_BYTES)
+    chat = _ChatApi(Chat(registry, compute, tokenizer, turns), min(max_body_bytes, MAX_CHAT_BYTES))
+    models = _ModelsApi(registry)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
     training = TrainingApi(registry, compute, Jobs(compute), turns, data, max_body_bytes)
 
@@ -70,51 +72,14 @@ def create_app(
         finally:
             await compute.close()
 
-    async def health(_: Request) -> Response:
-        found = compute.reproducibility
-        checked = {
-            "reproducible": found and found.reproducible,
-            "reason": found.reason if found else "No model has been loaded yet.",
-        }
-        figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
-        told = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
-        return JSONResponse({**told, **compute.details})
-
-    async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": await asyncio.to_thread(_models, registry)})
-
-    async def model(request: Request) -> Response:
-        name = request.path_params["name"]
-        for each in await asyncio.to_thread(_models, registry):
-            if each["id"] == name:
-                return JSONResponse(each)
-        raise UnknownModel(f"no model {name!r}")
-
-    async def completions(request: Request) -> Response:
-        body = await read_body(request, ChatRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
-        if body.stream:
-            return _event_stream(await chat.stream(body))
-        return await _unless_gone(request, asyncio.create_task(chat.complete(body)))
-
-    async def tokenize(request: Request) -> Response:
-        body = await read_body(request, ChatRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
-        return JSONResponse(await chat.tokenize(body))
-
-    async def create_response(request: Request) -> Response:
-        body = await read_body(request, ResponsesRequest, max_chat_bytes, max_values=MAX_CHAT_VALUES)
-        scope = request.headers.get("openai-project", "")
-        if body.stream:
-            return _event_stream(await responses.stream(body, scope))
-        return await _unless_gone(request, asyncio.create_task(responses.create(body, scope)))
-
     app = Starlette(
         routes=[
-            Route("/health", health),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", model),
-            Route("/v1/chat/completions", completions, methods=["POST"]),
-            Route("/v1/responses", create_response, methods=["POST"]),
+            Route("/health", partial(_health, compute)),
+            Route("/tokenize", chat.tokenize, methods=["POST"]),
+            Route("/v1/models", models.all),
+            Route("/v1/models/{name:path}", models.one),
+            Route("/v1/chat/completions", chat.completions, methods=["POST"]),
+            Route("/v1/responses", chat.create_response, methods=["POST"]),
             Mount("/v1/preview", routes=training.routes()),
         ],
         exception_handlers={
@@ -126,6 +91,62 @@ def create_app(
         lifespan=lifespan,
     )
     return app if api_key is None else _KeyNeeded(app, api_key)
+
+
+async def _health(compute: Computing, _: Request) -> Response:
+    found = compute.reproducibility
+    checked = {
+        "reproducible": found and found.reproducible,
+        "reason": found.reason if found else "No model has been loaded yet.",
+    }
+    figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
+    told = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
+    return JSONResponse({**told, **compute.details})
+
+
+class _ChatApi:
+    """OpenAI's chat completions and responses, and vLLM's tokenization of a chat's prompt."""
+
+    def __init__(self, chat: Chat, max_bytes: int) -> None:
+        self._chat = chat
+        self._responses = Responses(chat)
+        self._max_bytes = max_bytes
+
+    async def completions(self, request: Request) -> Response:
+        body = await self._read(request, ChatRequest)
+        if body.stream:
+            return _event_stream(await self._chat.stream(body))
+        return await _unless_gone(request, asyncio.create_task(self._chat.complete(body)))
+
+    async def tokenize(self, request: Request) -> Response:
+        return JSONResponse(await self._chat.tokenize(await self._read(request, ChatRequest)))
+
+    async def create_response(self, request: Request) -> Response:
+        body = await self._read(request, ResponsesRequest)
+        scope = request.headers.get("openai-project", "")
+        if body.stream:
+            return _event_stream(await self._responses.stream(body, scope))
+        return await _unless_gone(request, asyncio.create_task(self._responses.create(body, scope)))
+
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
+        return await read_body(request, kind, self._max_bytes, max_values=MAX_CHAT_VALUES)
+
+
+class _ModelsApi:
+    """OpenAI's list of models: what can be sampled."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def all(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": await asyncio.to_thread(_models, self._registry)})
+
+    async def one(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        for each in await asyncio.to_thread(_models, self._registry):
+            if each["id"] == name:
+                return JSONResponse(each)
+        raise UnknownModel(f"no model {name!r}")
 
 
 class _KeyNeeded:
