@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import get_args
 
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -20,7 +20,7 @@ from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.listed_models import ListedModels
 from app.operations.own_agent_requests import OwnAgentRequests
-from app.operations.run_defaults import judge_with_defaults, with_defaults
+from app.operations.run_plan import RunPlan, WarmStartPlan, judge_with_defaults, plan_of
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs import documents
@@ -33,7 +33,7 @@ from app.runs.store import RunStore
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from app.webhooks.endpoints import Endpoints, NewEndpoint
-from environment.base import Environment, Solvable, Split, Synthetic
+from environment.base import Environment, Json, Solvable, Split, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
@@ -98,16 +98,15 @@ class RunStarter:
         InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
         """
         settings = self.resources.settings
-        given = with_defaults(request, settings, run_id)
-        engine = await self._check_backend(given)
+        plan = plan_of(request, settings, run_id)
+        engine = await self._check_backend(plan)
         await self.endpoints.check(request.webhooks)
-        given, notes = await self._pinned(given)
-        given = await self._warm_started(given)
-        environment = await self._resolved(request, given)
+        plan = await self._pinned(plan)
+        plan = await self._warm_started(plan)
+        environment = await self._resolved(plan)
         state = parent.learned.state if parent and parent.learned else None
-        complete, new, warnings = await asyncio.to_thread(_checked, request, given, environment, settings, state)
-        warnings = [*notes, *warnings]
-        run = _new_run(run_id, complete, engine, parent, warnings)
+        plan, new = await asyncio.to_thread(_checked, plan, environment, settings, state)
+        run = _new_run(plan, engine, parent)
         endpoints: list[NewEndpoint] = []
 
         async def also(session: AsyncSession) -> None:
@@ -115,26 +114,26 @@ class RunStarter:
             await session.flush()  # the first event is sent to them, too
             if parent is not None:
                 await _save_descent(session, run_id, parent, actor)
-            await save_reply(session, warnings)
+            await save_reply(session, plan.warnings)
 
         await self.store.create(run, new, also=also, actor=actor)
         self.wake_worker()
-        return Started(endpoints, warnings)
+        return Started(endpoints, plan.warnings)
 
-    async def _check_backend(self, complete: Mapping[str, Any]) -> str | ScalarSelect[str | None] | None:
+    async def _check_backend(self, plan: RunPlan) -> str | ScalarSelect[str | None] | None:
         """The engine that must drive the run, None for any, or what finds it as the run is saved. Raises
         InvalidRequest, Unavailable."""
-        backend, model = complete["backend"], complete["model"]
-        if (refused := refusal(self.resources.settings, backend, model["base_model"])) is not None:
+        backend, model = plan.backend, plan.model
+        if (refused := refusal(self.resources.settings, backend, model.base_model)) is not None:
             raise InvalidRequest(("body", "backend"), refused)
-        for option in complete["train_options"]:
+        for option in plan.train_options:
             if option not in (taken := train_options(backend)):
                 raise InvalidRequest(
                     ("body", "train_options", option),
                     f"The backend {backend} does not take {option}. Available: {', '.join(sorted(taken))}.",
                 )
-        _check_pipeline(complete)
-        if backend != EMBEDDED and complete["warm_start"] is not None:
+        _check_pipeline(plan)
+        if backend != EMBEDDED and plan.request.warm_start is not None:
             raise InvalidRequest(
                 ("body", "warm_start"),
                 f"The backend {backend} does not train on demonstrations; {EMBEDDED} does. Leave out warm_start, or "
@@ -142,22 +141,22 @@ class RunStarter:
             )
         if backend != EMBEDDED:
             return None  # it has its own base models; the run finds out whether this is one
-        base_model, bases = model["base_model"], {TINY_BASE, *self.resources.settings.base_models}
+        base_model, bases = model.base_model, {TINY_BASE, *self.resources.settings.base_models}
         if base_model in bases:
             if (fault := await self._fault_of(base_model)) is not None:
                 raise InvalidRequest(
                     ("body", "model", "base_model"), f"The base model {base_model!r} cannot be used: {fault}"
                 )
-            return selected_engine(backend, model["project"], model["name"]).scalar_subquery()
+            return selected_engine(backend, model.project, model.name).scalar_subquery()
         source = _checkpoint(base_model)
-        if source is not None and source.project == model["project"]:
+        if source is not None and source.project == model.project:
             engine = await self.queries.engine_of(backend, source.project, source.name)
             if source.step in await self._checkpoints(backend, engine, source):
                 return engine
         raise InvalidRequest(
             ("body", "model", "base_model"),
             f"Unknown base model {base_model!r}. Available: {', '.join(sorted(bases))}, "
-            f"and checkpoints of project {model['project']} as PROJECT/NAME@STEP.",
+            f"and checkpoints of project {model.project} as PROJECT/NAME@STEP.",
         )
 
     async def _fault_of(self, base_model: str) -> str | None:
@@ -179,68 +178,66 @@ class RunStarter:
         except (EngineUnavailable, BackendUnavailable) as error:
             raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
-    async def _pinned(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """The request with the versions of the inbox and the scenarios that it names, and what is to be known of
-        them."""
-        choice, project = Choice(**given["environment"]), given["model"]["project"]
+    async def _pinned(self, plan: RunPlan) -> RunPlan:
+        """With the versions of the inbox and the scenarios that it names, and what is to be known of them."""
+        project = plan.model.project
         own_agents = OwnAgentRequests(self.resources.sessions, self.resources.settings)
-        choice, notes = await own_agents.prepared(choice, project)
+        choice, notes = await own_agents.prepared(plan.environment, project)
         try:
             pinned = await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
-        return {**given, "environment": pinned.model_dump()}, notes
+        return replace(plan, environment=pinned, warnings=(*plan.warnings, *notes))
 
-    async def _warm_started(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The request with the version of the demonstrations that it names, and the number of iterations that train on
-        them."""
-        start, project = given["warm_start"], given["model"]["project"]
+    async def _warm_started(self, plan: RunPlan) -> RunPlan:
+        """With the version of the demonstrations that it names, and the number of iterations that train on them."""
+        start = plan.request.warm_start
         if start is None:
-            return dict(given)
-        source = start["demonstrations"]
-        where = ("body", "warm_start", "demonstrations")
+            return plan
+        source = start.demonstrations.model_dump()
         if "dataset" in source:
-            try:
-                found = await demonstrations(
-                    self.resources.sessions, self.resources.settings.data_dir, source["dataset"], project
-                )
-            except UnknownDataset as error:
-                raise InvalidRequest((*where, "dataset"), str(error)) from error
-            source = {"sha256": found.sha256, "name": found.name, "version": found.version, "count": found.size}
+            source = await self._stored_demonstrations(source["dataset"], plan.model.project)
         count = source.get("count") or source["oracle"]
-        each = start["demonstrations_per_iteration"]
-        iterations = iterations_of(count, start["epochs"], start["held_out"], each)
+        iterations = iterations_of(count, start.epochs, start.held_out, start.demonstrations_per_iteration)
         if iterations > MAX_SUPERVISED_ITERATIONS:
             raise InvalidRequest(
                 ("body", "warm_start", "demonstrations_per_iteration"),
-                f"{count} demonstrations in {start['epochs']} epochs make {iterations:,} iterations, "
+                f"{count} demonstrations in {start.epochs} epochs make {iterations:,} iterations, "
                 f"and {MAX_SUPERVISED_ITERATIONS:,} are possible.",
             )
-        return {**given, "warm_start": {**start, "demonstrations": source, "iterations": iterations}}
+        return replace(plan, warm_start=WarmStartPlan(source, iterations))
 
-    async def _resolved(self, request: LearnLoopRequest, given: Mapping[str, Any]) -> Choice:
-        """The environment with the stored documents that it refers to."""
-        choice, project = Choice(**given["environment"]), given["model"]["project"]
+    async def _stored_demonstrations(self, name: str, project: str) -> dict[str, Json]:
+        """Which version it is that the name means."""
         try:
-            data_dir = self.resources.settings.data_dir
-            return await documents.resolve_references(self.resources.sessions, data_dir, choice, project)
+            found = await demonstrations(self.resources.sessions, self.resources.settings.data_dir, name, project)
+        except UnknownDataset as error:
+            raise InvalidRequest(("body", "warm_start", "demonstrations", "dataset"), str(error)) from error
+        return {"sha256": found.sha256, "name": found.name, "version": found.version, "count": found.size}
+
+    async def _resolved(self, plan: RunPlan) -> Choice:
+        """The environment with the stored documents that it refers to."""
+        try:
+            return await documents.resolve_references(
+                self.resources.sessions, self.resources.settings.data_dir, plan.environment, plan.model.project
+            )
         except UnknownDocument as error:
-            short = error.kind == "graph" and request.graph is not None
+            short = error.kind == "graph" and plan.request.graph is not None
             place = ("body", "graph") if short else ("body", "environment", "config", error.kind)
             raise InvalidRequest(place, str(error)) from error
 
 
-def _check_pipeline(complete: Mapping[str, Any]) -> None:
+def _check_pipeline(plan: RunPlan) -> None:
     """Raises InvalidRequest where rollouts cannot run ahead, or where what they are older by would not be corrected."""
-    if complete["pipeline"]["max_staleness"] == 0:
+    if plan.request.pipeline.max_staleness == 0:
         return
-    if complete["backend"] == LOCAL:
+    if plan.backend == LOCAL:
         raise InvalidRequest(
             ("body", "pipeline", "max_staleness"),
             f"The backend {LOCAL} samples and trains in turns, so that rollouts cannot run ahead of training: set it "
             f"to 0, or use {EMBEDDED} or {SERVERLESS}.",
         )
-    options = complete["train_options"]
+    options = plan.train_options
     if options.get("precalculate_logprobs") and not options.get("truncated_importance_sampling"):
         raise InvalidRequest(
             ("body", "train_options", "precalculate_logprobs"),
@@ -256,27 +253,21 @@ def _checkpoint(base_model: str) -> ModelName | None:
         return None
 
 
-def _new_run(
-    run_id: str,
-    request: dict[str, Any],
-    engine: str | ScalarSelect[str | None] | None,
-    parent: Parent | None,
-    warnings: list[str],
-) -> Run:
-    model = request["model"]
+def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, parent: Parent | None) -> Run:
+    assert plan.judge is not None
     return Run(
-        id=run_id,
+        id=plan.run_id,
         status=RunStatus.QUEUED,
-        request=request,
-        environment=request["environment"]["name"],
-        judge=request["judge"]["name"],
-        backend=request["backend"],
+        request=plan.stored(),
+        environment=plan.environment.name,
+        judge=plan.judge.name,
+        backend=plan.backend,
         engine=engine,
-        model_project=model["project"],
-        model_name=model["name"],
-        base_model=model["base_model"],
-        iterations_total=request["iterations"] + (request["warm_start"] or {}).get("iterations", 0),
-        warnings=warnings,
+        model_project=plan.model.project,
+        model_name=plan.model.name,
+        base_model=plan.model.base_model,
+        iterations_total=plan.iterations_total,
+        warnings=list(plan.warnings),
         parent_run_id=parent.run_id if parent else None,
         parent_step=parent.step if parent else None,
     )
@@ -292,17 +283,14 @@ async def _save_descent(session: AsyncSession, run_id: str, parent: Parent, acto
 
 
 def _checked(
-    request: LearnLoopRequest,
-    given: Mapping[str, Any],
-    environment: Choice,
-    settings: Settings,
-    state: Mapping[str, Any] | None,
-) -> tuple[dict[str, Any], list[NewDocument], list[str]]:
-    """The request as it is stored, what is stored beside it, and why the run may learn nothing.
+    plan: RunPlan, environment: Choice, settings: Settings, state: Mapping[str, Json] | None
+) -> tuple[RunPlan, list[NewDocument]]:
+    """The whole plan, with references to documents and why the run may learn nothing, and the documents to be stored.
 
-    Builds what the run will build, restores `state` and draws a scenario of each split, to report a bad choice now
-    instead of when the run needs it.
+    `environment` is the plan's with all documents in it. Builds what the run will build, restores `state` and draws a
+    scenario of each split, to report a bad choice now instead of when the run needs it.
     """
+    request = plan.request
     short = request.graph is not None and not request.environment.config
     config = ("body", "graph") if short else ("body", "environment", "config")
     named = ("body", "environment", "name")
@@ -311,28 +299,27 @@ def _checked(
         try:
             begin_with(made, state)
             for split in get_args(Split):
-                made.scenarios(split, 1, given["seed"])
-            _check_oracle(given["warm_start"], made)
+                made.scenarios(split, 1, request.seed)
+            _check_oracle(plan.warm_start, made)
         finally:
             made.close()
-        stored, new = documents.extract_documents(
-            Choice(**given["environment"]), environment, given["model"]["project"]
-        )
+        stored, new = documents.extract_documents(plan.environment, environment, plan.model.project)
     with _as_fault_of(("body", "environment", "config", "runner"), ValueError):
         make_own_agent(environment, settings.agent_modules)
-    if given["agent"] is not None:
+    if request.agent is not None:
         _refuse_agent(environment)
         where = ("body", "agent")
         with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
-            make_agent(Choice(**given["agent"]))
+            make_agent(Choice(name=request.agent.name, config=request.agent.config))
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=ListedModels(settings)))
-    return {**given, "environment": stored.model_dump(), "judge": judge}, new, _foreseen(given, made, environment)
+    warnings = (*plan.warnings, *_foreseen(plan.model.base_model, made, environment))
+    return replace(plan, environment=stored, judge=judge, warnings=warnings), new
 
 
-def _check_oracle(warm_start: Mapping[str, Any] | None, environment: Environment) -> None:
+def _check_oracle(warm_start: WarmStartPlan | None, environment: Environment) -> None:
     """Raises InvalidRequest for an environment that cannot demonstrate anything."""
-    if warm_start is not None and "oracle" in warm_start["demonstrations"] and not isinstance(environment, Solvable):
+    if warm_start is not None and "oracle" in warm_start.demonstrations and not isinstance(environment, Solvable):
         raise InvalidRequest(("body", "warm_start", "demonstrations", "oracle"), str(NoOracle(environment.name)))
 
 
@@ -344,9 +331,9 @@ def _refuse_agent(environment: Choice) -> None:
         )
 
 
-def _foreseen(given: Mapping[str, Any], environment: Environment, choice: Choice) -> list[str]:
+def _foreseen(base_model: str, environment: Environment, choice: Choice) -> list[str]:
     """Why the run may learn nothing."""
-    if given["model"]["base_model"] != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
+    if base_model != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
         return []
     if runner_of(choice) is not None:  # what its agent asks is not known before it does
         return [
@@ -360,20 +347,20 @@ def _foreseen(given: Mapping[str, Any], environment: Environment, choice: Choice
     ]
 
 
-def _check_judges(request: LearnLoopRequest, judge: Mapping[str, Any], services: JudgeServices) -> None:
+def _check_judges(request: LearnLoopRequest, judge: Choice, services: JudgeServices) -> None:
     where = ("body", "judge")
     if not isinstance(request.judge, list):
         _check_judge(judge, services, where)
         return
-    for number, part in enumerate(judge["config"]["judges"]):
-        _check_judge(part, services, (*where, number))
+    for number, part in enumerate(judge.config["judges"]):
+        _check_judge(Choice(name=part["name"], config=part["config"]), services, (*where, number))
     with _as_fault_of(where, ValueError):
-        make_judge(Choice(name=judge["name"], config=judge["config"]), services)
+        make_judge(judge, services)
 
 
-def _check_judge(judge: Mapping[str, Any], services: JudgeServices, where: Location) -> None:
+def _check_judge(judge: Choice, services: JudgeServices, where: Location) -> None:
     with _as_fault_of((*where, "name"), UnknownJudge, PluginFault), _as_fault_of((*where, "config"), ValueError):
-        make_judge(Choice(name=judge["name"], config=judge["config"]), services)
+        make_judge(judge, services)
 
 
 @contextmanager

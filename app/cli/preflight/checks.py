@@ -19,7 +19,7 @@ from app.db.reachable import NoConnection, connect_once
 from app.db.session import DatabaseUrlError, parse_url
 from app.domain.names import TINY_BASE
 from app.listed_models import ListedModels
-from app.operations.run_defaults import judge_with_defaults
+from app.operations.run_plan import judge_with_defaults
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from environment.plugins import PluginFault
@@ -167,7 +167,7 @@ def _judge(settings: Settings, request: LearnLoopRequest) -> Check:
         return Check("judge", State.OK, "the environment's own, which needs no model")
     judge = judge_with_defaults(request.judge, _ANY_JUDGE)
     try:
-        judges.build(judge["name"], judge["config"], JudgeServices(models=ListedModels(settings)))
+        judges.build(judge.name, judge.config, JudgeServices(models=ListedModels(settings)))
     except (judges.UnknownJudge, PluginFault, ValueError) as error:
         return Check("judge", State.FAILED, str(error), "correct `judge`, or set what it names")
-    return Check("judge", State.OK, judge["name"])
+    return Check("judge", State.OK, judge.name)

@@ -1,12 +1,13 @@
 """Stored requests are read as they were meant when they were stored."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from app.domain.stored_request import Budget, KeptCheckpoints, StoredRequest
-from app.operations.run_defaults import with_defaults
+from app.domain.stored_request import Budget, Choice, KeptCheckpoints, StoredRequest
+from app.operations.run_plan import plan_of
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import load_settings
 from tests.fakes.stored_request import stored_request
@@ -41,8 +42,8 @@ def test_all_that_a_request_may_say_is_read() -> None:
             "model": {"project": "mail", "name": "agent", "base_model": "learnloop/tiny"},
         }
     )
-    stored = with_defaults(given, load_settings(_env_file=None), "01K") | {"judge": {"name": "reference", "config": {}}}
-    request = StoredRequest.parse(stored)
+    plan = replace(plan_of(given, load_settings(_env_file=None), "01K"), judge=Choice(name="reference"))
+    request = StoredRequest.parse(plan.stored())
     evaluation = EvaluationConfig(every=1, scenarios=2, test_scenarios=3, samples=4)
     assert request.config == RunConfig(**said, evaluation=evaluation)
     assert request.budget == Budget(max_tokens=9)

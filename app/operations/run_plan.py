@@ -1,0 +1,142 @@
+"""What a run that is about to start will be: a request with defaults filled in and short forms resolved."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.stored_request import Choice, StoredModel
+from app.errors import InvalidRequest
+from app.schemas.run_request import Judges, LearnLoopRequest, SourceChoice
+from app.settings import Settings
+from environment.json_type import Json
+from environment.registry import documents
+
+_OF_SESSIONS = "agent"
+"""The environment whose scenarios can come from sessions."""
+_RESOLVED = {"graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
+"""Fields of a request that a run does not store as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartPlan:
+    """What a warm start learns from, and how many iterations that takes."""
+
+    demonstrations: Mapping[str, Json]
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A request and what was made of it. Each step of a run's start returns a plan that is more complete."""
+
+    run_id: str
+    request: LearnLoopRequest
+    """As it was sent."""
+    environment: Choice
+    """Without short forms; with `start_run` the versions of data sets and references to documents."""
+    model: StoredModel
+    backend: str
+    max_turns: int | None
+    judge: Choice | None = None
+    """None until the environment is known, which has a default."""
+    warm_start: WarmStartPlan | None = None
+    """None until its demonstrations are found, or without any."""
+    warnings: tuple[str, ...] = ()
+    """Why the run may learn nothing, and what is to be known of its data."""
+
+    @property
+    def train_options(self) -> dict[str, Json]:
+        """Those that were given."""
+        return self.request.train_options.model_dump(exclude_none=True)
+
+    @property
+    def iterations_total(self) -> int:
+        """Those of the warm start included."""
+        return self.request.iterations + (self.warm_start.iterations if self.warm_start else 0)
+
+    def stored(self) -> dict[str, Json]:
+        """The document in the run's row, which StoredRequest reads."""
+        whole = self.request.model_dump(exclude=_RESOLVED)
+        if self.warm_start is not None:
+            whole["warm_start"] |= {
+                "demonstrations": self.warm_start.demonstrations,
+                "iterations": self.warm_start.iterations,
+            }
+        return {
+            **whole,
+            "environment": _document(self.environment),
+            "judge": self.judge and _document(self.judge),
+            "max_turns": self.max_turns,
+            "train_options": self.train_options,
+            "backend": self.backend,
+            "model": self.model.model_dump(),
+        }
+
+
+def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPlan:
+    """The plan as far as the request and the settings decide it. Raises InvalidRequest for short forms that
+    contradict."""
+    return RunPlan(
+        run_id,
+        request,
+        environment=_environment(request),
+        model=StoredModel(
+            name=request.model.name or settings.art_model_name or f"run-{run_id.lower()}",
+            project=request.model.project or settings.art_project,
+            base_model=request.model.base_model or settings.art_base_model,
+        ),
+        backend=request.backend or settings.backend,
+        max_turns=_max_turns(request),
+    )
+
+
+def judge_with_defaults(judge: Judges | None, default: str) -> Choice:
+    """The judge as a run is stored; `default` is the environment's."""
+    if isinstance(judge, list):
+        return Choice(name="blend", config={"judges": [part.model_dump() for part in judge]})
+    if judge is None:
+        return Choice(name=default)
+    return Choice(name=judge.name or default, config=judge.config)
+
+
+def _document(choice: Choice) -> dict[str, Json]:
+    # Not dumped: a graph in there may be large.
+    return {"name": choice.name, "config": choice.config}
+
+
+def _environment(request: LearnLoopRequest) -> Choice:
+    name, config = request.environment.name, request.environment.config
+    if request.source is not None:
+        return Choice(name=name, config=_from_source(request, request.source))
+    if request.graph is None:
+        return Choice(name=name, config=config)
+    meant, _ = documents()["graph"]
+    if "name" in request.environment.model_fields_set and name != meant:
+        raise InvalidRequest(
+            ("body", "graph"), f"A graph can only be given for the environment {meant}, not for {name}."
+        )
+    if "graph" in config:
+        raise InvalidRequest(("body", "graph"), "Give either graph or environment.config.graph.")
+    return Choice(name=meant, config={**config, "graph": request.graph})
+
+
+def _from_source(request: LearnLoopRequest, source: SourceChoice) -> dict[str, Any]:
+    """The config with the scenarios of the source."""
+    name, config = request.environment.name, request.environment.config
+    if name != _OF_SESSIONS or request.graph is not None:
+        raise InvalidRequest(
+            ("body", "source"), f"Scenarios from sessions are for the environment {_OF_SESSIONS}, not for {name}."
+        )
+    if "scenarios" in config:
+        raise InvalidRequest(("body", "source"), "Give either source or environment.config.scenarios.")
+    return {**config, "scenarios": {"sessions": source.sessions}}
+
+
+def _max_turns(request: LearnLoopRequest) -> int | None:
+    if request.depth is None:
+        return request.max_turns
+    if request.graph is None:
+        raise InvalidRequest(("body", "depth"), "depth can only be given with graph; use max_turns.")
+    if request.max_turns is not None:
+        raise InvalidRequest(("body", "depth"), "depth and max_turns mean the same; give only one of them.")
+    return request.depth
