@@ -16,6 +16,8 @@ depends_on: str | Sequence[str] | None = None
 
 
 def upgrade() -> None:
+    # A fork takes its parent's request, and a field that requests no longer have is refused.
+    op.execute("UPDATE run SET request = request - 'reuse_baseline' WHERE request ? 'reuse_baseline'")
     op.drop_index("ix_run_model_project_baseline_key", table_name="run")
     op.drop_column("run", "baseline_run_id")
     op.drop_column("run", "baseline_key")

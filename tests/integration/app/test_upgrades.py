@@ -109,6 +109,14 @@ async def test_no_revision_takes_what_the_one_before_it_had(old: AsyncEngine) ->
         before = after
 
 
+@pytest.mark.parametrize("old", [FILES[-1].stem], indirect=True)
+async def test_a_request_that_chose_about_reused_baselines_can_still_be_forked(old: AsyncEngine) -> None:
+    async with old.begin() as connection:
+        await connection.execute(text("""UPDATE run SET request = request || '{"reuse_baseline": true}'"""))
+    await migrate(old)
+    assert not any("reuse_baseline" in row["request"] for row in (await _rows(old))["run"])
+
+
 def _check_all_kept(before: Rows, after: Rows) -> None:
     for table, rows in before.items():
         assert len(after[table]) == len(rows), table
