@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from training.engine.workers.link import (
     Report,
     Tokens,
     ToWorker,
+    Trained,
     TrainingCommand,
     WorkerFigures,
     WorkerSpec,
@@ -137,6 +139,33 @@ async def test_the_error_is_that_of_the_trainer_that_failed_first(tmp_path: Path
 
     async with worker_pool(tmp_path, base, [(True, True)] * 2, ScriptedPlacement(differs)) as pool:
         assert isinstance(await Following(pool, await step(pool)).end, WeightsDiffer)
+
+
+async def test_a_frozen_trainer_that_is_asked_for_a_meeting_point_freezes_nothing_else(
+    tmp_path: Path, base: Path
+) -> None:
+    class Frozen(ScriptedPlacement):
+        """Its first meeting point is waited for until the first trainer has been ended."""
+
+        def __init__(self) -> None:
+            super().__init__(lambda worker, ask: worker.answer(ask, Trained(1, True, {}, None)))
+            self.asked, self.thawed = threading.Event(), threading.Event()
+
+        def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:
+            if not self.asked.is_set():
+                self.asked.set()
+                assert self.thawed.wait(30)
+                trainers[0].end()
+                raise LinkClosed("it has been ended")
+            return super().rendezvous(trainers)
+
+    placement = Frozen()
+    async with worker_pool(tmp_path, base, [(True, True)] * 2, placement) as pool:
+        training = Following(pool, await step(pool))
+        await until(placement.asked.is_set)
+        placement.thawed.set()
+        assert await training.end == TrainResult(1, True, {})
+        assert placement.started == 3
 
 
 async def test_a_trainer_that_does_not_leave_a_step_is_ended(

@@ -252,7 +252,10 @@ class Placement(Protocol):
         """
 
     def rendezvous(self, trainers: Sequence[FrontEnd]) -> str:
-        """Return a new meeting point for these trainers, a URL as described in TrainingGroup."""
+        """Return a new meeting point for these trainers, a URL as described in TrainingGroup.
+
+        Called from any thread; may wait. Raises LinkClosed when the first trainer has ended.
+        """
 
     def close(self) -> None:
         """Release resources. Called once, after all workers have been ended."""

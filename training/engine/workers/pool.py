@@ -26,6 +26,7 @@ from training.engine.workers.link import (
     CheckCommand,
     ForgetCommand,
     KnownModel,
+    LinkClosed,
     Placement,
     Progressed,
     SampleCommand,
@@ -199,9 +200,15 @@ class WorkerPool:
     ) -> list[Trained | Exception]:
         """Run the training on all trainers and return how it ended on each. As soon as it fails on one, the others
         abandon it."""
+        first = trainers[0].link
+        try:
+            groups = await self._groups(trainers)
+        except LinkClosed as error:
+            await self._until(lambda: trainers[0].link is not first, "the first trainer does not answer")
+            return [WorkerLost(str(error))]
         questions = [
             trainer.ask(TrainingCommand(task.steps, model, group), None if rank else replay.listener())
-            for rank, (trainer, group) in enumerate(zip(trainers, self._groups(trainers), strict=True))
+            for rank, (trainer, group) in enumerate(zip(trainers, groups, strict=True))
         ]
         outcomes = [question.outcome for question in questions]
         try:
@@ -213,11 +220,14 @@ class WorkerPool:
         ends = await asyncio.gather(*outcomes, return_exceptions=True)
         return [end if isinstance(end, Trained | Exception) else RuntimeError(str(end)) for end in ends]
 
-    def _groups(self, trainers: Sequence[Handle]) -> list[TrainingGroup | None]:
+    async def _groups(self, trainers: Sequence[Handle]) -> list[TrainingGroup | None]:
+        """Raises LinkClosed when the first trainer has ended."""
         links = [each.link for each in trainers if each.link is not None]
         if len(trainers) == 1 or len(links) < len(trainers):
             return [None] * len(trainers)
-        self._rendezvous = url = self._rendezvous or self._placement.rendezvous(links)
+        # On a thread: a trainer that is frozen does not answer until it is ended, and only this loop can end it.
+        url: str = self._rendezvous or await asyncio.to_thread(self._placement.rendezvous, links)
+        self._rendezvous = url
         return [TrainingGroup(rank, len(links), link.host, url) for rank, link in enumerate(links)]
 
     async def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
