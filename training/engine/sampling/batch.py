@@ -1,4 +1,4 @@
-"""Queued and running requests as objects, and the running ones together as arrays over the cache's rows."""
+"""Queued and running requests as objects, and the running ones also as arrays over the cache's rows."""
 
 from dataclasses import dataclass, field
 
@@ -11,17 +11,17 @@ from training.engine.sampling.requests import Done, OnToken, SampleRequest
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request that is queued or running. `ids` and `logprobs` hold what it had when it last lost its row."""
+    """A request that is queued or running. `ids` and `logprobs` hold its state of when it last lost its row."""
 
     number: int
     params: SampleRequest
-    """What was asked for."""
+    """The request as submitted."""
     seed: int
     max_tokens: int
     on_token: OnToken | None
     done: Done
     masks: ReplyMasks | None = None
-    """What its grammar lets through; None if it has no grammar."""
+    """Masks of the tokens that the reply's grammar allows, or None without a grammar."""
     row: int = -1
     cached_tokens: int | None = None
     ids: list[int] = field(default_factory=list)
@@ -31,11 +31,11 @@ class Request:
 
     @property
     def late(self) -> bool:
-        """Whether it is not decoded now because its mask is still being computed."""
+        """Whether the row skips decoding because its mask is still being computed."""
         return self.masks is not None and self.masks.late
 
     def known(self) -> npt.NDArray[np.int64]:
-        """Prompt and what is sampled: the last token is the next one to feed."""
+        """The prompt and the sampled tokens. The last token is the next one to feed."""
         count = len(self.params.prompt) + len(self.ids)
         if self._known is None or len(self._known) != count:
             self._known = np.array((*self.params.prompt, *self.ids), dtype=np.int64)
@@ -43,7 +43,8 @@ class Request:
 
 
 class BatchState:
-    """What sampling needs of each row's request, as one array a field, so that a step costs no Python per token."""
+    """The data that sampling needs of each row's request, with one array per field so that a step costs no Python per
+    token."""
 
     def __init__(self, rows: int, length: int) -> None:
         self.feed = np.zeros(rows, dtype=np.int64)
@@ -55,7 +56,7 @@ class BatchState:
         self.top_k = np.zeros(rows, dtype=np.int64)
         self.min_p = np.zeros(rows, dtype=np.float32)
         self.watched = np.zeros(rows, dtype=np.bool_)
-        """Rows that are looked at after every token."""
+        """Rows that are checked after every token."""
         self.constrained = np.zeros(rows, dtype=np.bool_)
         self.stops = np.full((rows, 1), -1, dtype=np.int64)
         self.ids = np.zeros((rows, length), dtype=np.int64)
@@ -82,7 +83,7 @@ class BatchState:
         self.logprobs[row, :produced] = request.logprobs
 
     def take(self, old: "BatchState", keep: npt.NDArray[np.int64]) -> None:
-        """Become the kept rows of a smaller or differently ordered state."""
+        """Take over the kept rows of a smaller or differently ordered state."""
         for name, column in vars(old).items():
             if column.ndim == 1:
                 getattr(self, name)[: len(keep)] = column[keep]

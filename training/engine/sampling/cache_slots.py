@@ -1,4 +1,4 @@
-"""Which conversation each cache row holds, and which row a new request gets."""
+"""Tracks which conversation each cache row holds, and chooses the row for a new request."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,21 @@ import numpy as np
 import numpy.typing as npt
 
 MATCHED_FIRST = 256
-"""Tokens of each row that are compared with a prompt first; of those that are alike as many again, and so on."""
+"""Number of tokens of each row that are first compared with a prompt. Rows that match are compared over twice the
+length, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row that shares most with a prompt, and how many tokens from its start."""
+    """The row that shares the longest beginning with a prompt, and its length in tokens."""
 
     row: int
     tokens: int
 
 
 class CacheSlots:
-    """Bookkeeping of a cache: per row the tokens whose keys and values it holds, the owner whose weights computed them,
-    and whether it is in use.
+    """Bookkeeping of a cache. For each row it has the tokens whose keys and values the row holds, the owner whose
+    weights computed them, and whether the row is in use.
 
     The first `decoding` rows are decoded together; the others only keep conversations that wait for their next turn.
     """
@@ -34,12 +35,13 @@ class CacheSlots:
         self._clock = 0
 
     def touch(self, row: int) -> None:
-        """Note that the row was used just now."""
+        """Mark the row as just used."""
         self._clock += 1
         self._used[row] = self._clock
 
     def match(self, prompt: npt.NDArray[np.int64], owner: int) -> Match:
-        """The longest common prefix of the prompt and any row of that owner, the row least in others' way first."""
+        """Find the longest common prefix of the prompt and any row of that owner. Ties go to the row whose use disturbs
+        others least."""
         shared = np.zeros(len(self.tokens), dtype=np.int64)
         rows = np.flatnonzero((self.owners == owner) & (self.lengths > 0))
         start, stop, width = 0, MATCHED_FIRST, min(len(prompt), self.tokens.shape[1])
@@ -50,14 +52,15 @@ class CacheSlots:
             shared[rows] = start + np.where(whole, stop - start, differ.argmax(axis=1))
             rows, start, stop = rows[whole & (self.lengths[rows] > stop)], stop, 2 * stop
         shared = np.minimum(shared, self.lengths)
-        # Among equals prefer a row that the prompt merely continues: it can be used where it lies.
+        # Among equals, prefer a row that the prompt merely continues, because it can be used in place.
         row = int(np.lexsort((self.busy, self.lengths, -shared))[0])
         return Match(row, int(shared[row]))
 
     def eviction_candidate(self, *, stash: bool = False, spare: int = -1) -> int | None:
-        """An idle row to overwrite: an empty one, else the least recently used; None if all are busy or `spare`.
+        """Return an idle row to overwrite: an empty one, else the least recently used, or None if all are busy or
+        `spare`.
 
-        `stash` looks among the rows that only keep conversations, else among those that are decoded.
+        `stash` selects from the rows that only keep conversations, otherwise from those that are decoded.
         """
         region = slice(self.decoding, None) if stash else slice(0, self.decoding)
         idle = np.flatnonzero(~self.busy[region]) + (region.start or 0)
@@ -67,7 +70,7 @@ class CacheSlots:
         return int(idle[np.lexsort((self._used[idle], self.lengths[idle] > 0))[0]])
 
     def least_recently_used(self, among: npt.NDArray[np.bool_]) -> int | None:
-        """Of the idle rows among these; None if all are busy."""
+        """Return the least recently used of the idle rows among these, or None if all are busy."""
         idle = np.flatnonzero(~self.busy & among)
         return int(idle[self._used[idle].argmin()]) if len(idle) else None
 
@@ -79,16 +82,16 @@ class CacheSlots:
         self._used[target] = self._used[source]
 
     def swap(self, one: int, other: int) -> None:
-        """Record that two rows changed places."""
+        """Record that two rows swapped places."""
         for column in (self.tokens, self.owners, self.lengths, self.busy, self._used):
             column[[one, other]] = column[[other, one]]
 
     def order(self) -> npt.NDArray[np.int64]:
-        """All rows: busy ones first, in place, then the most recently used."""
+        """Return all rows: busy ones first, in place, then the most recently used."""
         return np.lexsort((-self._used, ~self.busy))
 
     def take(self, old: "CacheSlots", keep: npt.NDArray[np.int64]) -> None:
-        """Become the kept rows of a smaller or shorter cache, in that order."""
+        """Take over the kept rows of a smaller or shorter cache, in that order."""
         self.tokens[: len(keep), : old.tokens.shape[1]] = old.tokens[keep]
         for name in ("owners", "lengths", "busy", "_used"):
             getattr(self, name)[: len(keep)] = getattr(old, name)[keep]
@@ -96,7 +99,7 @@ class CacheSlots:
 
 
 def common_prefix(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Return the length of the common prefix of two sequences."""
     width = min(len(one), len(other))
     differ = np.flatnonzero(one[:width] != other[:width])
     return int(differ[0]) if len(differ) else width

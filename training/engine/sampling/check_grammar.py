@@ -1,9 +1,9 @@
-"""Run as a script: whether a grammar with its JSON schemas can be compiled, in a process that can be ended.
+"""A script that checks whether a grammar with its JSON schemas can be compiled, in a process that can be killed.
 
-Some schemas of a few hundred bytes take minutes, or all memory, and no limit of llguidance ends that. So a grammar is
-compiled here first, within the seconds and bytes of the arguments; the third is how many bytes the grammar may take.
-Reads `{"text", "schemas": [[field, schema, strict], ...]}` from stdin, writes `[field, fault]` of the first schema that
-cannot be enforced, or `null`.
+Some schemas of a few hundred bytes take minutes, or all memory, and none of llguidance's limits prevents that. Grammars
+are therefore compiled here first, within the seconds and bytes given as arguments; the third argument limits the bytes
+of the grammar itself. The script reads `{"text", "schemas": [[field, schema, strict], ...]}` from stdin and writes
+`[field, fault]` of the first schema that cannot be enforced, or `null`.
 """
 
 import json
@@ -18,11 +18,11 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 _END = 256
 _FORCED = 256
-"""As FORCED_CHARACTERS of constraint.py, which a script that starts quickly does not import."""
+"""Same value as FORCED_CHARACTERS of constraint.py, which this script does not import so that it starts quickly."""
 
 
 class _Bytes:
-    """A vocabulary of single bytes: what takes long does so for any."""
+    """A vocabulary of single bytes, which suffices because slow grammars are slow with any vocabulary."""
 
     eos_token_id = _END
     bos_token_id = None
@@ -49,7 +49,8 @@ def main() -> int:
 
 
 def _peak_bytes() -> int:
-    """Most memory that this process has had; 0 on systems that do not say. `ru_maxrss` includes the parent's."""
+    """Return this process's peak memory in bytes, or 0 on systems that do not report it. `ru_maxrss` is not used
+    because it includes the parent's."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -1,4 +1,5 @@
-"""Constrained decoding: which tokens can come next if a reply is to keep to a grammar. llguidance does the parsing."""
+"""Constrained decoding: the tokens that can come next if a reply is to conform to a grammar. llguidance does the
+parsing."""
 
 import re
 from collections.abc import Sequence
@@ -11,24 +12,27 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 LIMITS = LLParserLimits(step_lexer_fuel=50_000, step_max_items=20_000, max_lexer_states=20_000, verbose_errors=False)
-"""For one token a few milliseconds, because the whole batch waits, and for one grammar some tens of megabytes."""
+"""Limits of the parser: a few milliseconds per token, because the whole batch waits, and some tens of megabytes per
+grammar."""
 
 FORCED_CHARACTERS = 256
-"""Length to which a text without alternatives is tokenized; more where the vocabulary has longer tokens than usual."""
+"""Number of characters of a forced text that are tokenized. It is larger for vocabularies with unusually long
+tokens."""
 
 Bits = npt.NDArray[np.uint8]
-"""A bit for each token id, the lowest first."""
+"""A bitmask with one bit per token id, lowest first."""
 
 
 class BadGrammar(ValueError):
-    """No reply can be held to this grammar, or not of this model."""
+    """Replies cannot be constrained to this grammar, or not with this model."""
 
 
 class Vocabulary:
-    """The tokens of a tokenizer as bytes, in the form in which grammars are compiled for it. Takes a while to make."""
+    """The tokens of a tokenizer as bytes, in the form that grammars are compiled for. Building it takes a while."""
 
     def __init__(self, tokenizer: Any, stop_ids: Sequence[int]) -> None:
-        """`tokenizer` is a ChatTokenizer's. Raises BadGrammar for one that does not say which bytes its tokens are."""
+        """`tokenizer` is that of a ChatTokenizer. Raises BadGrammar if it does not reveal which bytes its tokens
+        are."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer) or not stop_ids:
             raise BadGrammar("the model's tokenizer does not say which bytes its tokens are")
@@ -41,7 +45,7 @@ class Vocabulary:
             raise BadGrammar(f"the model's tokenizer does not say which bytes its tokens are: {error}") from error
         added = tokenizer.added_tokens_decoder
         cutter.encode_special_tokens = True
-        # Marks such as <tool_call> are added tokens, yet text: they can also be written with other tokens.
+        # Marks such as <tool_call> are added tokens but still text, which other tokens can spell too.
         texts = [
             added[id].content.encode() if id in added else known.decode_bytes([id]) for id in range(known.vocab_size)
         ]
@@ -57,21 +61,21 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """What TokenizerWrapper asks for."""
+    """The tokenizer interface that TokenizerWrapper requires."""
 
     tokenizer: Tokenizer
     tokens: Sequence[bytes]
     special_token_ids: Sequence[int]
     eos_token_id: int
     longest: int
-    """Characters of a text that are tokenized at most."""
+    """Maximum number of characters of a text to tokenize."""
     bos_token_id: None = None
 
     def __call__(self, text: str) -> list[int]:
-        """How the tokenizer cuts a text to which there is no alternative; what looks like a stop token is text.
+        """Tokenize a text that the grammar forces. Text that looks like a stop token is treated as text.
 
-        llguidance uses the first of these tokens, and asks again for the rest of the text after each. A pattern of a
-        few bytes can force megabytes, so only the beginning of a long text is cut.
+        llguidance uses the first of these tokens and asks again for the rest of the text after each. A pattern of a few
+        bytes can force megabytes, so only the beginning of a long text is tokenized.
         """
         # Unlike `encode`, this releases the GIL.
         [cut] = self.tokenizer.encode_batch([text[: self.longest]], add_special_tokens=False)
@@ -79,10 +83,10 @@ class _Tokens:
 
 
 class Grammar:
-    """A grammar that is compiled for a vocabulary. It is not changed by use, from whatever thread."""
+    """A grammar compiled for a vocabulary. It is immutable and can be used from any thread."""
 
     def __init__(self, vocabulary: Vocabulary, text: str) -> None:
-        """`text` is in llguidance's form of Lark. Raises BadGrammar."""
+        """`text` is in llguidance's variant of Lark. Raises BadGrammar."""
         self.text = text
         self._matcher = LLMatcher(vocabulary.tokens, LLMatcher.grammar_from_lark(text), log_level=0, limits=LIMITS)
         if self._matcher.is_error():
@@ -92,31 +96,33 @@ class Grammar:
             raise BadGrammar("no reply satisfies it")
 
     def begin(self) -> "Constraint":
-        """For one reply, from its start."""
+        """Return a constraint for one reply, at its start."""
         return Constraint(self._matcher.deep_copy())
 
 
 class Constraint:
-    """How far one reply has come in its grammar."""
+    """The position of one reply in its grammar."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
     @property
     def error(self) -> str:
-        """Why it cannot be followed any more, because a limit was exceeded; empty while it can."""
+        """The reason why the grammar cannot be followed any further, which is an exceeded limit; empty if there is
+        none."""
         return without_position(self._matcher.get_error())
 
     def allowed(self) -> Bits:
-        """The tokens that can come next; stop tokens where the reply is complete. After an error: only those."""
+        """Return the tokens that can come next, including stop tokens if the reply is complete. After an error only
+        stop tokens are allowed."""
         return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
 
     def take(self, token: int) -> bool:
-        """Go on by a token; False if the constraint is in error."""
+        """Advance by a token. Return False if the constraint is in error."""
         return bool(self._matcher.consume_token(token))
 
 
 def without_position(message: str) -> str:
-    """An error of llguidance without the position in the grammar, which is ours, and the lines that show it."""
+    """Return an error message of llguidance without the position in the internal grammar and the lines that show it."""
     said = re.split(r"\n +\d+ \|", message, maxsplit=1)[0].rpartition("failed to compile JSON schema: ")[2]
     return " ".join(said.split())

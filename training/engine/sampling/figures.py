@@ -1,35 +1,36 @@
-"""What sampling has done, and how full it is: for whoever watches the engine."""
+"""Figures about the sampler's work and load, for monitoring the engine."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Counts:
-    """Of all weights, since the engine started. Changed by the thread that samples, may be read from any."""
+    """Counters over all weights since the engine started. The sampling thread changes them; any thread can read
+    them."""
 
     decode_steps: int = 0
-    """Each gives every conversation of a batch its next token."""
+    """Number of decode steps. Each gives every conversation of a batch its next token."""
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
-    """Of prompts, computed."""
+    """Number of prompt tokens computed."""
     reused_tokens: int = 0
-    """Of prompts, found in the cache."""
+    """Number of prompt tokens found in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingFigures:
-    """How it is now, and the counts."""
+    """The sampler's current state and its counters."""
 
     batch_size: int
-    """Conversations that are decoded together."""
+    """Number of conversations that are decoded together."""
     requests_waiting: int
-    """Requests that wait for a row or for their prompt."""
+    """Number of requests waiting for a row or for their prompt."""
     cache_tokens: int
-    """Tokens whose keys and values are held."""
+    """Number of tokens whose keys and values are cached."""
     cache_capacity_tokens: int
-    """Tokens that there is room for."""
+    """Number of tokens that the caches have room for."""
     cache_bytes: int
-    """Memory that the caches may come to take."""
+    """Memory that the caches can come to take, in bytes."""
     decode_steps: int
     sampled_tokens: int
     prefilled_tokens: int

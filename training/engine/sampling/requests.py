@@ -1,10 +1,10 @@
-"""What is asked of the sampler and what it answers."""
+"""Requests to the sampler, their results and errors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # its parser is loaded when it is first needed
+if TYPE_CHECKING:  # the parser is loaded when first needed
     from training.engine.sampling.constraint import Grammar
 
 GRAMMAR_S = 5.0
@@ -13,39 +13,39 @@ GRAMMAR_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """One reply to one prompt."""
+    """A request for one reply to one prompt."""
 
     prompt: tuple[int, ...]
     weights_key: str
     max_tokens: int
-    """At least 1; clipped to what the context leaves."""
+    """Maximum number of tokens, at least 1. It is reduced to what the context has left."""
     temperature: float = 1.0
-    """0 takes the most likely token each time."""
+    """Sampling temperature. 0 takes the most likely token each time."""
     top_p: float = 1.0
-    """In (0, 1]."""
+    """Share of the probability mass to sample from, in (0, 1]."""
     top_k: int = 0
-    """At least 0, which is no limit."""
+    """Number of most likely tokens to sample from. 0 means no limit."""
     min_p: float = 0.0
-    """In [0, 1]: a token must be at least that many times as likely as the most likely one."""
+    """Smallest probability relative to that of the most likely token, in [0, 1]."""
     seed: int | None = None
-    """The same seed gives the same reply; None takes a fresh one, which the Sample names."""
+    """Seed of the reply. The same seed gives the same reply; None takes a new one, which the Sample reports."""
     stop: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
     top_logprobs: int = 0
     grammar: "Grammar | None" = None
-    """What the reply must keep to."""
+    """Grammar that the reply must conform to."""
     grammar_s: float = GRAMMAR_S
     """Processor time that it may take to enforce the grammar; each token adds some to it (see ReplyMasks)."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """The sampled tokens, the stop token included if one was sampled.
+    """The sampled tokens, including the stop token if one was sampled.
 
     `logprobs` are the model's own log-softmax at each token in float32, whatever temperature, top_p, top_k, min_p and
-    grammar were: they are those of the sampled distribution exactly when all of these have their defaults. Training
-    compares them with the log-softmax of the model that it trains, which knows nothing of these either. `top` has per
-    token the most likely (id, logprob) pairs.
+    grammar were. They are those of the sampled distribution exactly when all of these have their defaults. Training
+    compares them with the log-softmax of the model that it trains, which does not depend on these settings either.
+    `top` has the most likely (id, logprob) pairs for each token.
     """
 
     ids: list[int]
@@ -54,18 +54,18 @@ class Sample:
     seed: int
     prompt_tokens: int
     cached_tokens: int = 0
-    """Tokens of the prompt that needed no computation, because a conversation in the cache began with them."""
+    """Number of prompt tokens that needed no computation, because a cached conversation began with them."""
     top: list[list[tuple[int, float]]] = field(default_factory=list)
     stop_text: str | None = None
     """The stop string that ended the sample; its tokens are still in `ids`."""
 
 
 class SamplingError(Exception):
-    """A request that gives no sample. The sampler goes on."""
+    """A request failed to give a sample. The sampler keeps running."""
 
 
 class ContextTooLong(SamplingError):
-    """The prompt leaves no room for a single token."""
+    """The prompt leaves no room for even one token."""
 
     def __init__(self, prompt_tokens: int, context: int) -> None:
         super().__init__(
@@ -76,14 +76,14 @@ class ContextTooLong(SamplingError):
 
 
 class UnknownWeights(SamplingError):
-    """No weights of that key are loaded, or they were dropped before the sample was done."""
+    """No weights of that key are loaded, or they were dropped before the sample was finished."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"no weights {key!r} are loaded")
 
 
 class OutOfMemory(SamplingError):
-    """The request does not fit, even with fewer conversations beside it."""
+    """The request does not fit into memory, even with fewer conversations in the batch."""
 
 
 class NonFiniteLogits(SamplingError):
@@ -91,7 +91,7 @@ class NonFiniteLogits(SamplingError):
 
 
 class GrammarFailed(SamplingError):
-    """The reply cannot be held to its grammar any further within the limits."""
+    """The reply cannot be constrained to its grammar any further within the limits."""
 
 
 class SampleCancelled(SamplingError):
@@ -99,11 +99,12 @@ class SampleCancelled(SamplingError):
 
 
 class SamplerUnavailable(SamplingError):
-    """The process that samples does not run, failed on this request or answers nonsense; later it may do better."""
+    """The process that samples is down, failed on this request or gave an invalid answer. A later request can
+    succeed."""
 
 
 class NotSampledThere(SamplingError):
-    """The process that samples cannot have these weights; the message says what to do."""
+    """The process that samples cannot load these weights. The message says what to do."""
 
 
 OnToken = Callable[[int, float], None]

@@ -1,4 +1,4 @@
-"""Which token comes next: temperature, cuts, and randomness that belongs to the request, not to the batch."""
+"""Selects the next token: temperature, cuts, and randomness that depends on the request rather than on the batch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,19 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tokens from which some rows are sampled."""
+    """The tokens that some rows may sample."""
 
     rows: npt.NDArray[np.int64]
     bits: npt.NDArray[np.uint8]
-    """One row for each of `rows`: a bit for each token id, the lowest first. Ids beyond them are not allowed."""
+    """A bitmask for each of `rows`, with one bit per token id, lowest first. Ids beyond its end are not allowed."""
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """The `counts[i]`-th number in [0, 1) of the stream `seeds[i]`: SplitMix64 (Steele et al. 2014), jumped to.
+    """Return the `counts[i]`-th number in [0, 1) of the stream `seeds[i]`, computed directly with SplitMix64 (Steele et
+    al. 2014).
 
-    23 bits each: times any float32 total they stay below it, so that the inverse distribution function never falls off
-    its end.
+    Numbers have 23 bits, so that their product with any float32 total stays below that total and the inverse
+    distribution function never runs past its end.
     """
     state = _mixed(seeds) + (counts + np.uint64(1)) * _GOLDEN
     return ((_mixed(state) >> np.uint64(41)).astype(np.float32)) * np.float32(2.0**-23)
@@ -40,15 +41,15 @@ def sample_tokens(
     uniform: npt.NDArray[np.float32],
     allowed: Allowed | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token id per row and the log-softmax of the logits, [M] and [M, vocab].
+    """Return one token id per row, [M], and the log-softmax of the logits, [M, vocab].
 
-    `logits` are [M, vocab] float32, the rest is [M]. A temperature of 0 takes the most likely token; else the token is
-    the inverse distribution function of softmax(logits / temperature) at `uniform`, after three cuts, each of which
-    keeps at least one token. `min_p` above 0 keeps the tokens that are at least that many times as likely as the most
-    likely one, `top_k` above 0 at most so many of the most likely ones. `top_p` below 1 keeps of these the most likely
-    ones whose probabilities sum to at least that. Before all this `allowed` leaves the other tokens a probability of
-    0. The log-probabilities are the model's own: none of this changes them. A row's result does not depend on the other
-    rows.
+    `logits` are [M, vocab] float32, the other tensors [M]. A temperature of 0 takes the most likely token. Otherwise
+    the token is the inverse distribution function of softmax(logits / temperature) at `uniform`, after three cuts, each
+    of which keeps at least one token. `min_p` above 0 keeps tokens that are at least that many times as likely as the
+    most likely one; `top_k` above 0 keeps at most that many of the most likely ones; `top_p` below 1 keeps the most
+    likely of the remaining ones whose probabilities sum to at least that. Tokens excluded by `allowed` get a
+    probability of 0 beforehand. The log-probabilities are the model's own and unaffected by all of this. A row's result
+    does not depend on the other rows.
     """
 
     def column(values: npt.NDArray[Any]) -> torch.Tensor:
@@ -71,7 +72,7 @@ def sample_tokens(
         probabilities[cut] = _nucleus(probabilities[cut], column(top_p[cut]))
     cumulative = probabilities.cumsum(dim=-1)
     target = cumulative[:, -1:] * column(uniform)
-    # Only logits that are not finite come beyond the end; their log-probabilities say so.
+    # Only non-finite logits run past the end, and their log-probabilities reveal it.
     ids = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
     if greedy.any():
         ids = torch.where(uploaded(greedy, ids.device), logits.argmax(dim=-1), ids)

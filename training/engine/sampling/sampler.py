@@ -1,6 +1,7 @@
-"""Samples replies for many conversations at once, from one or more sets of weights.
+"""Samples replies for many conversations concurrently, from one or more sets of weights.
 
-Whoever owns torch calls `step` while it is `busy`. Its only threads compute the masks of constrained replies.
+The owner of torch calls `step` while the sampler is `busy`. The sampler's only threads compute the masks of constrained
+replies.
 """
 
 import itertools
@@ -40,16 +41,16 @@ __all__ = [
 
 
 class Sampler:
-    """A queue of requests over a batch of conversations for each set of weights; those that can share one (Batchable)
-    do.
+    """A queue of requests over a batch of conversations for each set of weights. Sets that can share a batch
+    (Batchable) do.
 
-    A request that names a seed gives the same tokens and bit-equal log-probabilities whatever else is sampled, in
-    whatever order, and whatever the cache holds (with one thread on a CPU; see attention.py).
+    A request with a seed gives the same tokens and bit-equal log-probabilities whatever else is sampled, in whatever
+    order, and whatever the cache holds (with one thread on a CPU; see attention.py).
     """
 
     def __init__(self, slots: int = 64, cache_bytes: int | None = None) -> None:
-        """`slots` conversations are decoded at once for each set of weights, or all that share a batch; each in use may
-        fill `cache_bytes` (None: what suits the device; see Scheduler)."""
+        """`slots` conversations are decoded together for each set of weights, or for all that share a batch. Each of
+        these in use can fill `cache_bytes`, where None selects a size that suits the device (see Scheduler)."""
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         self._slots = slots
@@ -57,18 +58,18 @@ class Sampler:
         self._counts = Counts()
         self._mask_threads = MaskThreads()
         self._schedulers: list[Scheduler] = []
-        """The most recently used is last."""
+        """Schedulers, with the most recently used one last."""
         self._scheduler_of: dict[str, Scheduler] = {}
         self._numbers = itertools.count(1)
 
     @property
     def busy(self) -> bool:
-        """Whether `step` has anything to do."""
+        """Whether `step` has work to do."""
         return any(scheduler.busy for scheduler in self._schedulers)
 
     @property
     def figures(self) -> SamplingFigures:
-        """Of all weights together; may be read from any thread."""
+        """Figures over all weights. Can be read from any thread."""
         schedulers = list(self._schedulers)
         return SamplingFigures(
             batch_size=sum(each.batch_size for each in schedulers),
@@ -86,10 +87,10 @@ class Sampler:
         decode: Callable[[Sequence[int]], str] | None = None,
         successor_of: str | None = None,
     ) -> None:
-        """Sample requests for `key` from `weights`, which replace what the key stood for.
+        """Sample requests for `key` from `weights`, which replace its previous ones.
 
-        `decode` turns token ids into text; requests with stop strings need it. Weights that cannot share a batch with
-        those of the key `successor_of` take over the memory of their cache, if nobody samples from them now.
+        `decode` turns token ids into text, which requests with stop strings need. Weights that cannot share a batch
+        with those of the key `successor_of` take over the memory of their cache if they are idle.
         """
         self.drop_weights(key)
         shared = self._shared(weights)
@@ -105,7 +106,7 @@ class Sampler:
             scheduler.take_cache(before)
 
     def _shared(self, weights: Weights) -> Scheduler | None:
-        """The scheduler of weights with which these can share a batch."""
+        """Return the scheduler of weights with which these can share a batch, or None."""
         if not isinstance(weights, Batchable):
             return None
         for scheduler in self._schedulers:
@@ -115,7 +116,7 @@ class Sampler:
         return None
 
     def drop_weights(self, key: str) -> None:
-        """Forget the key; its unfinished requests end with UnknownWeights."""
+        """Drop the key's weights. Its unfinished requests end with UnknownWeights."""
         scheduler = self._scheduler_of.pop(key, None)
         if scheduler is None:
             return
@@ -125,28 +126,27 @@ class Sampler:
             scheduler.release()
 
     def weights(self, key: str) -> Weights | None:
-        """What the key stands for."""
+        """Return the weights of a key."""
         scheduler = self._scheduler_of.get(key)
         return scheduler.weights_of(key) if scheduler else None
 
     def rename(self, key: str, new: str) -> None:
-        """Let an idle key's weights, which were changed in place, stand for another key, of which nothing is in the
-        cache."""
+        """Move an idle key's weights, which were changed in place, to a new key that has nothing in the cache."""
         self._scheduler_of[new] = scheduler = self._scheduler_of.pop(key)
         scheduler.rename(key, new)
 
     def release_idle(self) -> None:
-        """Give back the caches that nobody uses now."""
+        """Release the caches that are not in use."""
         for scheduler in self._schedulers:
             if not scheduler.busy:
                 scheduler.release()
 
     def submit(self, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
-        """Queue a request; returns its number, by which it can be cancelled.
+        """Queue a request and return its number, with which it can be cancelled.
 
-        `on_token(id, logprob)` is called for each token and `done` once, with the sample or the reason why there is
-        none (ContextTooLong and UnknownWeights at once); both are called in `step` and must not raise. Raises
-        ValueError for a request that makes no sense.
+        `on_token(id, logprob)` is called for each token, and `done` once with the sample or the error (ContextTooLong
+        and UnknownWeights immediately). Both are called in `step` and must not raise. Raises ValueError for an invalid
+        request.
         """
         number = next(self._numbers)
         scheduler = self._scheduler_of.get(request.weights_key)
@@ -164,13 +164,14 @@ class Sampler:
         return number
 
     def cancel(self, number: int) -> None:
-        """End a request with SampleCancelled; nothing if it is done."""
+        """End a request with SampleCancelled. Does nothing if it is finished."""
         for scheduler in self._schedulers:
             if scheduler.cancel(number, SampleCancelled("the request was cancelled")):
                 return
 
     def step(self) -> None:
-        """Admit and prefill what waits, decode one token for all, and refill what finished at the next step."""
+        """Admit and prefill waiting requests, decode one token for all rows, and refill the rows of finished requests
+        at the next step."""
         for scheduler in list(self._schedulers):
             if scheduler.busy and scheduler in self._schedulers:
                 self._schedulers.remove(scheduler)
@@ -179,9 +180,9 @@ class Sampler:
                 scheduler.step()
 
     def _make_room(self, scheduler: Scheduler) -> None:
-        """Release idle caches, the longest unused first, while all together exceed the budget.
+        """Release idle caches, least recently used first, while the total exceeds the budget.
 
-        Without one a scheduler takes what is free: then no other keeps more than it needs.
+        Without a budget a scheduler takes all free memory, so every other one is reduced to what it needs.
         """
         for other in list(self._schedulers):
             if sum(each.cache_bytes for each in self._schedulers) <= self._budget(scheduler):
