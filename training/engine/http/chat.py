@@ -42,18 +42,18 @@ log = structlog.get_logger(__name__)
 
 
 _UNLIMITED = 1 << 30
-"""max_tokens where the request names none: the sampler clips it to what the context leaves."""
+"""Value of max_tokens if the request has none. The sampler reduces it to what the context has left."""
 
 _Event = tuple[int, int, float] | int
-"""Of a streamed request: (choice, token id, log-probability), or a choice that is done."""
+"""An event of a streamed request: (choice, token id, log-probability), or the number of a finished choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request that is ready to be sampled, once for each choice. `conversation` is its digest for SampledTurns.
+    """A request that is ready to be sampled, once per choice. `conversation` is its digest for SampledTurns.
 
-    Replies of trainable models carry `logprobs` unless they are refused: ART's scripts do not ask for them, because its
-    own servers always give them, and replies without them cannot be trained on.
+    Replies of trainable models carry `logprobs` unless the request turns them off. ART's scripts do not ask for them,
+    because its own servers always return them, and replies without them cannot be trained on.
     """
 
     request: ChatRequest
@@ -68,12 +68,12 @@ class _Prepared:
     created: int
 
     def header(self, kind: str) -> dict[str, Json]:
-        """What every reply begins with; `model` names the exact checkpoint."""
+        """Return the fields at the start of every reply. `model` names the exact checkpoint."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.target.key}
 
 
 class Chat:
-    """Answers chat completion requests. Use from the event loop."""
+    """Answers chat completion requests on the event loop."""
 
     def __init__(
         self,
@@ -90,7 +90,8 @@ class Chat:
         self._grammars = Grammars()
 
     async def complete(self, request: ChatRequest) -> dict[str, Json]:
-        """A chat completion. Raises what `protocol.api_error` maps; cancelling it cancels its samples."""
+        """Return a chat completion. Raises the errors that `protocol.api_error` maps. Cancelling it cancels its
+        samples."""
         prepared = await self._prepared(request)
         samples = await _all(
             [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
@@ -103,21 +104,22 @@ class Chat:
         return {**prepared.header("chat.completion"), "choices": choices, "usage": usage(samples), **exact}
 
     async def tokenize(self, request: ChatRequest) -> dict[str, Json]:
-        """The tokens of the prompt that a completion would be sampled after, in the form of vLLM's `/tokenize`."""
+        """Return the tokens of the prompt that a completion would continue, in the form of vLLM's `/tokenize`."""
         target = await asyncio.to_thread(self._registry.resolve, request.model)
         tokenizer = await asyncio.to_thread(self._tokenizer, target)
         prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
         return {"count": len(prompt), "max_model_len": context_length(target.base_directory), "tokens": prompt}
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
-        """A chat completion as server-sent events.
+        """Yield a chat completion as server-sent events.
 
-        What goes wrong before the first token is raised as in `complete`; later it is the last event.
+        Errors before the first token are raised as in `complete`; later ones are the last event.
         """
         return _events(await self.chunks(request))
 
     async def chunks(self, request: ChatRequest) -> AsyncGenerator[dict[str, Json]]:
-        """The chunks of a chat completion. Raises as `complete` does: before the first token here, later in between."""
+        """Return the chunks of a chat completion. Errors are those of `complete`: this call raises those before the
+        first token, and the iteration later ones."""
         prepared = await self._prepared(request)
         events: asyncio.Queue[_Event] = asyncio.Queue()
         tasks = [self._start(prepared, index, events) for index in range(len(prepared.samples))]
@@ -182,8 +184,8 @@ class Chat:
         return made
 
     async def _prepared(self, request: ChatRequest) -> _Prepared:
-        """Ready to be sampled. What takes long is done beside the event loop: reading a tokenizer, rendering and
-        tokenizing the conversation, compiling a grammar."""
+        """Prepare a request for sampling. Slow parts run in threads: reading a tokenizer, rendering and tokenizing the
+        conversation, compiling a grammar."""
         target, grammar = await asyncio.to_thread(self._registry.resolve, request.model), None
         if (wanted := reply_grammar(request)) is not None:
             grammar = await self._grammars.compile(wanted, await asyncio.to_thread(self._tokenizer, target))
@@ -192,7 +194,8 @@ class Chat:
     def _prepare(self, request: ChatRequest, target: Target, grammar: "Grammar | None") -> _Prepared:
         tokenizer = self._tokenizer(target)
         prompt, conversation = self._prompt(request, target, tokenizer)
-        # A grammar knows how many calls there can be, and a call's end from a text of its arguments that looks like it.
+        # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
+        # same text.
         stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
         samples = tuple(
             SampleRequest(
@@ -226,18 +229,18 @@ class Chat:
         )
 
     def _prompt(self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], bytes]:
-        """The prompt's tokens, and the conversation's digest for SampledTurns."""
+        """Return the prompt's tokens and the conversation's digest for SampledTurns."""
         _check_length(request, target, tokenizer)
         tools = request.offered_tools
         scope = target.model.id if target.model else target.key
         remembered, conversation = self._turns.find(scope, tools, request.messages)
-        exact = {**remembered, **_told_ids(request.messages, tokenizer)}
+        exact = {**remembered, **_reply_token_ids(request.messages, tokenizer)}
         messages = [{key: value for key, value in each.items() if key != "token_ids"} for each in request.messages]
         return tuple(tokenizer.prompt(messages, tools, exact=exact)), conversation
 
 
 class _StreamedChoice:
-    """The deltas of one choice."""
+    """Produces the deltas of one choice."""
 
     def __init__(self, prepared: _Prepared, index: int) -> None:
         request = prepared.request
@@ -247,11 +250,12 @@ class _StreamedChoice:
         self._text = TextStream(prepared.tokenizer, marks)
 
     def opening(self) -> dict[str, Json]:
-        """The first delta."""
+        """Return the first delta."""
         return self._delta({"role": "assistant", "content": ""})
 
     def token(self, token: int, logprob: float) -> dict[str, Json] | None:
-        """The delta that a token makes, if any. Log-probabilities come with their token, before text held back."""
+        """Return the delta that a token causes, if any. Log-probabilities are sent with their token, even if its text
+        is held back."""
         text = self._text.push(token)
         told: dict[str, Json] = {}
         if self._prepared.logprobs and not self._prepared.request.top_logprobs:
@@ -262,10 +266,10 @@ class _StreamedChoice:
         return {**self._delta({"content": text}), **told} if told or text else None
 
     def closing(self, made: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
-        """The last deltas: what of the content is missing, tool calls whole, the reason to finish."""
+        """Return the last deltas: the missing part of the content, complete tool calls, and the finish reason."""
         message = made["message"]
         deltas = []
-        if self._prepared.request.top_logprobs:  # the alternatives are known at the end only
+        if self._prepared.request.top_logprobs:  # the alternatives are only known at the end
             deltas.append(self._delta({"content": ""}, logprobs=made["logprobs"]))
         if rest := self._text.rest(message["content"] or ""):
             deltas.append(self._delta({"content": rest}))
@@ -280,18 +284,19 @@ class _StreamedChoice:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def _told_ids(messages: Sequence[Mapping[str, Json]], tokenizer: ChatTokenizer) -> dict[int, tuple[int, ...]]:
-    """Of assistant messages by index: the sampled ids that the client has kept. Raises ApiError for unknown ones."""
-    told = {index: tuple(message["token_ids"]) for index, message in enumerate(messages) if "token_ids" in message}
-    for index, ids in told.items():
+def _reply_token_ids(messages: Sequence[Mapping[str, Json]], tokenizer: ChatTokenizer) -> dict[int, tuple[int, ...]]:
+    """Return the sampled ids that the client has kept, by index of the assistant message. Raises ApiError for ids that
+    the model does not have."""
+    kept = {index: tuple(message["token_ids"]) for index, message in enumerate(messages) if "token_ids" in message}
+    for index, ids in kept.items():
         if max(ids, default=0) >= tokenizer.vocab_size:
-            said = f"message {index}: the model has no token {max(ids)}"
-            raise ApiError(400, said, code="invalid_value", param="messages")
-    return told
+            fault = f"message {index}: the model has no token {max(ids)}"
+            raise ApiError(400, fault, code="invalid_value", param="messages")
+    return kept
 
 
 def _check_length(request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> None:
-    """Raise ApiError for a conversation that cannot fit, before it is rendered: each message takes at least a token,
+    """Raise ApiError for a conversation that cannot fit, before rendering it: each message takes at least one token,
     and no token has more characters than the longest one."""
     context = context_length(target.base_directory)
     if context is None:
@@ -318,7 +323,7 @@ def _characters(message: Mapping[str, Json]) -> int:
 
 
 async def _all(tasks: Sequence[asyncio.Task[Sample]]) -> list[Sample]:
-    """The samples in order; if one fails or the caller is cancelled, the others are cancelled too."""
+    """Return the samples in order. If one fails or the caller is cancelled, the others are cancelled too."""
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
@@ -344,5 +349,5 @@ async def _events(chunks: AsyncGenerator[dict[str, Json]]) -> AsyncIterator[str]
 
 
 def _server_sent(value: Json) -> str:
-    """An event without a name, whose data is the value as JSON."""
+    """Format a server-sent event without a name, with the value as JSON."""
     return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"

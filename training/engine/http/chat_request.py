@@ -1,4 +1,4 @@
-"""The body of a chat completion request: what is accepted, and how it is brought into one form."""
+"""The body of a chat completion request: which fields are accepted, and how they are normalized."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ _MOST_TOKENS = 2**31
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
-    # Parameters that would change the reply, of OpenAI, vLLM and SGLang, and the values of theirs that ask for nothing.
+    # Parameters of OpenAI, vLLM and SGLang that would change the reply, with the values that have no effect.
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
@@ -43,7 +43,7 @@ _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
 
 
 def _plain_messages(value: Json) -> list[dict[str, Json]]:
-    """Messages with text content only, in the form that chat templates expect."""
+    """Convert messages to text-only content in the form that chat templates expect."""
     if not isinstance(value, list) or not value:
         raise ValueError("must be a list of messages, and not empty")
     return [_plain_message(message, number) for number, message in enumerate(value)]
@@ -104,7 +104,7 @@ def _plain_calls(calls: Json, number: int) -> list[dict[str, Json]]:
 
 
 def _checked_tools(value: Json) -> Json:
-    """Tools whose parameters are JSON schemas as far as their structure goes."""
+    """Check that the tools' parameters have the structure of JSON schemas."""
     if value is None or value == []:
         return None
     if not isinstance(value, list):
@@ -132,7 +132,7 @@ def _checked_tools(value: Json) -> Json:
 
 
 def _check_schema(schema: Json, where: str) -> None:
-    """Raise ValueError unless `schema` is shaped like a JSON schema."""
+    """Raise ValueError unless `schema` has the structure of a JSON schema."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -168,13 +168,13 @@ def _stop_list(value: Json) -> Json:
 
 
 class StreamOptions(BaseModel):
-    """Of a streamed reply."""
+    """Options of a streamed reply."""
 
     include_usage: bool = False
 
 
 class JsonSchema(BaseModel):
-    """Of a reply."""
+    """A JSON schema for the reply."""
 
     name: str
     schema_: dict[str, Json] | None = Field(default=None, alias="schema")
@@ -188,7 +188,7 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """What the reply must be. With `json_schema` it is JSON of that schema whether or not that says `strict`."""
+    """The required form of the reply. A `json_schema` is enforced whether or not it says `strict`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -201,8 +201,8 @@ class ResponseFormat(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """A chat completion request. A parameter that is neither honoured nor without effect is refused by its name, unless
-    its value asks for nothing."""
+    """A chat completion request. A parameter that would have an effect but is not supported is refused by name, unless
+    its value is the neutral one."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -214,7 +214,7 @@ class ChatRequest(BaseModel):
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)
-    """0 and -1 mean no limit, as in vLLM."""
+    """Number of most likely tokens to sample from. 0 and -1 mean no limit, as in vLLM."""
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     max_tokens: int | None = Field(default=None, ge=1)
@@ -228,9 +228,10 @@ class ChatRequest(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     parallel_tool_calls: bool | None = None
-    """False: the reply ends with its first tool call."""
+    """Whether a reply can have several tool calls. False ends it after the first."""
     return_token_ids: bool | None = None
-    """As vLLM: the completion, or its first chunk, has `prompt_token_ids`, and its choices have `token_ids`."""
+    """Whether to return token ids as vLLM does: `prompt_token_ids` in the completion or its first chunk, and
+    `token_ids` in its choices."""
 
     @model_validator(mode="before")
     @classmethod
@@ -254,10 +255,10 @@ class ChatRequest(BaseModel):
 
     @property
     def offered_tools(self) -> list[dict[str, Json]] | None:
-        """The tools that the model is shown: with tool_choice none it must not call any, so it is told of none."""
+        """The tools shown to the model. With tool_choice none there are none, because the model must not call any."""
         return None if self.tool_choice == "none" else self.tools
 
     @property
     def only_one_call(self) -> bool:
-        """Whether the reply ends with its first tool call."""
+        """Whether the reply ends after its first tool call."""
         return self.parallel_tool_calls is False and self.offered_tools is not None

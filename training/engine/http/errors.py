@@ -1,4 +1,4 @@
-"""What the HTTP API has in common: errors in OpenAI's form, and request bodies as checked JSON."""
+"""Shared parts of the HTTP API: errors in OpenAI's form, and the parsing of JSON request bodies."""
 
 import asyncio
 from collections.abc import Mapping
@@ -42,13 +42,14 @@ from training.protocol.validation_message import message_of
 M = TypeVar("M", bound=BaseModel)
 
 MAX_DEPTH = 128
-"""Of a body whose values are counted: what walks through them is recursive."""
+"""Maximum nesting depth of a body whose values are counted, because they are walked recursively."""
 ON_LOOP_BYTES = 1 << 16
-"""Larger bodies are decoded on a thread. It gives way at every number with a fraction, so at every log-probability."""
+"""Size in bytes above which bodies are decoded in a thread. Decoding releases the GIL at every number with a fraction,
+which means at every log-probability."""
 
 
 class ApiError(Exception):
-    """An error reply: HTTP status, and message, param and code of OpenAI's error object."""
+    """An error reply with its HTTP status, and the message, param and code of OpenAI's error object."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -63,7 +64,7 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """The reply."""
+        """Return the HTTP response."""
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
         return JSONResponse(self.body(), self.status, headers)
 
@@ -99,11 +100,11 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
 }
 
 FORESEEN: tuple[type[Exception], ...] = (ApiError, *_STATUS)
-"""Errors that have a reply of their own."""
+"""Errors that have a specific reply."""
 
 
 def api_error(error: Exception) -> ApiError:
-    """The reply to an error of the engine; anything unforeseen is a 500 that does not tell what happened inside."""
+    """Return the reply to an error of the engine. Unforeseen errors become a 500 without internal details."""
     if isinstance(error, ApiError):
         return error
     for kind, (status, code) in _STATUS.items():
@@ -113,9 +114,9 @@ def api_error(error: Exception) -> ApiError:
 
 
 async def read_body(request: Request, schema: type[M], max_bytes: int, *, max_values: int | None = None) -> M:
-    """The request's JSON body as `schema`. Raises ApiError: 413, or 400 with the field at fault as `param`.
+    """Parse the request's JSON body as `schema`. Raises ApiError: 413, or 400 with the offending field as `param`.
 
-    `max_values` bounds the values in it, which take far longer to check than to send.
+    `max_values` limits the number of values, because checking them takes far longer than sending them.
     """
     raw = await _read_bytes(request, max_bytes)
     if len(raw) > ON_LOOP_BYTES:
@@ -139,9 +140,9 @@ def _checked(raw: bytes, schema: type[M], max_values: int | None) -> M:
 
 
 def invalid(error: ValidationError, names: Mapping[str, str] = MappingProxyType({})) -> ApiError:
-    """The reply to the first fault; one of the whole request says in its context which parameter it is about.
+    """Return the reply to the first validation error. An error of the whole request names its parameter in the context.
 
-    `names` has the parameters that the caller knows by other names than the schema.
+    `names` maps parameters to the names under which the caller knows them.
     """
     fault = error.errors(include_url=False, include_input=False)[0]
     about = fault.get("ctx", {}).get("parameter")

@@ -1,4 +1,4 @@
-"""Compiles the grammars of replies: beside the event loop, within bounds, and each once."""
+"""Compiles the grammars of replies in a separate process, within limits, and each only once."""
 
 import asyncio
 import json
@@ -14,25 +14,25 @@ from training.engine.http.reply_grammar import ReplyGrammar, Schema
 from training.engine.http.schema_literals import MAX_LITERAL_BYTES, literals
 from training.engine.tokens import ChatTokenizer
 
-if TYPE_CHECKING:  # its parser is loaded when it is first needed: a restart need not wait for it
+if TYPE_CHECKING:  # the parser is loaded when first needed, so that restarts do not wait for it
     from training.engine.sampling.constraint import Grammar, Vocabulary
 
 COMPILE_CPU_S = 3
 COMPILE_WALL_S = 30.0
-"""On a machine that is busy otherwise."""
+"""Longest wall time of a compilation, in seconds, which allows for a busy machine."""
 COMPILE_BYTES = 2 << 30
-"""Of address space; a plain process has a few hundred MB."""
+"""Limit of the compiling process's address space, in bytes. A plain process has a few hundred MB."""
 GRAMMAR_BYTES = 32 << 20
-"""Of memory that a grammar may take. Patterns of 15 bytes can take 100 MB."""
+"""Limit of a grammar's memory, in bytes. Patterns of 15 bytes can take 100 MB."""
 _AT_A_TIME = 2
 _CHECK = Path(__file__).parents[1] / "sampling" / "check_grammar.py"
 _KEPT = 32
 _MAX_TEXT = 1 << 20
-"""Of a grammar, in characters."""
+"""Longest text of a grammar, in characters."""
 
 
 class Grammars:
-    """The newest grammars, ready for use. Use from the event loop."""
+    """A cache of the most recently used compiled grammars, for the event loop."""
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[tuple[ChatTokenizer, str], asyncio.Task[Grammar]] = OrderedDict()
@@ -40,7 +40,7 @@ class Grammars:
         self._vocabulary = lru_cache(32)(_vocabulary)
 
     async def compile(self, wanted: ReplyGrammar, tokenizer: ChatTokenizer) -> "Grammar":
-        """The grammar for a tokenizer. Raises ApiError, which names the field at fault."""
+        """Compile the grammar for a tokenizer. Raises ApiError, which names the field at fault."""
         _check_literals(wanted.schemas)
         if len(wanted.text) > _MAX_TEXT:
             raise _refused(wanted.schemas[0].field, f"it is longer than {_MAX_TEXT} characters")
@@ -52,7 +52,7 @@ class Grammars:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
         try:
-            # Shielded, because others may wait for it too.
+            # Shielded, because other requests may be waiting for the same grammar.
             return await asyncio.shield(task)
         finally:
             if task.done() and (task.cancelled() or task.exception()) and self._compiled.get(key) is task:
@@ -79,7 +79,7 @@ def _vocabulary(tokenizer: ChatTokenizer) -> "Vocabulary":
 
 
 def _check_literals(schemas: Sequence[Schema]) -> None:
-    """Raises ApiError that names the largest of too many."""
+    """Raise ApiError that names the largest literal if there are too many."""
     found = [(literal, schema.field) for schema in schemas for literal in literals(schema.schema)]
     total = sum(literal.size for literal, _ in found)
     if total > MAX_LITERAL_BYTES:
@@ -92,7 +92,7 @@ def _check_literals(schemas: Sequence[Schema]) -> None:
 
 
 async def _check(wanted: ReplyGrammar) -> None:
-    """Raises ApiError for a schema that cannot be enforced."""
+    """Raise ApiError for a schema that cannot be enforced."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", str(_CHECK), *map(str, (COMPILE_CPU_S, COMPILE_BYTES, GRAMMAR_BYTES))),
         stdin=asyncio.subprocess.PIPE,
@@ -117,6 +117,7 @@ async def _check(wanted: ReplyGrammar) -> None:
 
 
 def _refused(field: str, why: str) -> ApiError:
-    """OpenAI names the parameter only; the message says which of its fields."""
+    """Return the reply that refuses a field. OpenAI's `param` only names the parameter, so the message says which of
+    its fields."""
     parameter = field.partition(".")[0].partition("[")[0]
     return ApiError(400, f"{field} cannot be enforced: {why}", code="unsupported_schema", param=parameter)

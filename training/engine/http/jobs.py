@@ -1,4 +1,4 @@
-"""Training jobs and their events, as the hosted training protocol shows them. Lives on the event loop."""
+"""Training jobs and their events in the terms of the hosted training protocol, for the event loop."""
 
 import asyncio
 import contextlib
@@ -16,19 +16,19 @@ from training.engine.trainer.grpo_step import Progress
 log = structlog.get_logger(__name__)
 
 KEPT_JOBS = 1000
-"""Finished jobs that are remembered."""
+"""Number of finished jobs that are remembered."""
 
 
 class UnknownJob(Exception):
-    """No training job of that id."""
+    """There is no training job with that id."""
 
 
 class UnknownEvent(Exception):
-    """No event of that id in the job."""
+    """The job has no event with that id."""
 
 
 class JobStatus(StrEnum):
-    """Where a job is."""
+    """The status of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -38,7 +38,8 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Types are training_started, progress, gradient_step, training_ended and training_failed; ART ignores progress."""
+    """An event of a job. Types are training_started, progress, gradient_step, training_ended and training_failed; ART
+    ignores progress."""
 
     id: str
     type: str
@@ -59,17 +60,17 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether no event will follow."""
+        """Whether there will be no more events."""
         return self.status in (JobStatus.COMPLETED, JobStatus.FAILED)
 
     def add(self, kind: str, data: dict[str, Any]) -> None:
-        """Append an event and wake who waits for one."""
+        """Append an event and wake waiting readers."""
         self.events.append(JobEvent(f"{self.id}-{len(self.events):06d}", kind, data))
         self.changed.set()
         self.changed = asyncio.Event()
 
     def after(self, event_id: str | None) -> list[JobEvent]:
-        """The events that came later than that one. Raises UnknownEvent."""
+        """Return the events after that one. Raises UnknownEvent."""
         if event_id is None:
             return list(self.events)
         for number, event in enumerate(self.events):
@@ -78,7 +79,7 @@ class Job:
         raise UnknownEvent(f"job {self.id} has no event {event_id!r}")
 
     async def wait(self, event_id: str | None, wait_s: float) -> list[JobEvent]:
-        """As `after`, but waits up to `wait_s` seconds for an event if there is none yet."""
+        """Return the events after that one, waiting up to `wait_s` seconds if there are none yet."""
         events = self.after(event_id)
         if not events and not self.finished and wait_s > 0:
             with contextlib.suppress(TimeoutError):
@@ -96,17 +97,17 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def get(self, job_id: str) -> Job:
-        """The job of that id. Raises UnknownJob."""
+        """Return the job with that id. Raises UnknownJob."""
         if job_id not in self._jobs:
             raise UnknownJob(f"no training job {job_id!r}")
         return self._jobs[job_id]
 
     def pending(self, model_id: str) -> Job | None:
-        """The first unfinished job of a model."""
+        """Return the first unfinished job of a model."""
         return next((job for job in self._jobs.values() if job.model_id == model_id and not job.finished), None)
 
     def submit(self, job: Job, steps: Steps) -> Job:
-        """Queue a training under the job. Raises EngineStopped."""
+        """Queue a training for the job. Raises EngineStopped."""
         loop = asyncio.get_running_loop()
 
         def run_on_loop(function: Any, *arguments: Any) -> None:
@@ -129,7 +130,7 @@ class Jobs:
 
 
 def new_job(model_id: str, steps: int, expected_step: int | None) -> Job:
-    """A job that is not queued yet."""
+    """Create a job without queueing it."""
     return Job(f"job-{secrets.token_hex(8)}", model_id, steps, expected_step)
 
 

@@ -1,4 +1,4 @@
-"""From samples to assistant messages and choices in OpenAI's form."""
+"""Converts samples to assistant messages and choices in OpenAI's form."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenTexts:
-    """The bytes of single tokens, each looked up once."""
+    """Looks up the bytes of single tokens, each only once."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
         self._bytes: dict[int, list[int] | None] = {}
 
     def bytes_of(self, token: int) -> list[int] | None:
-        """The token's bytes; None where the tokenizer does not tell them."""
+        """Return the token's bytes, or None if the tokenizer does not reveal them."""
         if token not in self._bytes:
             self._bytes[token] = self._find(token)
         return self._bytes[token]
@@ -33,7 +33,8 @@ class TokenTexts:
         text = self._tokenizer.decode([token])
         if "\ufffd" not in text:
             return list(text.encode())
-        # Part of a character. Byte-level BPE writes each byte as a letter of GPT-2's alphabet, sentencepiece as <0xNN>.
+        # The token is part of a character. Byte-level BPE writes each byte as a letter of GPT-2's alphabet,
+        # sentencepiece as <0xNN>.
         piece = self._tokenizer.piece(token)
         if match := _BYTE_TOKEN.fullmatch(piece):
             return [int(match[1], 16)]
@@ -43,7 +44,8 @@ class TokenTexts:
 
 
 def _gpt2_bytes() -> dict[str, int]:
-    """The byte of every letter of GPT-2's byte alphabet: printable ones stand for themselves, the rest from U+0100."""
+    """Return the byte of every letter in GPT-2's byte alphabet: printable ones represent themselves, the rest start at
+    U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -55,11 +57,11 @@ _GPT2_BYTES = _gpt2_bytes()
 def reply_message(
     request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]
 ) -> dict[str, Json]:
-    """The assistant message that a sample says. A call that was cut off is returned as content, as it is."""
+    """Return the assistant message of a sample. A call that was cut off is returned unchanged as content."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
         return {"role": "assistant", "content": text, "refusal": None}
-    # The same call in two turns gets two ids, and the same sample gets the same id again.
+    # The same call in two turns gets different ids, and the same sample always gets the same id.
     digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
     reply = tokenizer.parse(text, call_seed=digest)
     message: dict[str, Json] = {"role": "assistant", "content": reply.content, "refusal": None}
@@ -72,9 +74,9 @@ def reply_message(
 
 
 def reply_text(tokenizer: ChatTokenizer, sample: Sample) -> str:
-    """The sample's text without its stop token and without the stop string that ended it.
+    """Return the sample's text without its stop token and without the stop string that ended it.
 
-    The end of a tool call is part of the call, where the reply was to end with the first one.
+    The end mark of a tool call is kept as part of the call if the reply was to end after the first call.
     """
     text = tokenizer.decode(sample.ids)
     before, stop, _ = text.partition(sample.stop_text) if sample.stop_text else (text, "", "")
@@ -90,7 +92,7 @@ def choice(
     index: int,
     logprobs: bool,
 ) -> dict[str, Json]:
-    """A choice of a chat completion; with logprobs, its tokens are `token_id:N`, which is what training needs."""
+    """Return a choice of a chat completion. With logprobs its tokens are `token_id:N`, which training needs."""
     message = reply_message(request, tokenizer, sample, prompt)
     return {
         "index": index,
@@ -101,12 +103,12 @@ def choice(
 
 
 def finish_reason(message: Mapping[str, Json], sample: Sample) -> str:
-    """tool_calls, length or stop."""
+    """Return the finish reason: tool_calls, length or stop."""
     return "tool_calls" if message.get("tool_calls") else sample.finish_reason
 
 
 def token_logprobs(texts: TokenTexts, sample: Sample) -> list[dict[str, Json]]:
-    """OpenAI's logprobs content of a sample."""
+    """Return a sample's logprobs content in OpenAI's form."""
     top = sample.top or [[]] * len(sample.ids)
     return [
         {
@@ -123,7 +125,7 @@ def token_logprobs(texts: TokenTexts, sample: Sample) -> list[dict[str, Json]]:
 
 
 def usage(samples: Sequence[Sample]) -> dict[str, Json]:
-    """Token counts of one request; a prompt counts once however many choices it has."""
+    """Return the token counts of one request. A prompt counts once, however many choices it has."""
     prompt = samples[0].prompt_tokens
     completion = sum(len(sample.ids) for sample in samples)
     return {

@@ -1,7 +1,8 @@
-"""What a chat request demands of its reply, as a grammar: JSON of a schema, and calls of the offered tools only.
+"""A chat request's constraints on its reply as a grammar: JSON that matches a schema, and calls of the offered tools
+only.
 
-A request that demands nothing has no grammar, and its reply is sampled freely: with `tool_choice` auto, tools that are
-not strict can be called in any way that the model comes up with, which training is there to mend.
+A request without constraints has no grammar, and its reply is sampled freely. With `tool_choice` auto, tools that are
+not strict can be called in any form that the model produces; training is meant to correct it.
 """
 
 import json
@@ -12,63 +13,63 @@ from environment.json_type import Json
 from training.engine.http.chat_request import ChatRequest
 
 _TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\/?tool_call>(?s:.*)/"
-"""Anything without a mark of a tool call."""
+"""Any text without the mark of a tool call."""
 _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
-"""As people indent JSON. A model that is free to write any amount may never write anything else."""
+"""White space as people use it to indent JSON. A model that may write any amount can get stuck writing nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A JSON schema of a request. If not `strict`, keywords that cannot be enforced are ignored."""
+    """A JSON schema of a request. Keywords that cannot be enforced are ignored unless it is `strict`."""
 
     field: str
-    """Where in the request it stands."""
+    """The schema's field in the request."""
     schema: Mapping[str, Json]
     strict: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyGrammar:
-    """`text` is in llguidance's form of Lark and contains the `schemas`."""
+    """A grammar whose `text` is in llguidance's variant of Lark and contains the `schemas`."""
 
     text: str
     schemas: tuple[Schema, ...]
 
 
 def reply_grammar(request: ChatRequest) -> ReplyGrammar | None:
-    """What the reply must keep to; None: nothing."""
-    said = _said(request)
+    """Return the grammar that the reply must conform to, or None if the request has no constraints."""
+    schema = _text_schema(request)
     tools = _callable_tools(request)
-    if said is None and not tools:
+    if schema is None and not tools:
         return None
     rules = {"WS": f"/{_WHITE_SPACE}/", "TEXT": _TEXT}
     schemas = []
-    if said is not None:
-        schemas.append(said)
-        rules["said"] = _json_rule(said)
+    if schema is not None:
+        schemas.append(schema)
+        rules["said"] = _json_rule(schema)
     elif not _must_call(request):
         rules["said"] = "TEXT"
     for number, tool in tools.items():
         schemas.append(_arguments(number, tool))
-        name = json.dumps(json.dumps(tool["name"], ensure_ascii=False))  # JSON, as a string of Lark
+        name = json.dumps(json.dumps(tool["name"], ensure_ascii=False))  # JSON, as a Lark string
         arguments = f"arguments_{number}"
         rules[arguments] = _json_rule(schemas[-1])
         rules[f"call_{number}"] = (
             rf'"{{" WS? "\"name\"" WS? ":" WS? {name} WS? "," WS? "\"arguments\"" WS? ":" WS? {arguments} WS? "}}"'
         )
-    rules |= _calls(request, [f"call_{number}" for number in tools], text=said is None)
+    rules |= _calls(request, [f"call_{number}" for number in tools], text=schema is None)
     text = "\n".join(f"{name}: {rule}" for name, rule in rules.items())
     return ReplyGrammar(text, tuple(schemas))
 
 
 def _calls(request: ChatRequest, calls: Sequence[str], *, text: bool) -> dict[str, str]:
-    """The rules around `said`: calls before, after or instead of it."""
+    """Return the rules around `said`, with calls before, after or instead of it."""
     if not calls:
         return {"start": "said"}
     one = request.parallel_tool_calls is False or isinstance(request.tool_choice, dict)
     rules = {"call": f'WS? ({" | ".join(calls)}) WS? "</tool_call>"'}
     if text and not _must_call(request):
-        # A lazy rule ends with the first mark, so that no text can contain one.
+        # A lazy rule ends at the first mark, so texts cannot contain one.
         more = "" if one else " start"
         return rules | {"opening[lazy]": 'TEXT "<tool_call>"', "start": f"said | opening call{more}"}
     again = "" if one else ' (WS? "<tool_call>" call)*'
@@ -76,8 +77,8 @@ def _calls(request: ChatRequest, calls: Sequence[str], *, text: bool) -> dict[st
     return rules | {"start": made if _must_call(request) else f"said | {made}"}
 
 
-def _said(request: ChatRequest) -> Schema | None:
-    """The schema of the text; None where it can be any, or where there can be none."""
+def _text_schema(request: ChatRequest) -> Schema | None:
+    """Return the schema of the text, or None if any text or no text is allowed."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text" or _must_call(request):
         return None
@@ -89,14 +90,14 @@ def _said(request: ChatRequest) -> Schema | None:
 
 
 def _callable_tools(request: ChatRequest) -> dict[int, dict[str, Json]]:
-    """The functions that can be called, by their place among the tools; none where nothing is demanded of calls."""
+    """Return the functions that can be called, by index of the tool. Empty if calls are not constrained."""
     functions = {number: tool["function"] for number, tool in enumerate(request.offered_tools or [])}
     if isinstance(request.tool_choice, dict):
         named = request.tool_choice["function"]["name"]
         return {number: each for number, each in functions.items() if each["name"] == named}
     demanding = (
         request.tool_choice == "required"
-        or _said(request) is not None
+        or _text_schema(request) is not None
         or any(each.get("strict") for each in functions.values())
     )
     return functions if demanding else {}
@@ -107,13 +108,13 @@ def _must_call(request: ChatRequest) -> bool:
 
 
 def _arguments(number: int, function: Mapping[str, Json]) -> Schema:
-    """Of a tool without parameters: none."""
+    """Return the schema of a function's arguments. A tool without parameters takes none."""
     parameters = function.get("parameters")
     schema = {"additionalProperties": False} if parameters is None else parameters
     return Schema(f"tools[{number}].function.parameters", {"type": "object", **schema}, bool(function.get("strict")))
 
 
 def _json_rule(wanted: Schema) -> str:
-    """The right side of a rule for JSON of a schema."""
+    """Return the right side of a rule for JSON that matches a schema."""
     options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not wanted.strict}
     return f"%json {json.dumps({**wanted.schema, 'x-guidance': options})}"

@@ -1,8 +1,8 @@
 """Remembers how assistant messages were sampled: their token ids and log-probabilities.
 
-A client sends a conversation back as text, and tokenising text is not the inverse of sampling. With the exact ids the
-next turn's prompt continues what the model really saw, and its cache can be used. And trajectories whose replies lost
-their log-probabilities on the way, because a framework rebuilt the messages, can still be trained on.
+A client sends a conversation back as text, and tokenising text is not the inverse of sampling. With the exact ids, the
+next turn's prompt continues what the model really saw, and its cache can be used. Moreover, trajectories can still be
+trained on if their replies lost their log-probabilities because a framework rebuilt the messages.
 """
 
 import json
@@ -19,15 +19,16 @@ from training.engine.trainer.trajectories import Conversation, Group, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """A sampled reply, 8 bytes a token: int32 ids, and log-probabilities in the float32 that they were computed in."""
+    """A sampled reply in 8 bytes per token: int32 ids, and log-probabilities as float32, which is their original
+    precision."""
 
     ids: "array[int]"
     logprobs: "array[float]"
 
 
 class SampledTurns:
-    """Sampled replies, found by the whole conversation up to them. Holds the most recently used ones, at most
-    `capacity` with `token_capacity` tokens in all. Calls from several threads are fine."""
+    """Sampled replies, looked up by the whole conversation up to them. It holds the most recently used ones, at most
+    `capacity` with `token_capacity` tokens in total, and is thread-safe."""
 
     def __init__(self, capacity: int = 50_000, token_capacity: int = 4_000_000) -> None:
         self._capacity = capacity
@@ -39,9 +40,9 @@ class SampledTurns:
     def find(
         self, scope: str, tools: Json, messages: Sequence[Mapping[str, Json]]
     ) -> tuple[dict[int, tuple[int, ...]], bytes]:
-        """The ids of the known assistant messages by index, and the conversation's digest for `remember`.
+        """Return the ids of the known assistant messages by index, and the conversation's digest for `remember`.
 
-        `scope` is the id of a model, or the name of a base model: ids mean nothing to another tokenizer.
+        `scope` is the id of a model or the name of a base model, because ids are only valid for one tokenizer.
         """
         known, digest = self._known(scope, tools, messages)
         return {index: tuple(reply.ids) for index, reply in known.items()}, digest
@@ -49,7 +50,7 @@ class SampledTurns:
     def remember(
         self, conversation: bytes, reply: Mapping[str, Json], ids: Sequence[int], logprobs: Sequence[float]
     ) -> None:
-        """Keep how the assistant message `reply` to a conversation was sampled."""
+        """Remember how the assistant message `reply` to a conversation was sampled."""
         digest = _digest(conversation, _identity(reply))
         with self._lock:
             self._forget(digest)
@@ -59,10 +60,10 @@ class SampledTurns:
                 self._forget(next(iter(self._replies)))
 
     def completed(self, scope: str, groups: Sequence[Group]) -> list[Group]:
-        """`groups` with the tokens of those replies of the model `scope` that come without them and are remembered.
+        """Return `groups` with tokens added to remembered replies of the model `scope` that lack them.
 
-        As in ART, choices are trained on and plain messages are context. Only where a trajectory has no choice at all
-        did something turn them into messages; then all that the model sampled are trained on.
+        As in ART, choices are trained on and plain messages are context. If a trajectory has no choices at all,
+        something must have turned them into messages, so every message that the model sampled is trained on.
         """
         return [tuple(self._completed(scope, trajectory) for trajectory in group) for group in groups]
 
@@ -112,13 +113,13 @@ def _assistant_messages(conversation: Conversation) -> frozenset[int]:
 
 
 def _identity(message: Mapping[str, Json]) -> Json:
-    """What of a message the model sees; clients drop or add the rest, or write it differently, when they send it."""
+    """Return the part of a message that the model sees. Clients drop, add or reformat the rest when they send it."""
     role = "system" if message["role"] == "developer" else message["role"]
     calls = [
         (call.get("id"), call["function"]["name"], _value(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
-    # Frameworks give the name of their agent to the assistant's messages, after they were sampled.
+    # Frameworks add the name of their agent to assistant messages after sampling.
     name = None if role == "assistant" else message.get("name")
     return [role, _text(message.get("content")), calls, message.get("tool_call_id"), name]
 
@@ -130,7 +131,8 @@ def _text(content: Json) -> Json:
 
 
 def _value(arguments: Json) -> Json:
-    """What JSON text says: clients that decode the arguments of a call write them in their own way again."""
+    """Parse JSON text to its value, because clients that decode a call's arguments write them with different
+    formatting."""
     try:
         return json.loads(arguments)
     except (TypeError, ValueError, RecursionError):
@@ -138,7 +140,7 @@ def _value(arguments: Json) -> Json:
 
 
 def _tool_identity(tool: Json) -> Json:
-    """What a tool is, without fields that clients add or drop."""
+    """Return a tool without fields that clients add or drop."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool

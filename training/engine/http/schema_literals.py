@@ -1,4 +1,4 @@
-"""The literals of a JSON schema: the texts in it that replies contain or are matched with."""
+"""The literals of a JSON schema: texts in it that replies contain or are matched with."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from environment.json_type import Json
 
 MAX_LITERAL_BYTES = 120_000
-"""In all schemas of a request together. OpenAI allows as many characters."""
+"""Maximum size of all literals of a request's schemas together, in bytes. OpenAI allows as many characters."""
 _MAX_PLACE = 120
 
 
@@ -16,13 +16,13 @@ class Literal:
     """A constant, a value of an enumeration, a pattern or the name of a property."""
 
     place: str
-    """Where in the schema it stands, as in `properties.name.pattern`."""
+    """Location in the schema, such as `properties.name.pattern`."""
     size: int
-    """In bytes of UTF-8; of values that are not texts as JSON."""
+    """Size in bytes of UTF-8. Values other than texts count as JSON."""
 
 
 def literals(schema: Json) -> Iterator[Literal]:
-    """All literals of a schema. A name counts where it is declared and again where it is required."""
+    """Yield all literals of a schema. A name counts where it is declared and again where it is required."""
     left: list[tuple[str, Json]] = [("", schema)]
     while left:
         place, value = left.pop()
@@ -36,7 +36,8 @@ def literals(schema: Json) -> Iterator[Literal]:
 
 
 def _texts(keyword: str, value: Json) -> list[Json]:
-    """The literals that a keyword stands for. A property can have the name of a keyword; then `value` is a schema."""
+    """Return the literals in a keyword's value. If a property has the name of a keyword, `value` is a schema and there
+    are none."""
     if keyword == "const" or (keyword == "pattern" and isinstance(value, str)):
         return [value]
     if keyword in ("enum", "required") and isinstance(value, list):
@@ -52,6 +53,6 @@ def _size(value: Json) -> int:
 
 
 def _joined(place: str, part: str) -> str:
-    """Bounded, because names can be long and schemas deep."""
+    """Join two parts of a location, limited in length because names can be long and schemas deep."""
     joined = place + part[:_MAX_PLACE]
     return joined if len(joined) <= _MAX_PLACE else f"{joined[:_MAX_PLACE].rstrip('.')}..."

@@ -1,4 +1,4 @@
-"""Text of a reply that is still being sampled: what of it can be shown already."""
+"""Determines which part of the text of a reply can be shown while it is still being sampled."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from training.engine.tokens import ChatTokenizer
 
 
 class TextStream:
-    """Turns token ids into text as they come.
+    """Turns token ids into text as they arrive.
 
-    Held back are unfinished characters, trailing white space, and whatever may become one of `marks`: stop strings,
-    which are not part of the reply, and the mark of a tool call, which is shown whole at the end. Once a mark stands
-    in the text nothing more is shown.
+    It holds back unfinished characters, trailing white space, and whatever could become one of the `marks`: stop
+    strings, which are not part of the reply, and the mark of a tool call, which is shown as a whole at the end. After a
+    mark nothing more is shown.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, marks: Sequence[str]) -> None:
@@ -22,11 +22,12 @@ class TextStream:
         self.shown = ""
 
     def push(self, token: int) -> str:
-        """The text that the token makes showable; often empty."""
+        """Add a token and return the text that can now be shown, which is often empty."""
         if token in self._tokenizer.stop_ids:
             return ""
         self._ids.append(token)
-        # A token's text depends on its neighbours (spaces, characters of several bytes), hence the overlap of one.
+        # A token's text depends on its neighbours (spaces, characters of several bytes), hence the overlap of one
+        # token.
         start = max(0, self._decoded - 1)
         known = self._tokenizer.decode(self._ids[start : self._decoded])
         grown = self._tokenizer.decode(self._ids[start:])
@@ -39,7 +40,7 @@ class TextStream:
         return new
 
     def rest(self, content: str) -> str:
-        """What is missing of the whole reply's content."""
+        """Return the part of the whole reply's content that has not been shown."""
         return content[len(self.shown) :] if content.startswith(self.shown) else ""
 
     def _safe_length(self) -> int:

@@ -1,4 +1,4 @@
-"""The hosted training protocol that `art.serverless.client` speaks: models, checkpoints, training jobs, events."""
+"""The hosted training protocol used by `art.serverless.client`: models, checkpoints, training jobs and events."""
 
 import asyncio
 import json
@@ -34,13 +34,14 @@ DEFAULT_PAGE = 20
 MAX_PAGE = 1000
 
 ONLY_MODEL = "x-only-model"
-"""A header of the service, which forwards jobs of its tenants: the only model that the job may train."""
+"""Header set by the service when it forwards its tenants' jobs: the only model that the job may train."""
 
 Step = Annotated[int, Field(ge=0)]
 
 
 class _Body(BaseModel):
-    """Bodies are strict: a misspelt field would otherwise be an option that silently does nothing."""
+    """Base class of bodies. Unknown fields are refused, because a misspelt option would otherwise be silently
+    ignored."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -92,7 +93,8 @@ class _CreateSftJob(_Body):
 
 @dataclass(frozen=True, slots=True)
 class TrainingApi:
-    """Handlers of `/v1/preview`. Bodies are read whole before anything happens, so clients may leave then."""
+    """Handlers of `/v1/preview`. Bodies are read completely before anything happens, so clients may disconnect after
+    that."""
 
     registry: Registry
     compute: Computing
@@ -102,7 +104,7 @@ class TrainingApi:
     max_body_bytes: int
 
     def routes(self) -> list[Route]:
-        """All routes, without prefix."""
+        """Return all routes, without prefix."""
         return [
             Route("/models", self.create_model, methods=["POST"]),
             Route("/models", self.list_models, methods=["GET"]),
@@ -122,7 +124,8 @@ class TrainingApi:
         ]
 
     async def create_model(self, request: Request) -> Response:
-        """A new model, or the existing one where `return_existing`; `base_model` may be `project/name@step`: a fork."""
+        """Create a model, or return the existing one with `return_existing`. A `base_model` of the form
+        `project/name@step` makes a fork."""
         body = await read_body(request, _CreateModel, self.max_body_bytes)
         tuning = body.tuning.tuning() if body.tuning else None
         record = await self.compute.create_model(
@@ -131,41 +134,41 @@ class TrainingApi:
         return JSONResponse(_model_json(record))
 
     async def list_models(self, request: Request) -> Response:
-        """All trainable models."""
+        """List all trainable models."""
         await asyncio.to_thread(self.registry.refresh)
         return JSONResponse({"data": [_model_json(record) for record in self.registry.models()], "has_more": False})
 
     async def get_model(self, request: Request) -> Response:
-        """One model, with its newest step."""
+        """Return one model with its newest step."""
         record = await self._up_to_date(request)
         return JSONResponse({**_model_json(record), "step": self.registry.newest(record.id).step})
 
     async def _up_to_date(self, request: Request) -> ModelRecord:
-        """The model of the path, once what other engines did to it is known here."""
+        """Return the model of the path after picking up other engines' changes to it."""
         model_id = request.path_params["model_id"]
         await asyncio.to_thread(self.registry.refresh, model_id)
         return self.registry.get(model_id)
 
     def _fetch_newest(self, model_id: str) -> None:
-        """Have the newest checkpoint's files on this machine, so that what computes need not wait for them."""
+        """Fetch the newest checkpoint's files to this machine, so that the compute thread does not wait for them."""
         self.registry.refresh(model_id)
         self.registry.resolve(self.registry.get(model_id).full_name)
 
     async def get_reproducibility(self, request: Request) -> Response:
-        """Whether the same seed gives the same samples and weights of this model, bit for bit, and why; and a
-        `fingerprint` of its newest checkpoint, which is the same wherever that gives the same samples."""
+        """Report whether the same seed gives bit-identical samples and weights of this model, and why, with a
+        `fingerprint` of its newest checkpoint. Equal fingerprints mean equal samples."""
         model_id = request.path_params["model_id"]
         await asyncio.to_thread(self._fetch_newest, model_id)
         return JSONResponse(asdict(await self.compute.check(model_id)))
 
     async def delete_model(self, request: Request) -> Response:
-        """Delete a model; its training jobs fail."""
+        """Delete a model. Its training jobs fail."""
         await self._up_to_date(request)
         await self.compute.delete_model(request.path_params["model_id"])
         return Response(status_code=204)
 
     async def log_trajectories(self, request: Request) -> Response:
-        """Keep logged trajectories in a file beside the model's checkpoints."""
+        """Store logged trajectories in a file in the model's directory."""
         body = await read_body(request, _LogTrajectories, self.max_body_bytes)
         record = self.registry.get(request.path_params["model_id"])
         read_groups(body.trajectory_groups)
@@ -176,7 +179,7 @@ class TrainingApi:
         return Response(status_code=204)
 
     async def list_checkpoints(self, request: Request) -> Response:
-        """Checkpoints as a cursor page; `order` is asc (default) or desc."""
+        """Return a cursor page of checkpoints. `order` is asc (default) or desc."""
         record = await self._up_to_date(request)
         items = [_checkpoint_json(record, checkpoint) for checkpoint in self.registry.steps(record.id)]
         order = request.query_params.get("order", "asc")
@@ -185,7 +188,7 @@ class TrainingApi:
         return _page(request, items if order == "asc" else items[::-1], MAX_PAGE)
 
     async def delete_checkpoints(self, request: Request) -> Response:
-        """Delete checkpoints by step; the newest one stays."""
+        """Delete checkpoints by step, except for the newest one."""
         body = await read_body(request, _DeleteCheckpoints, self.max_body_bytes)
         model_id = request.path_params["model_id"]
         await self._up_to_date(request)
@@ -193,7 +196,7 @@ class TrainingApi:
         return JSONResponse({"deleted_count": len(deleted), "not_found_steps": missing})
 
     async def export_checkpoint(self, request: Request) -> Response:
-        """A checkpoint as a tar, once its files have matched their hashes again."""
+        """Export a checkpoint as a tar after verifying its files against their hashes."""
         record = await self._up_to_date(request)
         checkpoint = await asyncio.to_thread(self.registry.checkpoint, record.id, request.path_params["step"])
         folder = f"{record.name}-step{checkpoint.step}"
@@ -217,7 +220,7 @@ class TrainingApi:
         return await self._submit(PolicyStep(body.model_id, groups, options, body.expected_step), gradient_steps=1)
 
     async def create_sft_job(self, request: Request) -> Response:
-        """Queue supervised steps on conversations, given inline or as a JSONL file that TrainingData may read."""
+        """Queue supervised steps on conversations, given inline or as a JSONL file that TrainingData can read."""
         body = await read_body(request, _CreateSftJob, self.max_body_bytes)
         _require_only(request, body.model_id)
         options = SftOptions.from_config(body.config)
@@ -236,18 +239,19 @@ class TrainingApi:
         )
 
     async def get_job(self, request: Request) -> Response:
-        """A job with its status and all that happened."""
+        """Return a job with its status and events."""
         return JSONResponse(_job_json(self.jobs.get(request.path_params["job_id"])))
 
     async def list_events(self, request: Request) -> Response:
-        """Events as a cursor page. With `wait_s` it waits for one, so that clients need not poll."""
+        """Return a cursor page of events. With `wait_s`, wait for an event, so that clients need not poll."""
         job = self.jobs.get(request.path_params["job_id"])
         wait_s = _number(request, "wait_s", 0.0, MAX_WAIT_S)
         events = await job.wait(request.query_params.get("after"), wait_s)
         return _page(request, [_event_json(event) for event in events], MAX_PAGE, cut=True)
 
     async def _data_at(self, request: Request, url: str) -> list[Json]:
-        """The conversations behind a URL. Who may use one model only must not read files, which may be of others."""
+        """Read the conversations behind a URL. Senders restricted to one model cannot read files, which may belong to
+        others."""
         if ONLY_MODEL in request.headers and urlsplit(url).scheme not in ("http", "https"):
             raise ApiError(
                 400, "send the conversations as training_data", code="invalid_value", param="training_data_url"
@@ -255,12 +259,13 @@ class TrainingApi:
         return await self.data.read(url)
 
     def _groups(self, body: _CreateTrainingJob) -> list[Group]:
-        """The groups, with what is remembered of replies that lost their log-probabilities. Raises BadTrajectory."""
+        """Parse the groups and add remembered tokens to replies that lost their log-probabilities. Raises
+        BadTrajectory."""
         return self.turns.completed(body.model_id, read_groups(body.trajectory_groups))
 
     async def _submit(self, steps: Steps, *, gradient_steps: int) -> Response:
         await asyncio.to_thread(self._fetch_newest, steps.model_id)
-        # From here to the end nothing is awaited: of two that ask for the same step, one is refused.
+        # Nothing is awaited from here on, so that of two requests for the same step, one is refused.
         newest = self.registry.newest(steps.model_id)
         if steps.expected_step is not None:
             if steps.expected_step != newest.step:
@@ -273,7 +278,7 @@ class TrainingApi:
 
 
 def _require_only(request: Request, model_id: str) -> None:
-    """Raises ApiError if the body names another model than the one that the sender of the request may train."""
+    """Raise ApiError if the body names a different model from the one that the sender may train."""
     if request.headers.get(ONLY_MODEL, model_id) != model_id:
         raise ApiError(400, "the body names more than one model", code="invalid_value", param="model_id")
 
@@ -323,7 +328,8 @@ def _job_json(job: Job) -> dict[str, Json]:
 
 
 def _page(request: Request, items: list[dict[str, Json]], default: int, *, cut: bool = False) -> JSONResponse:
-    """A cursor page of `items` after the one whose id is `after` (`cut`: those before are gone already)."""
+    """Return a cursor page of `items` after the one with the id `after`. `cut` means that those items are removed
+    already."""
     after = request.query_params.get("after")
     if after is not None and not cut:
         ids = [item["id"] for item in items]

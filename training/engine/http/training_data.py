@@ -1,6 +1,6 @@
-"""Where the conversations of a supervised job come from: a file of the data directory, or a host that was allowed.
+"""Reads the conversations of a supervised job from a file in the data directory or from an allowed host.
 
-A URL is somebody else's wish: nothing is fetched but from hosts that the operator named, never after a redirect.
+URLs are supplied by clients, so only hosts configured by the operator are contacted, and redirects are not followed.
 """
 
 import asyncio
@@ -17,22 +17,23 @@ from environment.json_type import Json
 from training.engine.http.errors import ApiError
 
 FETCH_S = 120.0
-"""For the whole of a file, however slowly it comes."""
+"""Longest time to fetch a whole file, in seconds, however slowly it arrives."""
 _PARAM = "training_data_url"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Reads JSONL, a conversation a line."""
+    """Reads JSONL files with one conversation per line."""
 
     data_dir: Path
     max_bytes: int
     hosts: Collection[str] = ()
-    """`host`, or `host:port` where the port is not the scheme's."""
+    """Allowed hosts as `host`, or `host:port` if the port is not the scheme's default."""
     fetch_s: float = FETCH_S
 
     async def read(self, url: str) -> list[Json]:
-        """The conversations behind a URL. Raises ApiError: 400 for a bad one, 413, or 502 where it cannot be had."""
+        """Return the conversations behind a URL. Raises ApiError: 400 for an invalid one, 413, or 502 if it cannot be
+        fetched."""
         try:
             scheme, host = urlsplit(url).scheme, _host(url)
         except ValueError:
@@ -56,7 +57,7 @@ class TrainingData:
                 raise _refused()
             with path.open("rb") as file:
                 raw = file.read(self.max_bytes + 1)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        except (OSError, ValueError) as error:  # a NUL in the path raises ValueError
             why = error.strerror if isinstance(error, OSError) else error
             raise ApiError(400, f"the training data cannot be read: {why}", param=_PARAM) from None
         if len(raw) > self.max_bytes:
@@ -88,7 +89,8 @@ class TrainingData:
 
 
 def _host(url: str) -> str:
-    """With its port if the URL names one. A URL with a user or password names no host that could be allowed."""
+    """Return the URL's host, with its port if it has one. A URL with a user or password never matches an allowed
+    host."""
     return urlsplit(url).netloc.lower()
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API over chat completions: the same prompt, the same sampling, another form."""
+"""OpenAI's Responses API on top of chat completions, with the same prompts and sampling in a different form."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 
 
 class Responses:
-    """Answers requests for responses. Use from the event loop.
+    """Answers requests of the Responses API on the event loop.
 
-    `scope` names whose stored responses can be continued: OpenAI's header for the project.
+    `scope` identifies whose stored responses can be continued. It is OpenAI's project header.
     """
 
     def __init__(self, chat: Chat) -> None:
@@ -32,7 +32,7 @@ class Responses:
         self._stored = StoredResponses()
 
     async def create(self, request: ResponsesRequest, scope: str) -> dict[str, Json]:
-        """A response. Raises what `api_error` maps; cancelling it cancels the sampling."""
+        """Return a response. Raises the errors that `api_error` maps. Cancelling it cancels the sampling."""
         conversation = self._conversation(request, scope)
         completion = await self._chat.complete(_chat_request(request, conversation))
         [choice] = completion["choices"]
@@ -44,9 +44,9 @@ class Responses:
         return made
 
     async def stream(self, request: ResponsesRequest, scope: str) -> AsyncIterator[str]:
-        """A response as server-sent events.
+        """Yield a response as server-sent events.
 
-        What goes wrong before the first token is raised as in `create`; later it is the last event.
+        Errors before the first token are raised as in `create`; later ones are the last event.
         """
         conversation = self._conversation(request, scope)
         chunks = await self._chat.chunks(_chat_request(request, conversation))

@@ -1,6 +1,6 @@
-"""Responses that can be continued: by `previous_response_id`, or by references to their items.
+"""Responses that can be continued by `previous_response_id` or by references to their items.
 
-They are kept in memory, for as long as there is room.
+They are kept in memory as long as there is room.
 """
 
 import json
@@ -24,7 +24,7 @@ class _Response:
 
 @dataclass(slots=True)
 class _Scope:
-    """What one project has, the least recently used first."""
+    """The stored responses of one project, least recently used first."""
 
     responses: OrderedDict[str, _Response] = field(default_factory=OrderedDict)
     items: dict[str, Item] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class _Scope:
 
 
 class StoredResponses:
-    """Responses by scope (a project) and id. One project neither reads another's nor takes its room."""
+    """Stored responses by scope (a project) and id. A project cannot read another's responses or use up its room."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -40,7 +40,8 @@ class StoredResponses:
         self._scopes: dict[str, _Scope] = {}
 
     def conversation(self, scope: str, response_id: str) -> tuple[Item, ...]:
-        """Input and output of a response, with those of the responses that it continued. Raises ApiError."""
+        """Return the input and output of a response, preceded by those of the responses that it continued. Raises
+        ApiError."""
         kept = self._scopes.get(scope, _Scope()).responses
         if response_id not in kept:
             raise ApiError(
@@ -53,7 +54,7 @@ class StoredResponses:
         return (*kept[response_id].conversation, *kept[response_id].output)
 
     def item(self, scope: str, item_id: str) -> Item:
-        """An item of a response's output. Raises ApiError."""
+        """Return an item of a response's output. Raises ApiError."""
         try:
             return self._scopes[scope].items[item_id]
         except KeyError:
@@ -62,7 +63,7 @@ class StoredResponses:
             ) from None
 
     def keep(self, scope: str, response_id: str, conversation: Sequence[Item], output: Sequence[Item]) -> None:
-        """Keep a response; what is least recently used makes room for it."""
+        """Store a response, dropping the least recently used ones if necessary."""
         size = len(json.dumps([*conversation, *output]))
         own = self._scopes.setdefault(scope, _Scope())
         own.responses[response_id] = _Response(tuple(conversation), tuple(output), size)
