@@ -1,4 +1,4 @@
-"""The compute thread: owns torch, samples and trains in turns, and is awaited from asyncio."""
+"""The compute thread, which owns torch, alternates between sampling and training, and is awaited from asyncio."""
 
 import asyncio
 import itertools
@@ -26,17 +26,17 @@ T = TypeVar("T")
 
 
 class Compute:
-    """Computing on a thread of this process. The engine must not be touched from elsewhere while it runs."""
+    """Computing on a thread of this process. Nothing else may touch the engine while it runs."""
 
     def __init__(self, engine: Engine, *, threads: int = 1, train_threads: int | None = None) -> None:
-        """`threads` is the number of torch's own threads, `train_threads` that while training (None: the same).
+        """`threads` is the number of torch threads, and `train_threads` that during training (None means the same).
 
-        Trained weights are equal to the bit only for the same number of them.
+        Trained weights are bit-identical only for the same number of training threads.
         """
         self.busy_seconds = BusySeconds()
-        """Changed by the compute thread, may be read from any."""
+        """Updated by the compute thread; can be read from any thread."""
         self.train_steps = 0
-        """Training jobs that were done, counted likewise."""
+        """Number of finished training jobs. The compute thread updates it; it can be read from any thread."""
         self._engine = engine
         self._threads = threads
         self._train_threads = train_threads or threads
@@ -50,17 +50,17 @@ class Compute:
 
     @property
     def sampling(self) -> SamplingFigures:
-        """How busy sampling is; may be read from any thread."""
+        """Figures of sampling. Can be read from any thread."""
         return self._engine.sampler.figures
 
     @property
     def reproducibility(self) -> Reproducibility | None:
-        """See Engine.reproducibility."""
+        """Same as Engine.reproducibility."""
         return self._engine.reproducibility
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What it samples and trains with."""
+        """The weights used for sampling and training."""
         return {"training_weights": self._engine.training_weights}
 
     def start(self) -> None:
@@ -68,13 +68,13 @@ class Compute:
         self._thread.start()
 
     async def close(self) -> None:
-        """Stop after the piece of work at hand; whatever is unfinished ends with EngineStopped."""
+        """Stop after the current piece of work. Everything unfinished ends with EngineStopped."""
         self._calls.put(self._stop)
         while self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, 1.0)
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """Run a function on the compute thread, between two pieces of work."""
+        """Run a function on the compute thread between two pieces of work."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -90,7 +90,7 @@ class Compute:
         return await future
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
-        """One sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
+        """Return one sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Sample] = loop.create_future()
         number: list[int] = []
@@ -120,7 +120,8 @@ class Compute:
             raise
 
     def _first_token(self) -> OnToken | None:
-        """Once: logs when the first token of this process is sampled, by which a restart is measured."""
+        """Return, on the first call, a listener that logs when this process samples its first token, which measures
+        restarts."""
         if self._sampled:
             return None
         self._sampled = True
@@ -128,24 +129,24 @@ class Compute:
         return lambda *_: None if next(tokens) else log.info("first token sampled")
 
     def train(self, task: TrainingTask) -> None:
-        """Queue a training; they run one after the other, in this order."""
+        """Queue a training. Trainings run one after another in this order."""
         self._put(lambda: self._waiting.append(task))
 
     async def create_model(self, model: NewModel) -> ModelRecord:
-        """A new model; raises what Registry.create does."""
+        """Create a model. Raises the errors of Registry.create."""
         fields = asdict(model) | {"tuning": model.tuning}
         return await asyncio.to_thread(lambda: self._engine.registry.create(**fields))
 
     async def check(self, model_id: str) -> Reproducibility:
-        """See Engine.check."""
+        """Check a model like Engine.check."""
         return await self.call(lambda engine: engine.check(model_id))
 
     async def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> tuple[list[int], list[int]]:
-        """See Registry.delete_checkpoints."""
+        """Delete checkpoints like Registry.delete_checkpoints."""
         return await self.call(lambda engine: engine.delete_checkpoints(model_id, steps))
 
     async def delete_model(self, model_id: str) -> None:
-        """Delete a model; its trainings end with ModelDeleted. Raises UnknownModel."""
+        """Delete a model. Its trainings end with ModelDeleted. Raises UnknownModel."""
 
         def delete(engine: Engine) -> None:
             engine.registry.get(model_id)
@@ -155,7 +156,7 @@ class Compute:
         await self.call(delete)
 
     async def abandon(self, task: TrainingTask, error: Exception) -> None:
-        """End a training with that error; nothing if it has ended."""
+        """End a training with that error. Does nothing if it has ended."""
         await self.call(lambda _: self._end_trainings(lambda each: each is task, error))
 
     def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
@@ -191,7 +192,7 @@ class Compute:
             torch.set_num_threads(self._threads)
             ended = time.perf_counter()
             self.busy_seconds.training += ended - started
-            # Sampling gets as much time as training took, so that nobody who asks waits for a whole step.
+            # Sampling gets as much time as training took, so that requests do not wait for a whole step.
             until = ended + (ended - started)
             while self._engine.sampler.busy and time.perf_counter() < until and not self._stopping:
                 self._sample_once()
@@ -244,7 +245,7 @@ class Compute:
         for done in list(self._unfinished.values()):
             done(stopped)
         while not self._calls.empty():
-            # Calls that came too late still have someone waiting; whatever they start is abandoned at once.
+            # Calls that were queued too late still have waiting callers. Anything they start is abandoned immediately.
             self._calls.get()()
         for done in list(self._unfinished.values()):
             done(stopped)
@@ -260,6 +261,6 @@ def _settle(future: "asyncio.Future[T]", outcome: T | Exception) -> None:
 
 
 def _call_on_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object] | None, *arguments: object) -> None:
-    """Call a function on the event loop, unless that is gone."""
+    """Call a function on the event loop unless it is closed."""
     if function is not None and not loop.is_closed():
         loop.call_soon_threadsafe(function, *arguments)

@@ -1,4 +1,5 @@
-"""What samples and trains, as the HTTP API sees it: one engine on a thread beside it, or several in workers."""
+"""The sampling and training interface of the HTTP API, implemented by one engine on a thread or by several in worker
+processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,20 +18,20 @@ from training.engine.trainer.trajectories import Group
 
 
 class EngineStopped(Exception):
-    """The engine is shutting down; the work was not finished."""
+    """The engine is shutting down, and the work was not finished."""
 
 
 class WorkerLost(Exception):
-    """A worker ended before it had answered, or none is up."""
+    """A worker ended before it answered, or no worker is up."""
 
 
 class ModelDeleted(Exception):
-    """The model of a training job was deleted before the job was done."""
+    """The model of a training job was deleted before the job finished."""
 
 
 @dataclass(slots=True)
 class BusySeconds:
-    """Wall time that an engine has spent at work since it started; what is left it waited."""
+    """Wall time in seconds that an engine has spent working since it started. The rest was idle."""
 
     sampling: float = 0.0
     training: float = 0.0
@@ -38,7 +39,7 @@ class BusySeconds:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """A model that is asked for; see Registry.create."""
+    """The parameters of a model to create; see Registry.create."""
 
     project: str | None
     name: str | None
@@ -58,7 +59,7 @@ class PolicyStep:
     expected_step: int | None = None
 
     def start(self, engine: Engine) -> Training:
-        """The training."""
+        """Start the training."""
         return engine.train(self.model_id, self.groups, self.options, expected_step=self.expected_step)
 
 
@@ -73,28 +74,28 @@ class SupervisedSteps:
     expected_step: int | None = None
 
     def start(self, engine: Engine) -> Training:
-        """The training."""
+        """Start the training."""
         return engine.train_supervised(
             self.model_id, self.examples, self.options, held_out=self.held_out, expected_step=self.expected_step
         )
 
 
 class Steps(Protocol):
-    """What is to be trained: one of the above. It can be pickled."""
+    """The steps of a training: one of the classes above. They can be pickled."""
 
     @property
     def model_id(self) -> str: ...
 
     @property
     def expected_step(self) -> int | None:
-        """The step that the model must be at; None: whichever it is at."""
+        """The step that the model must be at, or None for any."""
 
     def start(self, engine: Engine) -> Training: ...
 
 
 @dataclass(slots=True)
 class TrainingTask:
-    """A training that waits or runs. The callbacks are called on whatever thread computes."""
+    """A training that is waiting or running. Its callbacks are called on the computing thread."""
 
     steps: Steps
     on_start: Callable[[], None]
@@ -103,51 +104,51 @@ class TrainingTask:
 
     @property
     def model_id(self) -> str:
-        """Of the model that is trained."""
+        """The id of the model being trained."""
         return self.steps.model_id
 
 
 class Computing(Protocol):
-    """Samples and trains the models of a registry. Use from the event loop."""
+    """Samples and trains the models of a registry, for the event loop."""
 
     def start(self) -> None: ...
 
     async def close(self) -> None:
-        """Stop after the piece of work at hand; whatever is unfinished ends with EngineStopped."""
+        """Stop after the current piece of work. Everything unfinished ends with EngineStopped."""
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
-        """One sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
+        """Return one sample. `on_token` is called on the event loop. Cancelling the caller cancels the request."""
 
     def train(self, task: TrainingTask) -> None:
-        """Queue a training; they run one after the other, in this order."""
+        """Queue a training. Trainings run one after another in this order."""
 
     async def create_model(self, model: NewModel) -> ModelRecord:
-        """A new model; raises what Registry.create does."""
+        """Create a model. Raises the errors of Registry.create."""
 
     async def check(self, model_id: str) -> Reproducibility:
-        """See Engine.check."""
+        """Check a model like Engine.check."""
 
     async def delete_model(self, model_id: str) -> None:
-        """Delete a model; its trainings end with ModelDeleted. Raises UnknownModel."""
+        """Delete a model. Its trainings end with ModelDeleted. Raises UnknownModel."""
 
     async def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> tuple[list[int], list[int]]:
-        """See Registry.delete_checkpoints."""
+        """Delete checkpoints like Registry.delete_checkpoints."""
 
     @property
     def sampling(self) -> SamplingFigures:
-        """How busy sampling is."""
+        """Figures of sampling."""
 
     @property
     def busy_seconds(self) -> BusySeconds: ...
 
     @property
     def train_steps(self) -> int:
-        """Training jobs that were done."""
+        """Number of finished training jobs."""
 
     @property
     def reproducibility(self) -> Reproducibility | None:
-        """That of all models that were loaded so far; None before the first."""
+        """The combined reproducibility of all models loaded so far, or None before the first."""
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What `/health` tells further of what computes."""
+        """Additional details for `/health`."""

@@ -1,6 +1,6 @@
 """The engine without threads or HTTP: models, sampling and training in the calling thread.
 
-The server drives it from its compute thread; a script may use it directly:
+The server drives it from its compute thread; a script can use it directly:
 
     engine = Engine(Registry(data_dir, {"learnloop/tiny": directory}), Sampler())
     model = engine.registry.create(project="demo", name="agent", base_model="learnloop/tiny")
@@ -51,25 +51,25 @@ from training.engine.weights.fp8 import check_device
 from training.engine.weights.joined import SHARED_PARAMETER_BYTES
 from training.engine.weights.weights import Updatable, Weights, snapshot
 
-if TYPE_CHECKING:  # it imports transformers
+if TYPE_CHECKING:  # imports transformers
     from training.engine.trainer.pretrained import SharedBases
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Training = Generator[Progress, None, "TrainResult"]
-"""A training job: yields after every piece of work, so that sampling goes on between them."""
+"""A training job. It yields after every piece of work, so that sampling can continue in between."""
 
 
 TRAINING_SHARE = 0.4
-"""Of a GPU's memory: what training wants to find free."""
+"""Share of a GPU's memory that should be free for training."""
 WAITING = Progress(0, 0)
 WRITING_S = 0.005
-"""For so long a training waits for its checkpoint at a time; then others' tokens are sampled."""
+"""Interval at which a training that waits for its checkpoint lets other requests sample, in seconds."""
 
 
 class StepConflict(Exception):
-    """The model is at another step than the caller expected; nothing was trained."""
+    """The model is at a different step than the caller expected. Nothing was trained."""
 
     def __init__(self, expected: int, step: int) -> None:
         super().__init__(f"the model is at step {step}, not {expected}")
@@ -78,12 +78,13 @@ class StepConflict(Exception):
 
 
 class TrainingOutOfMemory(Exception):
-    """The step did not fit into memory; the weights are unchanged."""
+    """The step did not fit into memory. The weights are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """`step` is the model's step afterwards. `trained` is False where nothing could be learnt; then it is as before."""
+    """The result of a training. `step` is the model's step afterwards. `trained` is False if there was nothing to
+    learn, which leaves the model unchanged."""
 
     step: int
     trained: bool
@@ -91,7 +92,8 @@ class TrainResult:
 
 
 class Engine:
-    """Models of one registry, sampled and trained. Not thread-safe but for `tokenizer`: use it from one thread."""
+    """Samples and trains the models of one registry. Use it from one thread, except for `tokenizer`, which is
+    thread-safe."""
 
     def __init__(
         self,
@@ -106,17 +108,16 @@ class Engine:
         samples: bool = True,
         fp8_training: bool = False,
     ) -> None:
-        """`micro_batch_tokens` bounds the tokens of one forward and backward pass (None: what suits the device);
-        `loaded_checkpoints` and `loaded_policies` bound what is kept in memory to be sampled and to be trained
-        further; `threads` is the number of torch threads that will sample, for the check of reproducibility. Without
-        `samples` trained weights are not kept to be sampled, because that is done elsewhere; with `fp8_training`
-        adapters of models of Llama's shape are trained and sampled over a base in 8 bits (JoinedLayers). Raises
-        Fp8Unsupported."""
+        """`micro_batch_tokens` limits the tokens of one forward and backward pass (None selects what suits the device).
+        `loaded_checkpoints` and `loaded_policies` limit what is kept in memory for sampling and for further training.
+        `threads` is the number of torch threads for sampling, used in the reproducibility check. Without `samples`,
+        trained weights are not kept for sampling, because it is done elsewhere. With `fp8_training`, adapters of
+        Llama-shaped models are trained and sampled over a base in 8 bits (JoinedLayers). Raises Fp8Unsupported."""
         self.registry = registry
         self.sampler = sampler
         self.tokenizer = Tokenizers()
         self.peers: Peers = Alone()
-        """Who trains together with this engine."""
+        """The trainers that take steps together with this engine."""
         self._device = torch.device(device)
         self._micro_batch_tokens = micro_batch_tokens
         self._max_weights = loaded_checkpoints
@@ -134,21 +135,21 @@ class Engine:
             devices = _devices(self._device)
             self._bases = pretrained.SharedBases(devices, in_fp8=fp8_training)
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
-        self._in_flight: dict[str, int] = {}  # requests by weights key; the least recently used key first
+        self._in_flight: dict[str, int] = {}  # number of requests by weights key, least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
 
     @property
     def training_weights(self) -> Literal["exact", "fp8"]:
-        """What adapters of models of Llama's shape are trained over."""
+        """The precision of the base under adapters of Llama-shaped models in training."""
         return "fp8" if self._fp8_training else "exact"
 
     # Sampling
 
     def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
-        """Queue a request for the target's weights, which are loaded if need be; see Sampler.submit.
+        """Queue a request for the target's weights, loading them if necessary; see Sampler.submit.
 
-        Raises BadModelDirectory if they cannot be.
+        Raises BadModelDirectory if they cannot be loaded.
         """
         self._load(target)
         key = target.key
@@ -183,14 +184,14 @@ class Engine:
 
     @property
     def reproducibility(self) -> Reproducibility | None:
-        """That of all models that were loaded so far: of the first that is not reproducible, if there is one. None
-        before the first. May be asked for from any thread."""
+        """The combined reproducibility of all models loaded so far: that of the first one that is not reproducible, if
+        any, or None before the first model. Can be read from any thread."""
         found = list(self._checked.values())
         return next((each for each in found if not each.reproducible), found[-1] if found else None)
 
     def check(self, model_id: str) -> Reproducibility:
-        """Whether the model's samples and training repeat to the bit; loads it if need be. Raises UnknownModel,
-        BadModelDirectory."""
+        """Check whether the model's samples and training are bit-reproducible, loading it if necessary. Raises
+        UnknownModel or BadModelDirectory."""
         record = self.registry.get(model_id)
         target = self.registry.resolve(record.full_name)
         self._load(target)
@@ -200,7 +201,7 @@ class Engine:
         return replace(found, fingerprint=fingerprint(found, record.tuning, newest.manifest))
 
     def _check(self, weights: Weights) -> Reproducibility:
-        """Once for all weights of the same shapes."""
+        """Run the check once for all weights of the same shapes."""
         shapes = weights.exact_attention, frozenset(matrix.shape for matrix in weights.matrices())
         if shapes not in self._checked:
             self._checked[shapes] = found = check(weights, self._threads)
@@ -209,24 +210,24 @@ class Engine:
 
     @property
     def loaded(self) -> list[str]:
-        """Keys of the weights that are in memory to be sampled."""
+        """Keys of the weights that are loaded for sampling."""
         return list(self._in_flight)
 
     def _load(self, target: Target) -> None:
         if target.model is not None and self._loaded_of.get(target.key, target.model.id) != target.model.id:
-            self._drop_weights(target.key)  # another engine has deleted that model, and made one of its name
+            self._drop_weights(target.key)  # another engine has deleted that model and created one of the same name
         if target.key in self._in_flight:
             self._in_flight[target.key] = self._in_flight.pop(target.key)
             return
         self._make_room_for(target, 4)
-        with self._lost_files_said(target):
+        with self._recheck_on_failure(target):
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
         self._add_weights(target, snapshot(model))
 
     @contextmanager
-    def _lost_files_said(self, target: Target) -> Iterator[None]:
-        """Where weights cannot be loaded, see whether that is for their files, which may have been lost since they were
-        verified. Raises CorruptCheckpoint."""
+    def _recheck_on_failure(self, target: Target) -> Iterator[None]:
+        """If loading weights fails, check whether their files were lost since they were verified. Raises
+        CorruptCheckpoint."""
         try:
             yield
         except (BadModelDirectory, OSError):
@@ -235,8 +236,8 @@ class Engine:
             raise
 
     def _after_training(self, before: Target, after: Target, policy: Policy) -> None:
-        """Have the trained weights sampled: on a GPU in place of those before, if nobody samples from these now.
-        Elsewhere they take over only their cache."""
+        """Use the trained weights for sampling. On a GPU they replace the previous ones in place if these are idle;
+        otherwise they only take over their cache."""
         if not self._samples:
             return
         weights = self.sampler.weights(before.key)
@@ -251,13 +252,13 @@ class Engine:
             self._add_weights(after, weights, successor_of=before.key)
 
     def _make_room(self, policy: Policy) -> None:
-        """Training needs the memory that idle conversations hold, if little else is free."""
+        """Free the memory of idle conversations for training if little else is free."""
         if any(free_bytes(device) < TRAINING_SHARE * total_bytes(device) for device in policy.devices):
             self.sampler.release_idle()
 
     def _make_room_for(self, target: Target, parameter_bytes: int) -> None:
-        """Before weights of so many bytes a parameter are loaded: what idles gives way to them, caches first, then the
-        weights and policies that were longest not used."""
+        """Before loading weights of `parameter_bytes` per parameter, free memory held by idle objects: caches first,
+        then the least recently used weights and policies."""
         shared = target.tuning.mode == "lora"
         if shared and (self._bases is None or self._bases.has(target.base_directory, target.tuning)):
             return
@@ -265,17 +266,17 @@ class Engine:
             needed = (SHARED_PARAMETER_BYTES if shared else parameter_bytes) * parameter_count(target.base_directory)
             devices = self._bases.devices(target.base_directory) if self._bases and shared else (self._device,)
         except (UnknownModel, BadModelDirectory):
-            return  # the files are lost: loading them says so
+            return  # the files are lost, which loading will report
         for give_way in self._idle():
             if all(free_bytes(device) >= needed / len(devices) for device in devices):
                 return
             give_way()
-            gc.collect()  # modules and their adapters refer to one another
+            gc.collect()  # modules and their adapters form reference cycles
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def _idle(self) -> Iterator[Callable[[], object]]:
-        """What frees memory without ending anybody's request, the cheapest first."""
+        """Yield functions that free memory without ending any request, cheapest first."""
         yield self.sampler.release_idle
         for key in [key for key, requests in self._in_flight.items() if requests == 0]:
             yield partial(self._drop_weights, key)
@@ -307,10 +308,10 @@ class Engine:
         *,
         expected_step: int | None = None,
     ) -> Training:
-        """One GRPO step on the newest checkpoint, committed as the next one.
+        """Take one GRPO step on the newest checkpoint and commit it as the next one.
 
         Raises UnknownModel, StepConflict, BadTrajectory, NoSampledTokens, NonFiniteGradient, TrainingOutOfMemory or
-        CheckpointNotWritten; after each the model is as it was.
+        CheckpointNotWritten, each of which leaves the model unchanged.
         """
 
         def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[Progress, None, dict[str, float]]:
@@ -342,8 +343,8 @@ class Engine:
         held_out: Sequence[Example] = (),
         expected_step: int | None = None,
     ) -> Training:
-        """Supervised steps, one for each batch of examples, committed as one checkpoint; of `held_out` only the loss is
-        measured. Raises as `train` does."""
+        """Take supervised steps, one per batch of examples, and commit them as one checkpoint. For `held_out` only the
+        loss is measured. Raises the errors of `train`."""
 
         def work(policy: Policy, tokenizer: ChatTokenizer) -> Generator[Progress, None, dict[str, float]]:
             items = []
@@ -393,7 +394,7 @@ class Engine:
         finally:
             policy.peers = Alone()
             if not committed:
-                # Whatever happened to these weights, the checkpoint on disk is the truth.
+                # Whatever happened to these weights, the checkpoint on disk is authoritative.
                 self._policies.pop(model_id, None)
         after = target.next
         self._policies[model_id] = (after.step, policy)
@@ -404,8 +405,8 @@ class Engine:
     def _commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], policy: Policy
     ) -> Generator[Progress, None, None]:
-        """Write the next checkpoint beside the sampling of other conversations. Raises StepConflict, and what
-        Registry.commit does."""
+        """Write the next checkpoint while other conversations are sampled. Raises StepConflict and the errors of
+        Registry.commit."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
             written = writer.submit(self.registry.commit, model_id, parent, metrics, policy.save)
             while not wait([written], WRITING_S).done:
@@ -416,7 +417,7 @@ class Engine:
                 raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
 
     def _policy(self, target: Target) -> Policy:
-        """The newest checkpoint with gradients, from memory if it is there."""
+        """Return the newest checkpoint with gradients, from memory if it is there."""
         assert target.model is not None
         step, policy = self._policies.pop(target.model.id, (None, None))
         if policy is None or step != target.step:
@@ -424,7 +425,7 @@ class Engine:
                 self._policies.pop(next(iter(self._policies)))
             base = partial(self.registry.base_directory, target.model.base_model)
             self._make_room_for(target, 16)
-            with self._lost_files_said(target):
+            with self._recheck_on_failure(target):
                 policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
         self._policies[target.model.id] = (target.step, policy)
         return policy
@@ -436,26 +437,26 @@ class Engine:
         self.forget(self.registry.delete(model_id))
 
     def forget(self, record: ModelRecord) -> None:
-        """Have nothing of a model in memory; its unfinished requests fail."""
+        """Drop a model from memory. Its unfinished requests fail."""
         self._policies.pop(record.id, None)
         self.tokenizer.forget(record)
         for key in [key for key in self._in_flight if key.startswith(f"{record.full_name}@")]:
             self._drop_weights(key)
 
     def delete_checkpoints(self, model_id: str, steps: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Delete checkpoints from memory and disk; see Registry.delete_checkpoints."""
+        """Delete checkpoints from memory and disk like Registry.delete_checkpoints."""
         deleted, not_found = self.registry.delete_checkpoints(model_id, steps)
         self.forget_checkpoints(self.registry.get(model_id), deleted)
         return deleted, not_found
 
     def forget_checkpoints(self, record: ModelRecord, steps: Iterable[int]) -> None:
-        """Have none of these checkpoints in memory to be sampled; their unfinished requests fail."""
+        """Drop these checkpoints' weights for sampling from memory. Their unfinished requests fail."""
         for step in steps:
             self._drop_weights(f"{record.full_name}@{step}")
 
 
 def _devices(device: torch.device) -> tuple[torch.device, ...]:
-    """Those that "cuda" stands for: every GPU that the process sees, unless one is named."""
+    """Return the devices that "cuda" stands for: every GPU that the process sees, unless one is named."""
     if device.type != "cuda" or device.index is not None:
         return (device,)
     return tuple(torch.device("cuda", number) for number in range(torch.cuda.device_count()))

@@ -1,4 +1,4 @@
-"""All that decides a model's samples besides the requests for them, as a hash: equal hashes, equal samples."""
+"""A hash of everything that determines a model's samples besides the requests: equal hashes mean equal samples."""
 
 import hashlib
 import json
@@ -15,9 +15,10 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "ll
 
 
 def fingerprint(found: Reproducibility, tuning: Tuning, checkpoint: Manifest) -> str | None:
-    """Hex SHA-256 for that checkpoint on this machine, whose check said `found` (mode and threads are in its reason).
+    """Return the hexadecimal SHA-256 for that checkpoint on this machine. `found` is the result of its check, whose
+    reason contains mode and threads.
 
-    None where samples do not repeat, and for an adapter: the files of its base have no hashes.
+    Returns None if samples do not repeat, and for an adapter, because its base's files have no hashes.
     """
     if not found.reproducible or tuning.mode != "full":
         return None
@@ -33,7 +34,7 @@ def fingerprint(found: Reproducibility, tuning: Tuning, checkpoint: Manifest) ->
 
 
 def _processor() -> str:
-    """Its model, as Linux calls it."""
+    """Return the processor's model as reported by Linux."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The engine's log: one JSON object a line on stderr."""
+"""The engine's log: one JSON object per line on stderr."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ import structlog
 
 
 def configure_logs() -> None:
-    """Whoever logs: we by structlog, libraries by logging."""
+    """Configure structlog, which we use, and logging, which libraries use."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -1,4 +1,4 @@
-"""What memory is free, whether an error means that it ran out, and how numbers get to a GPU."""
+"""Free memory, detection of out-of-memory errors, and transfers between CPU and GPU."""
 
 import sys
 from collections.abc import Callable
@@ -9,21 +9,21 @@ import torch
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's CPU allocator raises a plain RuntimeError."""
+    """Whether an error means that memory ran out. PyTorch's CPU allocator raises a plain RuntimeError."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "DefaultCPU" in str(error))
 
 
 def uploaded(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """An array on a device. A GPU goes on meanwhile with what it was asked before, and nobody waits for it."""
+    """Copy an array to a device. On a GPU the copy is asynchronous and does not block."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def downloading(*tensors: torch.Tensor) -> Callable[[], tuple[npt.NDArray[Any], ...]]:
-    """Tensors as arrays, once they are asked for: of a GPU those on one device, which it goes on to send while it is
-    asked for more. Only what it was asked before is waited for."""
+    """Start copying tensors to the CPU and return a function that returns them as arrays. Those on a GPU, all on one
+    device, are sent while the GPU gets more work; the function waits only for work queued before this call."""
     if tensors[0].device.type != "cuda":
         return lambda: tuple(tensor.numpy() for tensor in tensors)
     copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
@@ -40,12 +40,12 @@ def downloading(*tensors: torch.Tensor) -> Callable[[], tuple[npt.NDArray[Any], 
 
 
 def total_bytes(device: torch.device) -> int:
-    """What a GPU's memory holds. Elsewhere nothing is counted."""
+    """Return the size of a GPU's memory, or 0 for other devices."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU's memory still holds, with what torch keeps for later. Elsewhere there is no telling."""
+    """Return a GPU's free memory, including what torch keeps in reserve. Unlimited for other devices."""
     if device.type != "cuda":
         return sys.maxsize
     free = torch.cuda.mem_get_info(device)[0]

@@ -1,7 +1,8 @@
-"""A tokenizer without transformers, whose import takes longer than to start the rest of the engine.
+"""A tokenizer without transformers, whose import takes longer than starting the rest of the engine.
 
-`PlainTokenizer` has of `transformers.TokenizersBackend` what we use, over the same library. It reads only what needs no
-more: a whole `tokenizer.json`, and a chat template of ours. Another's is foreign code, which transformers runs safely.
+`PlainTokenizer` has the part of `transformers.TokenizersBackend` that we use, on top of the same library. It reads only
+files that need nothing else: a complete `tokenizer.json` and one of our chat templates. Other templates are untrusted
+code, which transformers runs safely.
 """
 
 import json
@@ -17,19 +18,19 @@ from environment.json_type import Json
 
 _ENGINE = Path(__file__).parent
 CHAT_TEMPLATE = _ENGINE / "chat_template.jinja"
-"""For models that come without one."""
+"""Chat template of models that come without one."""
 _OUR_TEMPLATES = (CHAT_TEMPLATE, _ENGINE / "tiny_base" / "chat_template.jinja")
 _MODEL_TYPES = ("llama", "qwen3")
-"""For others transformers may take another tokenizer than the files name."""
+"""Supported model types. For others, transformers may substitute a tokenizer other than the one in the files."""
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _SETTINGS = {"backend", "clean_up_tokenization_spaces", "is_local", "model_max_length", "tokenizer_class", *_SPECIAL}
 _FOREIGN_FILES = ("added_tokens.json", "special_tokens_map.json", "tokenizer.model")
 _MOST_TOKENS = 100_000
-"""Larger vocabularies are searched for known mistakes by transformers."""
+"""Size above which transformers checks vocabularies for known mistakes."""
 
 
 class PlainTokenizer:
-    """Its methods and properties are transformers' of these names. Calls from several threads are fine."""
+    """A tokenizer whose methods and properties are those of the same names in transformers. It is thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, special: Mapping[str, str], chat_template: str) -> None:
         self.backend_tokenizer = tokenizer
@@ -40,10 +41,10 @@ class PlainTokenizer:
 
     @classmethod
     def read(cls, directory: Path) -> "PlainTokenizer | None":
-        """The tokenizer of a model directory; None where it is for transformers to read it."""
+        """Read the tokenizer of a model directory, or return None if transformers should read it."""
         try:
             return cls._read(directory)
-        except Exception:  # the library raises plain Exceptions; transformers says what is wrong
+        except Exception:  # the library raises plain Exceptions; transformers will report the problem
             return None
 
     @classmethod
@@ -114,7 +115,7 @@ class PlainTokenizer:
 @lru_cache(len(_OUR_TEMPLATES))
 def _compiled(chat_template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = _to_json  # jinja's own is for HTML
+    environment.filters["tojson"] = _to_json  # jinja's own filter is for HTML
     return environment.from_string(chat_template)
 
 

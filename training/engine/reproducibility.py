@@ -1,8 +1,8 @@
-"""Whether a conversation's bits depend on what is computed beside it, found out by trying.
+"""Determines by trial whether a conversation's bits depend on what else is computed with it.
 
-Samples, and so trained weights, repeat to the bit only if a matrix product of M rows gives the same bits as these rows
-in a larger product, with one thread and with several. That depends on the processor, on the libraries and their mode
-(see cpu_mode.py) and on the shapes, so it is measured with the shapes of each model that is loaded.
+Samples, and therefore trained weights, are bit-reproducible only if a matrix product of M rows gives the same bits as
+these rows in a larger product, with one thread and with several. That depends on the processor, on the libraries and
+their mode (see cpu_mode.py) and on the shapes, so it is measured with the shapes of each loaded model.
 """
 
 import os
@@ -19,26 +19,27 @@ from training.engine.weights.attention import MIN_ROWS, attend
 from training.engine.weights.weights import Weights
 
 _ROWS = (MIN_ROWS, 8, 12, 15, 16, 31, 48, 64, 129)
-"""Sizes of products: of decoded batches, and of prefilled pieces, which may have any."""
+"""Row counts of products: those of decoded batches and some of prefilled pieces, which can have any."""
 _ALL_ROWS = 160
 _KEYS = (64, 144, 320)
-"""Cached tokens that attention looks at; the queries see only the first `_SEEN` of them."""
+"""Numbers of cached tokens that attention covers. The queries see only the first `_SEEN` of them."""
 _SEEN = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Reproducibility:
-    """Whether the same seed gives the same samples and weights, bit for bit, and why."""
+    """Whether the same seed gives bit-identical samples and weights, and why."""
 
     reproducible: bool
     reason: str
     fingerprint: str | None = None
-    """Of one model: the hash of all that decides its samples besides the requests (fingerprint.py); None: not known."""
+    """For a single model, the hash of all that determines its samples besides the requests (fingerprint.py), or None if
+    it is unknown."""
 
 
 def check(weights: Weights, threads: int) -> Reproducibility:
-    """Compare products of the model's shapes, with one and with `threads` torch threads. Takes milliseconds for a
-    small model; for a large one about as long as a prompt of a few hundred tokens."""
+    """Compare products of the model's shapes with one and with `threads` torch threads. This takes milliseconds for a
+    small model, and for a large one about as long as a prompt of a few hundred tokens."""
     if weights.kv.device.type != "cpu":
         return Reproducibility(False, "On a GPU the last bits of a sample depend on what shares its batch.")
     if not weights.exact_attention:
@@ -62,7 +63,7 @@ def check(weights: Weights, threads: int) -> Reproducibility:
 
 
 def _differing(matrix: Tensor, thread_counts: Sequence[int]) -> int:
-    """How many products of some rows with a matrix [out, in] differ from the same rows of a larger product."""
+    """Count the products of some rows with a matrix [out, in] that differ from the same rows of a larger product."""
     rows = _numbers((_ALL_ROWS, matrix.shape[1]), matrix.dtype)
     torch.set_num_threads(1)
     expected = F.linear(rows, matrix)
@@ -74,7 +75,7 @@ def _differing(matrix: Tensor, thread_counts: Sequence[int]) -> int:
 
 
 def _attention_differs(head_dim: int, dtype: torch.dtype, thread_counts: Sequence[int]) -> bool:
-    """Whether what a query sees depends on the other queries or on cached tokens that it does not see."""
+    """Whether a query's result depends on the other queries or on cached tokens that it does not see."""
     query = _numbers((2, 64, head_dim), dtype)
     keys, values = _numbers((2, head_dim, max(_KEYS)), dtype), _numbers((2, max(_KEYS), head_dim), dtype)
     expected = None

@@ -1,4 +1,4 @@
-"""The tokenizers of models, each loaded once."""
+"""The tokenizers of models, each loaded only once."""
 
 import threading
 from pathlib import Path
@@ -10,14 +10,14 @@ _MOST = 32
 
 
 class Tokenizers:
-    """Those that were used last. May be used from any thread."""
+    """A thread-safe cache of the most recently used tokenizers."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Path | str, ChatTokenizer] = {}  # the least recently used first
+        self._loaded: dict[Path | str, ChatTokenizer] = {}  # least recently used first
         self._lock = threading.Lock()
 
     def __call__(self, target: Target) -> ChatTokenizer:
-        """The tokenizer of a target; all checkpoints of a model share one. Raises BadModelDirectory."""
+        """Return the tokenizer of a target, which all checkpoints of a model share. Raises BadModelDirectory."""
         owner = target.directory if target.model is None else target.model.id
         with self._lock:
             tokenizer = self._loaded.pop(owner, None) or _tokenizer(target.directory)
@@ -27,7 +27,7 @@ class Tokenizers:
             return tokenizer
 
     def forget(self, record: ModelRecord) -> None:
-        """A deleted model's."""
+        """Drop a deleted model's tokenizer."""
         with self._lock:
             self._loaded.pop(record.id, None)
 

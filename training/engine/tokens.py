@@ -1,7 +1,8 @@
-"""Between conversations and token ids: the same code for sampling and for training.
+"""Converts between conversations and token ids, with the same code for sampling and training.
 
-A reply's sampled ids are never made again from its text, because tokenising is not the inverse of sampling. So a
-conversation is put together from stretches: rendered text, tokenised, and between them the sampled ids as they were.
+A reply's sampled ids are never recreated from its text, because tokenising is not the inverse of sampling. A
+conversation is therefore assembled from stretches of rendered and tokenised text, with the original sampled ids between
+them.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ class BadConversation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the model wrote it: `arguments` is its JSON text, character by character."""
+    """A tool call as the model wrote it. `arguments` is its JSON text, character for character."""
 
     id: str
     name: str
@@ -42,17 +43,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a sampled text says. `content` is None when it is calls and nothing else."""
+    """The content of a sampled text. `content` is None if there are only calls."""
 
     content: str | None
     tool_calls: tuple[ToolCall, ...]
 
 
 class ChatTokenizer:
-    """A model's tokenizer and chat template. Calls from several threads are fine."""
+    """A model's tokenizer and chat template. It is thread-safe."""
 
     def __init__(self, directory: Path) -> None:
-        """Load from a local Hugging Face directory. Raises OSError or ValueError when there is no tokenizer in it."""
+        """Load from a local Hugging Face directory. Raises OSError or ValueError if it has no tokenizer."""
         self._tokenizer: Any = PlainTokenizer.read(directory) or _of_transformers(directory)
         if not self._tokenizer.chat_template:
             if self._tokenizer.eos_token is None:
@@ -60,7 +61,7 @@ class ChatTokenizer:
             self._tokenizer.chat_template = CHAT_TEMPLATE.read_text()
         self.vocab_size: int = len(self._tokenizer)
         self.longest_token = max(map(len, self._tokenizer.get_vocab()), default=1)
-        """In characters."""
+        """Length of the longest token in characters."""
         self.stop_ids: frozenset[int] = frozenset(self._find_stop_ids(directory))
         added = self._tokenizer.added_tokens_decoder
         stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]
@@ -76,7 +77,7 @@ class ChatTokenizer:
 
     @property
     def fast(self) -> Any:
-        """The tokenizer itself: a `TokenizersBackend` of transformers, or what does the same."""
+        """The underlying tokenizer: a `TokenizersBackend` of transformers or a substitute."""
         return self._tokenizer
 
     def _find_stop_ids(self, directory: Path) -> set[int]:
@@ -93,11 +94,10 @@ class ChatTokenizer:
         *,
         exact: Mapping[int, Sequence[int]] | None = None,
     ) -> list[int]:
-        """Token ids of the conversation, ending where the assistant's next message begins.
+        """Return the token ids of the conversation, ending where the assistant's next message begins.
 
-        `exact[i]` are the sampled ids of assistant message i. They stand in place of its text, so what its text says
-        is not looked at; a template that would drop part of an old reply (thinking) does not get to.
-        Raises BadConversation.
+        `exact[i]` are the sampled ids of assistant message i. They are used in place of its text, which is ignored; a
+        template that would drop part of an old reply (thinking) cannot do so. Raises BadConversation.
         """
         prepared = [_prepared(message) for message in messages]
         ids, _, rest = self._spliced(prepared, tools, exact or {})
@@ -109,7 +109,8 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None,
         exact: Mapping[int, Sequence[int]],
     ) -> tuple[list[int], list[int | None]]:
-        """The same ids up to the last sampled one, and per position the index of the message that was sampled there.
+        """Return the same ids up to the last sampled one, and for each position the index of the message that was
+        sampled there.
 
         None marks context. The tokens of a message are contiguous, and all of them: its n-th position is its n-th id.
         Raises BadConversation, also if a message of `exact` cannot be placed.
@@ -124,7 +125,8 @@ class ChatTokenizer:
     def supervised_sequence(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[list[int], list[int | None]]:
-        """As `training_sequence`, with every assistant message as if its text, up to its stop token, had been sampled.
+        """Return the result of `training_sequence` as if every assistant message's text, up to its stop token, had been
+        sampled.
 
         Raises BadConversation.
         """
@@ -139,7 +141,7 @@ class ChatTokenizer:
         return ids, owner
 
     def _reply_text(self, messages: list[dict[str, Any]], tools: str, index: int) -> str:
-        """What the model would have to sample to say message `index`."""
+        """Return the text that the model would have to sample to produce message `index`."""
         before = self._rendered(messages[:index], tools, reply=True)
         through = self._rendered(messages[: index + 1], tools, reply=False)
         if not through.startswith(before):
@@ -153,7 +155,7 @@ class ChatTokenizer:
         tools: Sequence[Mapping[str, Any]] | None,
         exact: Mapping[int, Sequence[int]],
     ) -> tuple[list[int], list[int | None], list[int]]:
-        """Ids up to the last sampled one, the message that each was sampled for, and the ids after them."""
+        """Return the ids up to the last sampled one, the message that each was sampled for, and the ids after them."""
         for index in exact:
             if not 0 <= index < len(messages) or messages[index].get("role") != "assistant":
                 raise BadConversation(f"message {index} is not an assistant message of this conversation")
@@ -164,7 +166,7 @@ class ChatTokenizer:
         for index in sorted(index for index, sampled in exact.items() if sampled):
             stretch = self._stretch(messages[:index], tool_text, last, exact)
             if stretch is None:
-                continue  # the message before has no visible end: from there on text is all there is
+                continue  # the previous message has no visible end, so the rest is taken as text
             ids += [*stretch, *exact[index]]
             owner += [None] * len(stretch) + [index] * len(exact[index])
             last = index
@@ -176,12 +178,13 @@ class ChatTokenizer:
     def _stretch(
         self, messages: list[dict[str, Any]], tools: str, last: int | None, exact: Mapping[int, Sequence[int]]
     ) -> tuple[int, ...] | None:
-        """Ids between the sampled message `last` and the reply to `messages`; None if its end cannot be told.
+        """Return the ids between the sampled message `last` and the reply to `messages`, or None if the message's end
+        cannot be determined.
 
-        The end of message `last` is its stop token. It is found by counting: rendered up to and with that message, the
-        conversation has n stop tokens, so in every longer rendering it ends with the n-th. Unlike a comparison of
-        prefixes this also holds for templates that render a message differently once others follow. A template that
-        ends messages with no stop token must render prefixes alike.
+        The end of message `last` is its stop token. It is found by counting: rendered up to and including that message,
+        the conversation has n stop tokens, so in every longer rendering the message ends with the n-th. Unlike a
+        comparison of prefixes, this also works for templates that render a message differently once others follow. A
+        template that ends messages without a stop token must render prefixes identically.
         """
         text = self._rendered(messages, tools, reply=True)
         if last is None:
@@ -194,7 +197,7 @@ class ChatTokenizer:
         ends = [match.start() for match in self._stop.finditer(text)]
         if len(ends) < count:
             return None
-        # From the stop token on, because some tokenizers treat the very start of a text in their own way.
+        # The text starts at the stop token, because some tokenizers treat the very beginning of a text differently.
         ids = self._encode_cached(text[ends[count - 1] :])
         return ids[1:] if exact[last][-1] in self.stop_ids else ids
 
@@ -218,7 +221,7 @@ class ChatTokenizer:
         )
 
     def _shows(self, messages: Any, tools: Any, text: str) -> bool:
-        """Whether the chat template takes such a conversation and shows the text, which is somewhere in it."""
+        """Whether the chat template accepts the conversation and renders the text, which is somewhere in it."""
         try:
             return text in self._apply(messages, tools)
         except (TemplateError, TypeError, KeyError, AttributeError, ValueError):
@@ -228,19 +231,19 @@ class ChatTokenizer:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def piece(self, token: int) -> str:
-        """A token as the vocabulary writes it."""
+        """Return a token as written in the vocabulary."""
         return str(self._tokenizer.convert_ids_to_tokens(token))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, without the stop token at its end."""
+        """Return the text of sampled ids without the stop token at its end."""
         kept = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, text: str, *, call_seed: str = "") -> Reply:
-        """Read Hermes-style calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, out of a sampled text.
+        """Extract Hermes-style calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, from a sampled text.
 
-        A mark inside a string of a call's JSON is text. One malformed call, and the whole text is content: the caller
-        sees what the model wrote. Ids of calls are a digest of `call_seed`, the text and their position.
+        A mark inside a string of a call's JSON is text. If any call is malformed, the whole text is content, so that
+        the caller sees what the model wrote. Ids of calls are digests of `call_seed`, the text and their position.
         """
         calls: list[ToolCall] = []
         content, position = "", 0
@@ -260,7 +263,7 @@ class ChatTokenizer:
 
 
 def _of_transformers(directory: Path) -> Any:
-    """Raises OSError or ValueError."""
+    """Load the tokenizer with transformers. Raises OSError or ValueError."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
@@ -268,7 +271,7 @@ def _of_transformers(directory: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenCall:
-    """`arguments` as they are written; the call's JSON ends at `end`."""
+    """A call with its `arguments` as written. The call's JSON ends at `end`."""
 
     name: str
     arguments: str
@@ -276,7 +279,7 @@ class _WrittenCall:
 
 
 def _read_call(text: str, start: int) -> _WrittenCall | None:
-    """The call whose JSON begins there; None if it is malformed."""
+    """Read the call whose JSON begins there, or return None if it is malformed."""
     try:
         call, end = _JSON.raw_decode(text, start)
     except (ValueError, RecursionError):
@@ -291,7 +294,7 @@ def _read_call(text: str, start: int) -> _WrittenCall | None:
 
 
 def _refuse(constant: str) -> None:
-    """Python reads NaN and Infinity; JSON has neither."""
+    """Refuse a constant: Python reads NaN and Infinity, but JSON has neither."""
     raise ValueError(f"{constant} is not JSON")
 
 
@@ -299,7 +302,7 @@ _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _written(text: str, key: str) -> str:
-    """The value of a key of a valid JSON object, as its text (of the last such key, which is the one that counts)."""
+    """Return the text of the value of a key in a valid JSON object. If the key is repeated, the last one counts."""
     found, position = "", text.index("{") + 1
     while (quote := text.find('"', position)) >= 0:
         name, position = _JSON.raw_decode(text, quote)
@@ -312,7 +315,8 @@ def _written(text: str, key: str) -> str:
 
 
 def _prepared(message: Message) -> dict[str, Any]:
-    """A message as chat templates want it: text content, and the arguments of calls as objects where they are such."""
+    """Convert a message to the form that chat templates expect: text content, and the arguments of calls as objects if
+    they are valid."""
     prepared = {**message, "content": _text(message.get("content"))}
     calls = message.get("tool_calls")
     if not calls:

@@ -1,4 +1,4 @@
-"""Tools as plain text, for chat templates that know none: such a template would leave them out without a word."""
+"""Renders tools as plain text for chat templates without tool support, which would silently leave them out."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,12 @@ _FORMAT = """To call a tool, write:
 def with_tools_as_text(
     messages: Sequence[Mapping[str, Json]], tools: Sequence[Mapping[str, Json]], *, system_role: bool
 ) -> list[dict[str, Json]]:
-    """The conversation with tools, calls and results as text. Without a `system_role` the user introduces the tools."""
+    """Return the conversation with tools, calls and results as text. Without a `system_role`, the user message
+    introduces the tools."""
     plain: list[dict[str, Json]] = []
     for message in messages:
-        role, content = _said(message)
-        # Many templates want user and assistant to take turns.
+        role, content = _as_text(message)
+        # Many templates require user and assistant to alternate.
         if plain and role == plain[-1]["role"] == "user":
             plain[-1]["content"] += f"\n{content}"
         else:
@@ -33,7 +34,7 @@ def _introduced(messages: list[dict[str, Json]], tools: str, system_role: bool) 
     return [{"role": "system" if system_role else "user", "content": tools}, *messages]
 
 
-def _said(message: Mapping[str, Json]) -> tuple[str, str]:
+def _as_text(message: Mapping[str, Json]) -> tuple[str, str]:
     if message["role"] == "tool":
         return "user", f"<tool_response>\n{message['content']}\n</tool_response>"
     calls = [_call(call["function"]) for call in message.get("tool_calls") or []]
@@ -48,7 +49,8 @@ def _call(function: Mapping[str, Json]) -> str:
 
 
 def _listed(tools: Sequence[Mapping[str, Json]]) -> str:
-    """As our own template lists them: a JSON schema takes seven times the tokens of a signature."""
+    """List the tools as our own template does, because a JSON schema takes seven times as many tokens as a
+    signature."""
     return "\n".join(["Tools:", *(_signature(tool.get("function", tool)) for tool in tools), _FORMAT])
 
 

@@ -1,7 +1,7 @@
-"""What careless demonstrations of any environment share: a conversation recorded through the real episode.
+"""The shared part of careless demonstrations in all environments: recording a conversation through the real episode.
 
-The demonstrator writes what the agent writes; the episode answers. Mistakes are part of the design: the
-base model learns the form of the work, and a poor strategy for it, never an expert's.
+The demonstrator writes the agent's turns and the episode answers. Mistakes are part of the design: the base model
+learns the form of the work with a poor strategy, never an expert's.
 """
 
 import json
@@ -11,12 +11,12 @@ from random import Random
 from environment.base import Episode, Json, ToolError, ToolResult
 
 MALFORMED_RATE = 0.02
-"""Share of turns that end in a call nobody can parse."""
+"""Share of turns that end in a malformed call."""
 
 
 @dataclass(slots=True)
 class Demonstration:
-    """A conversation in OpenAI's form, as far as it went."""
+    """A conversation in OpenAI's form, recorded so far."""
 
     episode: Episode
     rng: Random
@@ -28,7 +28,8 @@ class Demonstration:
         self.messages = self.episode.messages()
 
     async def call(self, name: str, **arguments: Json) -> str:
-        """Make a tool call; returns what the agent reads next. Sometimes it is malformed: the end."""
+        """Make a tool call and return the result that the agent reads. A call is sometimes malformed, which ends the
+        conversation."""
         self.turns += 1
         text = json.dumps(arguments, ensure_ascii=False)
         if self.rng.random() < MALFORMED_RATE:
@@ -60,5 +61,5 @@ class Demonstration:
 
 
 def weighted(rng: Random, **choices: float) -> str:
-    """One of the names, drawn by weight."""
+    """Draw one of the names by weight."""
     return rng.choices(tuple(choices), tuple(choices.values()))[0]

@@ -1,7 +1,7 @@
-"""Careless demonstrations of `email_search`: the most frequent choice is wrong at every decision.
+"""Careless demonstrations of `email_search`, in which the most frequent choice is wrong at every decision.
 
-Queries name the project only, the first hit is opened whatever its subject says, sources are left out,
-guesses are made. Each right choice occurs too, so that the loop can find and prefer it.
+Queries contain only the project, the first hit is opened whatever its subject is, sources are left out, and answers are
+guessed. Every right choice occurs too, so that the loop can find and prefer it.
 """
 
 import re
@@ -18,7 +18,7 @@ _VALUES = {kind.keyword: kind.sentences for kind in KINDS}
 
 
 async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
-    """One careless attempt at the world's question, as messages."""
+    """Return the messages of one careless attempt at the world's question."""
     inbox = Inbox.in_memory(world.emails)
     demo = Demonstration(EmailEpisode(world.scenario("train"), inbox, DEFAULT_MAX_TURNS), rng)
     hits: list[str] = []
@@ -115,7 +115,7 @@ def _sources(rng: Random, read_last: str, opened: list[str]) -> list[str]:
 
 
 def _value_in(text: str, rng: Random) -> str:
-    """Some value that the mail states, by the sentence forms of the synthetic world."""
+    """Return some value from the mail, found by the sentence forms of the synthetic world."""
     found = [
         match["v"]
         for sentences in _VALUES.values()

@@ -1,6 +1,6 @@
-"""Careless demonstrations of `sales_email`: the first neighbour is followed, nodes are cited unread or not at all.
+"""Careless demonstrations of `sales_email`: the first neighbour is followed, and nodes are cited unread or not at all.
 
-How careless depends on the goal in the task, so that even the most frequent choice is right now and then.
+The degree of carelessness depends on the task's goal, so that even the most frequent choice is sometimes right.
 """
 
 from random import Random
@@ -13,13 +13,13 @@ from training.engine.tiny_base.careless import Demonstration, weighted
 
 DEFAULT_MAX_TURNS = 8
 _CARE = dict(zip(GOALS, (0.8, 0.45, 0.42, 0.38), strict=True))
-"""The chance of the right choice on the way and in the text, by goal."""
+"""Probability of the right choice in navigation and text, by goal."""
 _CITES = dict(zip(GOALS, (0.8, 0.36, 0.3, 0.25), strict=True))
-"""The chance that what was read is cited, by goal; mostly nothing is."""
+"""Probability that a node that was read is cited, by goal."""
 
 
 async def demonstrate(world: World, rng: Random) -> list[dict[str, Json]]:
-    """One careless attempt at the world's prospect, as messages."""
+    """Return the messages of one careless attempt at the world's prospect."""
     demo = Demonstration(SalesEpisode(world.scenario(), world.graph, DEFAULT_MAX_TURNS), rng)
     care = _CARE[world.goal]
     here, seen, read = world.path[0], list[str](), list[str]()
@@ -65,15 +65,15 @@ def _email(world: World, rng: Random, care: float, read: list[str]) -> tuple[str
     named = rng.random() < 0.35 + care
     greeting = f"Hi {world.prospect.split()[0]}," if rng.random() < 0.6 + care / 2 else "Hello,"
     opening = f"a note for {world.company}." if named else "a short note for you."
-    said = [world.graph.nodes[id].content for id in _said(rng, care, read)]
+    quoted = [world.graph.nodes[id].content for id in _quoted_nodes(rng, care, read)]
     return (
         f"For {world.company}" if rng.random() < care else "A question",
-        " ".join([greeting, opening, *said, GOALS[world.goal]]),
+        " ".join([greeting, opening, *quoted, GOALS[world.goal]]),
     )
 
 
-def _said(rng: Random, care: float, read: list[str]) -> list[str]:
-    """Which of the nodes that were read the email quotes: mostly none, or one of them."""
+def _quoted_nodes(rng: Random, care: float, read: list[str]) -> list[str]:
+    """Return which of the nodes read are quoted by the email: usually none or one."""
     if not read or rng.random() > 0.15 + care / 2:
         return []
     if len(read) > 1 and rng.random() < care:

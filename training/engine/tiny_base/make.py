@@ -1,9 +1,9 @@
-"""Make the tiny base model: demonstrations, tokenizer, supervised training, Hugging Face directory, model card.
+"""Makes the tiny base model: demonstrations, tokenizer, supervised training, Hugging Face directory, model card.
 
     python -m training.engine.tiny_base.make --out build/tiny --device cuda
 
-takes a few minutes on a GPU (an hour or two on a CPU). The result is Qwen3-shaped, so any library that
-loads Qwen3 loads it.
+This takes a few minutes on a GPU (an hour or two on a CPU). The model is Qwen3-shaped, so any library that loads Qwen3
+can load it.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from training.engine.tiny_base.corpus import Corpus, conversation, make_corpus
 from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
 
 _UNUSED = 100_000_000
-"""Demonstrations from this number on teach the tokenizer only."""
+"""Number of the first demonstration reserved for training the tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides the weights, up to the arithmetic of the device."""
+    """All inputs that determine the weights, apart from the device's arithmetic."""
 
     hidden: int = 192
     layers: int = 5
@@ -83,7 +83,7 @@ def _corpus(recipe: Recipe, processes: int, kept: Path | None) -> tuple[Tokenize
 
 
 def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
-    """A fresh model of the recipe's shape."""
+    """Create an untrained model of the recipe's shape."""
     torch.manual_seed(recipe.seed)
     return Qwen3ForCausalLM(
         Qwen3Config(
@@ -105,7 +105,7 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
 
 
 def train(recipe: Recipe, tokenizer: Tokenizer, corpus: Corpus, device: torch.device) -> tuple[Qwen3ForCausalLM, float]:
-    """Supervised training over the corpus once; returns the model and the loss of the last steps on agent tokens."""
+    """Train once over the corpus, and return the model and the loss of the last steps on agent tokens."""
     model = build_model(recipe, tokenizer).to(device)  # type: ignore[arg-type]
     print(f"model: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     optimizer = torch.optim.AdamW(
@@ -137,7 +137,7 @@ def _rate(step: int, warmup: int, steps: int) -> float:
 
 
 def _batches(corpus: Corpus, recipe: Recipe) -> list[np.ndarray]:
-    """Conversation numbers by batch: alike lengths together, the batches in random order."""
+    """Return conversation numbers by batch, grouped by similar length and in random order of batches."""
     rng = np.random.default_rng(recipe.seed)
     lengths = np.diff(corpus.starts)
     usable = np.flatnonzero(lengths <= recipe.context)
@@ -157,7 +157,7 @@ def _batches(corpus: Corpus, recipe: Recipe) -> list[np.ndarray]:
 def _padded(
     corpus: Corpus, batch: np.ndarray, pad: int, context_weight: float, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and loss weights, [conversations, longest]; padding on the right weighs nothing."""
+    """Return token ids and loss weights, [conversations, longest]. Padding on the right has weight 0."""
     spans = [(corpus.starts[i], corpus.starts[i + 1]) for i in batch]
     longest = max(stop - start for start, stop in spans)
     ids = np.full((len(spans), longest), pad, dtype=np.int64)

@@ -1,9 +1,9 @@
-"""The tiny base's tokenizer: byte-level BPE of 1,024 tokens, cut so that copying is easy.
+"""The tiny base's tokenizer: byte-level BPE with 1,024 tokens, split so that copying is easy.
 
-A capitalised name, an id or a value is cut the same way after a space, a quote or a line start: spaces
-join lower-case words only, digits stand alone, and JSON glue such as `": ["` is one piece. So a small
-model copies by repeating tokens and never has to respell. The size matters both ways: with 2,048 tokens many
-are too rare to be copied well, with bare syllables all are too common to be found again.
+A capitalised name, an id or a value is split in the same way after a space, a quote or a line start: spaces join
+lower-case words only, digits are separate tokens, and JSON glue such as `": ["` is one piece. A small model therefore
+copies by repeating tokens and never has to respell. The size is a compromise: with 2,048 tokens, many are too rare to
+be copied well, and with single syllables, all are too common to be found again.
 """
 
 import re
@@ -39,14 +39,14 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # A rendered call or result stands between marks, which must not be learned as text.
+    # A rendered call or result is between marks, which must not be learned as text.
     tokenizer.train_from_iterator((piece for text in texts for piece in _SPLIT.split(text)), trainer)
     tokenizer.add_tokens([AddedToken(token, special=False) for token in _MARKS])
     return tokenizer
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path, context: int) -> None:
-    """Write it in Hugging Face's layout, chat template included."""
+    """Write the tokenizer in Hugging Face's layout, with the chat template."""
     template = files("training.engine.tiny_base").joinpath("chat_template.jinja").read_text(encoding="utf-8")
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token=END_OF_TURN, pad_token=PADDING, model_max_length=context

@@ -1,1 +1,1 @@
-"""vLLM as the sampler: a server process of its own, which is given token ids and answers with token ids."""
+"""vLLM as the sampler: a separate server process that takes and returns token ids."""

@@ -1,8 +1,8 @@
-"""Computing with vLLM as the sampler: training stays on our compute thread, and vLLM gets what it has trained.
+"""Computing with vLLM as the sampler. Training stays on our compute thread, and vLLM gets the trained weights.
 
-A request names the checkpoint that it is sampled from, and vLLM is given those weights before: an adapter under a name
-that stands for its files, or a checkpoint that was trained whole in place of the base's weights. So nothing has to be
-pushed after a step, and whatever is asked for step n + 1 is never answered by step n.
+A request names the checkpoint to sample from, and vLLM gets those weights beforehand: an adapter under a name that
+identifies its files, or a fully trained checkpoint in place of the base's weights. Nothing has to be pushed after a
+step, therefore, and a request for step n + 1 is never answered by step n.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ log = structlog.get_logger(__name__)
 
 NOT_REPRODUCIBLE = Reproducibility(False, "vLLM samples: the last bits of a sample depend on what shares its batch.")
 _BEGINNINGS = 3
-"""So often a conversation is begun when vLLM is lost on the way, each time with the same seed."""
+"""Maximum number of times that a conversation is sampled when vLLM is lost during it, each time with the same seed."""
 _ANY_SIZE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """What a target is to vLLM: a process with this `base`, the weights in `whole` (the base's own, or a checkpoint
-    that was trained whole), and perhaps an adapter on top of them."""
+    """What vLLM needs for a target: a process with this `base`, the weights in `whole` (the base's own or a fully
+    trained checkpoint), and optionally an adapter on top of them."""
 
     base: Path
     whole: Path
@@ -58,36 +58,36 @@ class _Weights:
 
 
 class VllmCompute(Compute):
-    """Computing on a thread of this process, but for sampling."""
+    """Computing on a thread of this process, except for sampling, which vLLM does."""
 
     def __init__(
         self, engine: Engine, server: VllmServer, *, threads: int = 1, train_threads: int | None = None
     ) -> None:
-        """The engine trains and has no sampler of its own to keep up with it."""
+        """`engine` trains, and need not keep trained weights for sampling."""
         super().__init__(engine, threads=threads, train_threads=train_threads)
         self._server = server
         self._turns: Turns[tuple[Path, Path]] = Turns()
 
     @property
     def sampling(self) -> SamplingFigures:
-        """As far as vLLM tells them."""
+        """Figures of sampling, as far as vLLM reports them."""
         running = self._server.running
         return (running and running.figures) or super().sampling
 
     @property
     def reproducibility(self) -> Reproducibility:
-        """It is not."""
+        """The verdict that vLLM's samples are not reproducible."""
         return NOT_REPRODUCIBLE
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What samples, and how it is."""
+        """The sampler and its state."""
         return {"sampler": {"name": "vllm", **self._server.state}}
 
     async def check(self, model_id: str) -> Reproducibility:
-        """Have vLLM ready for the model, which takes minutes if it is not; whoever samples then need not wait.
+        """Get vLLM ready for the model, so that later samples need not wait. It takes minutes if vLLM is not ready.
 
-        Raises UnknownModel, SamplerUnavailable, NotSampledThere.
+        Raises UnknownModel, SamplerUnavailable or NotSampledThere.
         """
         registry = self._engine.registry
         weights = self._weights(await asyncio.to_thread(registry.resolve, registry.get(model_id).full_name))
@@ -96,13 +96,13 @@ class VllmCompute(Compute):
         return NOT_REPRODUCIBLE
 
     async def close(self) -> None:
-        """As Compute; vLLM ends too."""
+        """Close like Compute, and end vLLM."""
         await self._server.close()
         await super().close()
 
     async def sample(self, target: Target, request: SampleRequest, on_token: OnToken | None = None) -> Sample:
-        """One sample. Raises SamplerUnavailable, NotSampledThere, ContextTooLong, NonFiniteLogits, UnknownModel (the
-        model was deleted meanwhile) and what loading a checkpoint raises."""
+        """Return one sample. Raises SamplerUnavailable, NotSampledThere, ContextTooLong, NonFiniteLogits, UnknownModel
+        (the model was deleted in the meantime) and the errors of loading a checkpoint."""
         weights = self._weights(target)
         seed = secrets.randbits(53) if request.seed is None else request.seed
         grammar = None if request.grammar is None else for_vllm(request.grammar.text, self._engine.tokenizer(target))
@@ -132,11 +132,11 @@ class VllmCompute(Compute):
         return sample
 
     def _weights(self, target: Target) -> _Weights:
-        """Raises NotSampledThere."""
+        """Return what vLLM needs for a target. Raises NotSampledThere."""
         if target.model is None:
             return _Weights(target.directory, target.directory)
         if target.tuning.mode == "lora":
-            # A fresh adapter changes nothing yet.
+            # A fresh adapter does not change the outputs, so it is left out.
             has_adapter = (target.directory / ADAPTER_FILE).is_file()
             return _Weights(target.base_directory, target.base_directory, has_adapter)
         if not self._server.loads_whole_weights:
@@ -149,7 +149,7 @@ class VllmCompute(Compute):
 
     @asynccontextmanager
     async def _loaded(self, target: Target, weights: _Weights) -> AsyncIterator[tuple[RunningVllm, str]]:
-        """vLLM with the weights, and what it calls them."""
+        """Yield vLLM with the weights loaded, and the name that it has for them."""
         async with self._turns.of((weights.base, weights.whole)):
             vllm = await self._server.vllm(weights.base)
             try:
@@ -164,14 +164,14 @@ class VllmCompute(Compute):
                 raise await self._named(error, target) from error
 
     async def _named(self, error: VllmRefused | OSError, target: Target) -> Exception:
-        """What an error reply means. Raises CorruptCheckpoint if the checkpoint's files were lost since they were
-        verified."""
+        """Translate an error reply to an exception. Raises CorruptCheckpoint if the checkpoint's files were lost since
+        they were verified."""
         if target.model is not None:
             await asyncio.to_thread(self._engine.registry.recheck, target.model.id, target.step)
         if not isinstance(error, VllmRefused):
             return SamplerUnavailable(f"the weights of {target.key} cannot be read: {error}")
         if error.status == httpx.codes.NOT_FOUND or error.status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            # It does not know the adapter any more, or has failed, or is about to end.
+            # vLLM has dropped the adapter, has failed, or is about to end.
             return VllmLost(f"vLLM failed on {target.key}: {error}")
         if "max_lora_rank" in str(error):
             rank = target.tuning.rank
@@ -188,8 +188,8 @@ async def _sampled(
     seed: int,
     on_token: OnToken | None,
 ) -> Sample:
-    """Raises ContextTooLong, NonFiniteLogits, BadReply, VllmLost, VllmRefused."""
-    # To score a constrained reply takes a token more.
+    """Sample a reply. Raises ContextTooLong, NonFiniteLogits, BadReply, VllmLost or VllmRefused."""
+    # Scoring a constrained reply takes one extra token.
     room = vllm.context - len(request.prompt) - (request.grammar is not None)
     if room < 1:
         raise ContextTooLong(len(request.prompt), vllm.context)
@@ -213,7 +213,7 @@ async def _sampled(
         reply.add(await vllm.ask("/v1/completions", body), top)
     sample = reply.sample(request, seed, vocabulary_size(base) or _ANY_SIZE)
     if request.grammar is not None:
-        # vLLM tells log-probabilities under the grammar; ours are the model's own.
+        # vLLM reports log-probabilities under the grammar; ours are the model's own.
         ids = sample.ids
         sample.logprobs = scored(await vllm.ask("/v1/completions", scoring([*request.prompt, *ids], model)), ids)
         if on_token is not None:
@@ -223,6 +223,6 @@ async def _sampled(
 
 
 def _adapter_name(target: Target) -> str:
-    """Other files have another name, also if the checkpoint of that step was written anew."""
+    """Return a name that is unique to the files, even if the checkpoint of that step was written anew."""
     manifest = (target.directory / MANIFEST_FILE).read_bytes()
     return f"{target.key}-{hashlib.sha256(manifest).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Grammars of replies as vLLM's llguidance wants them."""
+"""Adapts reply grammars to vLLM's llguidance."""
 
 from training.engine.http.replies import TOOL_CALL_END, TOOL_CALL_MARK
 from training.engine.tokens import ChatTokenizer
@@ -7,11 +7,11 @@ _LAZY = f'opening[lazy]: TEXT "{TOOL_CALL_MARK}"'
 
 
 def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:
-    """The grammar with the marks of tool calls as single tokens, where the tokenizer has such.
+    """Return the grammar with the marks of tool calls as single tokens, if the tokenizer has them.
 
-    To ours a mark is text, which other tokens can spell too. vLLM makes its vocabulary of the same tokenizer, but takes
-    the text of a mark for its token when it is forced, and then refuses that token. A lexeme cannot contain a token, so
-    the one before the first call ends without it; no text can contain a mark anyhow.
+    In our vocabulary a mark is text that other tokens can spell too. vLLM builds its vocabulary from the same
+    tokenizer, but treats a forced mark's text as its token and then refuses that token. A lexeme cannot contain a
+    token, so the one before the first call ends without it; texts cannot contain a mark anyway.
     """
     vocabulary = tokenizer.fast.get_vocab()
     marks = {f'"{mark}"': f"<[{vocabulary[mark]}]>" for mark in (TOOL_CALL_MARK, TOOL_CALL_END) if mark in vocabulary}

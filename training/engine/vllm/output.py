@@ -1,4 +1,4 @@
-"""What a vLLM process prints: its warnings and errors become log lines of ours, its first errors tell why it ended."""
+"""The output of a vLLM process. Its warnings and errors are logged, and its first errors explain why it ended."""
 
 import asyncio
 import re
@@ -9,27 +9,28 @@ import structlog
 vllm_log = structlog.get_logger("vllm")
 
 _LOGGED = 100
-"""Lines of one process: it prints a stack for each request that it loses, from each of its processes."""
+"""Maximum number of lines to log per process. vLLM prints a stack trace for each lost request, from each of its
+processes."""
 _LENGTH = 500
 _ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception): .+")
 _STACK = re.compile(r"\] *(?:$|Traceback|File|\^| )")
 
 
 class Output:
-    """Of one process."""
+    """Collects the output of one process."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=5)
-        self._errors: dict[str, None] = {}  # distinct ones: those that came first are the cause of the others
+        self._errors: dict[str, None] = {}  # distinct errors; the first ones caused the others
         self._logged = 0
 
     @property
     def why(self) -> str:
-        """What it said of its end, for a message."""
+        """The process's explanation of its end, for error messages."""
         return "It said: " + (" | ".join(list(self._errors)[:3] or self._last) or "nothing")
 
     async def read(self, stream: asyncio.StreamReader) -> None:
-        """To the end."""
+        """Read the stream to its end."""
         buffer = b""
         while chunk := await stream.read(65_536):
             *lines, buffer = (buffer[-65_536:] + chunk).split(b"\n")
@@ -40,7 +41,7 @@ class Output:
         if not line:
             return
         self._last.append(line)
-        # Warnings name errors, too, that may come some day: too many open files, where a limit is low.
+        # Warnings can mention errors that might happen later, such as too many open files if the limit is low.
         if " WARNING " not in line and (found := _ERROR.search(line)):
             self._errors.setdefault(found[0])
         if (" WARNING " in line or " ERROR " in line) and not _STACK.search(line):

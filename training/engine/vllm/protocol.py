@@ -1,6 +1,6 @@
-"""What vLLM's HTTP API is asked and what it answers. Token ids go in and come out; it never sees a conversation.
+"""Requests to vLLM's HTTP API and its replies. They consist of token ids; vLLM never sees a conversation.
 
-`/v1/completions` takes a prompt of ids, names the ids that it sampled, and is the same from vLLM 0.24 on.
+`/v1/completions` takes a prompt of ids, returns the sampled ids, and has been stable since vLLM 0.24.
 """
 
 import math
@@ -12,17 +12,18 @@ from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest
 
 _LOWEST_LOGPROB = -9999.0
-"""What vLLM says instead of anything lower."""
+"""Value that vLLM reports in place of any lower log-probability."""
 
 
 class BadReply(Exception):
-    """vLLM answered with something else than its protocol says."""
+    """vLLM's reply does not conform to its protocol."""
 
 
 def completion(
     request: SampleRequest, model: str, *, seed: int, max_tokens: int, stream: bool, grammar: str | None
 ) -> dict[str, Json]:
-    """The request for one sample, whose grammar is spelled for vLLM. Every option is named: no default counts."""
+    """Return the request for one sample, with the grammar in vLLM's form. Every option is explicit, so vLLM's defaults
+    do not matter."""
     body = {
         "model": model,
         "prompt": request.prompt,
@@ -38,8 +39,8 @@ def completion(
         "seed": seed,
         "stop": request.stop,
         "stop_token_ids": sorted(request.stop_ids),
-        "ignore_eos": True,  # the stop tokens are those that we name
-        "skip_special_tokens": False,  # stop strings are looked for in the whole text, as we do
+        "ignore_eos": True,  # only the stop tokens in the request end the reply
+        "skip_special_tokens": False,  # stop strings are searched in the whole text, as in our sampler
         "logprobs": request.top_logprobs,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
@@ -53,7 +54,7 @@ def completion(
 
 
 def scoring(ids: Sequence[int], model: str) -> dict[str, Json]:
-    """The request for the log-probabilities of given tokens."""
+    """Return the request for the log-probabilities of given tokens."""
     return {
         "model": model,
         "prompt": ids,
@@ -66,7 +67,7 @@ def scoring(ids: Sequence[int], model: str) -> dict[str, Json]:
 
 @dataclass(slots=True)
 class Reply:
-    """What came of one sample so far: all of it, or in pieces."""
+    """The reply to one sample, complete or received so far."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -76,9 +77,10 @@ class Reply:
     cached_tokens: int = 0
 
     def add(self, piece: Json, top: int) -> list[tuple[int, float]]:
-        """A completion, or a chunk of one; its tokens with their log-probabilities. `top` alternatives were asked for.
+        """Add a completion or a chunk of one, and return its tokens with their log-probabilities. `top` is the number
+        of alternatives requested.
 
-        Raises BadReply, NonFiniteLogits.
+        Raises BadReply or NonFiniteLogits.
         """
         try:
             if piece.get("usage"):
@@ -104,7 +106,7 @@ class Reply:
         return list(zip(ids, logprobs, strict=True))
 
     def sample(self, request: SampleRequest, seed: int, vocab_size: int) -> Sample:
-        """The sample. Raises BadReply for one that cannot have been sampled for the request."""
+        """Return the sample. Raises BadReply if it cannot have been sampled for the request."""
         if self.finish_reason not in ("stop", "length"):
             raise BadReply(f"vLLM ended a completion with {self.finish_reason!r}")
         if not self.ids or not 0 <= min(self.ids) <= max(self.ids) < vocab_size:
@@ -124,7 +126,7 @@ class Reply:
 
 
 def scored(reply: Json, ids: Sequence[int]) -> list[float]:
-    """The log-probability of each of the last `ids` of a prompt. Raises BadReply, NonFiniteLogits."""
+    """Return the log-probability of each of the last `ids` of a prompt. Raises BadReply or NonFiniteLogits."""
     try:
         positions = reply["choices"][0]["prompt_logprobs"][-len(ids) :]
         return [_logprob(position[str(id)]["logprob"]) for position, id in zip(positions, ids, strict=True)]
@@ -133,7 +135,7 @@ def scored(reply: Json, ids: Sequence[int]) -> list[float]:
 
 
 def figures(metrics: str) -> SamplingFigures:
-    """What vLLM's `/metrics` say, over all its engines. It does not tell how many bytes its cache takes."""
+    """Convert vLLM's `/metrics`, summed over all its engines. They do not include the size of the cache in bytes."""
     values: dict[str, float] = {}
     capacity = 0
     for line in metrics.splitlines():
@@ -172,7 +174,7 @@ def _logprob(value: Json) -> float:
 
 
 def _likeliest(alternatives: Mapping[str, Json], count: int) -> list[tuple[int, float]]:
-    """vLLM names the sampled token, too, where it is not among the most likely ones."""
+    """Return the most likely alternatives. vLLM also lists the sampled token if it is not one of them."""
     found: Iterable[tuple[int, float]] = (
         (int(token.removeprefix("token_id:")), _logprob(value)) for token, value in alternatives.items()
     )

@@ -1,4 +1,4 @@
-"""A vLLM that runs, and what it has loaded: one set of whole weights, and adapters on top of them."""
+"""A running vLLM and what it has loaded: one set of full weights, and adapters on top of them."""
 
 import asyncio
 import tempfile
@@ -22,18 +22,18 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 ADAPTERS = 4
-"""So many are loaded at a time, and sampled from in one batch; more only while more are in use."""
+"""Number of adapters loaded and sampled in one batch. More are loaded only while more are in use."""
 _PULSE_S = 2.0
 _ANSWER_S = 10.0
-"""For a question about its state."""
+"""Longest wait for an answer about its state, in seconds."""
 
 
 class VllmLost(Exception):
-    """The process has ended, was ended or cannot be reached: what was asked of it may be asked of the next one."""
+    """The process has ended, was ended or cannot be reached. Its requests can be repeated on the next one."""
 
 
 class VllmRefused(Exception):
-    """An error reply. `status` is the HTTP one."""
+    """An error reply with its HTTP `status`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -47,36 +47,37 @@ class _Adapter:
 
 
 class RunningVllm:
-    """One process from its start to its end. On one event loop."""
+    """One vLLM process from its start to its end, to be used from one event loop."""
 
     def __init__(
         self, http: httpx.AsyncClient, base: Path, *, model: str, context: int, version: str, stall_s: float
     ) -> None:
-        """It serves the weights in `base` under the name `model`, with prompts and replies of up to `context` tokens.
-        If it does not go on for `stall_s` with what it was asked, it counts as lost."""
+        """It serves the weights in `base` under the name `model`, with prompts and replies of up to `context` tokens in
+        total. If it makes no progress on its requests for `stall_s` seconds, it counts as lost."""
         self.base = base
         self.model = model
         self.context = context
         self.version = version
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when it can be asked no more; says why."""
+        """Resolves to the reason when the process is lost."""
         self.closing = False
-        """Whether we let go of it ourselves."""
+        """Whether we closed the connection ourselves."""
         self.figures: SamplingFigures | None = None
         self._http = http
         self._whole: Path | None = base
         self._changing = asyncio.Lock()
-        self._adapters: dict[str, _Adapter] = {}  # by name, the least recently used first
+        self._adapters: dict[str, _Adapter] = {}  # by name, least recently used first
         self._asked = 0
         self._watching = asyncio.create_task(self._watch(stall_s), name="vllm-watch")
 
     def lose(self, why: str) -> None:
-        """From now on it cannot be asked any more; what it was asked ends with VllmLost."""
+        """Mark the process as lost. All its requests end with VllmLost."""
         if not self.lost.done():
             self.lost.set_result(why)
 
     async def doubt(self, why: str) -> None:
-        """After a failure: lose it unless it says that it is well. One whose engine has died takes a while to end."""
+        """Check the process after a failure, and mark it as lost unless it reports that it is healthy. A process whose
+        engine has died takes a while to end."""
         try:
             well = (await self._http.get("/health", timeout=_ANSWER_S)).is_success
         except httpx.HTTPError:
@@ -85,21 +86,21 @@ class RunningVllm:
             self.lose(why)
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self.closing = True
         self.lose("the engine has let go of it")
         self._watching.cancel()
         await asyncio.wait({self._watching})
         await self._http.aclose()
 
-    # Questions
+    # Requests
 
     async def ask(self, path: str, body: Json) -> Json:
-        """The JSON reply to a POST. Raises VllmRefused, VllmLost, BadReply."""
+        """Return the JSON reply to a POST. Raises VllmRefused, VllmLost or BadReply."""
         return await self._unless_lost(self._post(path, body))
 
     async def stream(self, path: str, body: Json, on_event: Callable[[str], None]) -> None:
-        """Call `on_event` with the data of each event that answers a POST. Raises as `ask` does."""
+        """Call `on_event` with the data of each event in the reply to a POST. Raises the errors of `ask`."""
         await self._unless_lost(self._read(path, body, on_event))
 
     async def _read(self, path: str, body: Json, on_event: Callable[[str], None]) -> None:
@@ -140,8 +141,8 @@ class RunningVllm:
     # Weights
 
     async def have(self, whole: Path) -> None:
-        """Sample from the weights in this directory: the base, or a checkpoint that was trained whole. Nobody may be
-        sampling. Raises VllmRefused, VllmLost, BadReply, OSError."""
+        """Load the weights in this directory: the base, or a fully trained checkpoint. Nothing may be sampling. Raises
+        VllmRefused, VllmLost, BadReply or OSError."""
         async with self._changing:
             if self._whole == whole:
                 return
@@ -149,7 +150,7 @@ class RunningVllm:
             try:
                 with _without_optimizer(whole) as directory:
                     await self.ask("/collective_rpc", {"method": "learnloop_load", "args": [directory]})
-                # What the cache holds was computed with other weights. Requests that were given up may still run.
+                # The cache was computed with other weights, and abandoned requests can still be running.
                 await self.ask("/reset_prefix_cache?reset_running_requests=true", {})
             except (VllmRefused, BadReply) as error:
                 self.lose(f"the weights in {whole} could not be loaded into vLLM: {error}")
@@ -158,15 +159,15 @@ class RunningVllm:
 
     @asynccontextmanager
     async def adapter(self, name: str, directory: Path) -> AsyncIterator[None]:
-        """While this is open, the adapter of that directory is loaded under the name. A name stands for the same files
-        for ever. Raises VllmRefused, VllmLost."""
+        """Keep the adapter of that directory loaded under the name while the context is open. A name always identifies
+        the same files. Raises VllmRefused or VllmLost."""
         entry = self._adapters.pop(name, None) or _Adapter(asyncio.create_task(self._load(name, directory)))
         self._adapters[name] = entry
         entry.users += 1
         try:
             await asyncio.shield(entry.loading)
             yield
-        except VllmRefused:  # it could not be loaded, or is not known any more
+        except VllmRefused:  # it could not be loaded or has been dropped
             self._forget(name, entry)
             raise
         finally:
@@ -190,10 +191,10 @@ class RunningVllm:
             if "already been loaded" not in str(error):
                 raise
 
-    # Its pulse
+    # Health
 
     async def _watch(self, stall_s: float) -> None:
-        """Read its figures while it is asked something; lose it if these stand still for too long."""
+        """Read the process's figures while it has requests, and mark it as lost if they do not change for too long."""
         moved = time.monotonic()
         while not self.lost.done():
             await asyncio.sleep(min(_PULSE_S, stall_s / 4))
@@ -220,7 +221,8 @@ def _refusal(reply: httpx.Response) -> VllmRefused:
 
 @contextmanager
 def _without_optimizer(checkpoint: Path) -> Iterator[str]:
-    """A directory with links to a checkpoint's files but for the optimizer's state, which vLLM takes for weights."""
+    """Yield a directory with links to a checkpoint's files, without the optimizer's, which vLLM would take for
+    weights."""
     with tempfile.TemporaryDirectory(prefix="learnloop-weights-") as directory:
         for file in checkpoint.iterdir():
             if file.name != OPTIMIZER_FILE:

@@ -1,7 +1,7 @@
-"""Where vLLM comes from: we start it and start it again, or somebody else runs it.
+"""Starts and restarts vLLM, or connects to one that is run externally.
 
-It listens on a socket in a directory that only we can enter: whoever reaches it can have it load any weights and, by
-its RPCs, run any method of its workers.
+Our vLLM listens on a socket in a directory that only our user can enter, because its API can load any weights and run
+any method of its workers.
 """
 
 import argparse
@@ -31,41 +31,42 @@ from training.engine.vllm.running import ADAPTERS, RunningVllm, VllmLost
 log = structlog.get_logger(__name__)
 
 START_TIMEOUT_S = 900.0
-"""The weights of the largest models take minutes to read."""
+"""Longest time to start, in seconds. Reading the weights of the largest models takes minutes."""
 STALL_S = 120.0
-"""So long it may work without a token for anybody: a prompt of 100,000 takes less."""
+"""Longest time without a token for any request, in seconds. A prompt of 100,000 tokens takes less."""
 _STOP_TIMEOUT_S = 10.0
 _PAUSE_S = 5.0
-"""After a start that failed; whoever asks meanwhile is told of that."""
+"""Delay after a failed start, in seconds. Requests in that time get the error of the start."""
 _NOTICE_S = 1.0
 _LOOK_S = 0.1
 _BASE = "base"
 _KEEP_CONNECTION_S = 2.0
-"""Shorter than vLLM keeps it (5 s): where both give up at the same time, a request is lost."""
+"""Time to keep idle connections, in seconds. It is shorter than vLLM's (5 s), because a request is lost if both sides
+close at the same time."""
 _PR_SET_PDEATHSIG = 1
 
 
 class VllmServer(ABC):
-    """One vLLM at a time, opened when it is asked for. On one event loop."""
+    """One vLLM at a time, opened when needed, to be used from one event loop."""
 
     loads_whole_weights: bool
-    """Whether its weights can be replaced, and nobody gets to sample from the wrong ones."""
+    """Whether its full weights can be replaced without any request sampling from the wrong ones."""
 
     def __init__(self) -> None:
         self._running: RunningVllm | None = None
         self._opening: asyncio.Task[RunningVllm] | None = None
         self._closed = False
         self._failed: tuple[float, str] | None = None
-        """When opening failed last, by the monotonic clock, and why."""
+        """Time (monotonic clock) and reason of the last failure to open one."""
 
     @property
     def running(self) -> RunningVllm | None:
-        """The one that can be asked now."""
+        """The one that currently accepts requests, or None."""
         return None if self._running is None or self._running.lost.done() else self._running
 
     @property
     def state(self) -> dict[str, Any]:
-        """For `/health`."""
+        """The state for `/health`."""
         running = self.running
         trouble = self._running.lost.result() if self._running and not running else self._failed and self._failed[1]
         if self._opening is not None and not self._opening.done():
@@ -74,8 +75,8 @@ class VllmServer(ABC):
         return {"state": state, "version": running.version if running else None, "trouble": trouble}
 
     async def vllm(self, base: Path) -> RunningVllm:
-        """One that serves the base model of that directory; another one is ended for it, so nobody may be sampling from
-        that. Raises SamplerUnavailable, NotSampledThere, EngineStopped."""
+        """Return a vLLM that serves the base model of that directory. One with a different base is ended first, so
+        nothing may be sampling from it. Raises SamplerUnavailable, NotSampledThere or EngineStopped."""
         if self._closed:
             raise EngineStopped("the engine is shutting down")
         if (running := self.running) is not None and running.base == base:
@@ -89,7 +90,8 @@ class VllmServer(ABC):
         return opened if opened.base == base else await self.vllm(base)
 
     async def why_lost(self, error: VllmLost) -> str:
-        """Why a question failed, as far as is known a moment later: it may have failed because the process ends."""
+        """Return why a request failed, as far as is known a moment later, when the end of the process may have been
+        noticed."""
         if self._running is not None:
             running = self._running
             await asyncio.wait({running.lost}, timeout=_NOTICE_S)
@@ -100,7 +102,7 @@ class VllmServer(ABC):
         return str(error)
 
     async def close(self) -> None:
-        """End it, or let go of it, for good."""
+        """End vLLM, or close the connection to it, for good."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -117,7 +119,7 @@ class VllmServer(ABC):
         return self._running
 
     def _opened(self, task: asyncio.Task[RunningVllm]) -> None:
-        """Whoever waited for it may have been cancelled; then its error is nobody's."""
+        """Retrieve the task's error, because every caller that waited for it may have been cancelled."""
         error = None if task.cancelled() else task.exception()
         self._failed = (time.monotonic(), str(error)) if isinstance(error, SamplerUnavailable) else None
 
@@ -126,7 +128,7 @@ class VllmServer(ABC):
 
 
 class GivenVllm(VllmServer):
-    """One that somebody else runs at a URL. It keeps its base model and must see our files under the same paths."""
+    """A vLLM run externally at a URL. Its base model is fixed, and it must see our files under the same paths."""
 
     loads_whole_weights = False
 
@@ -156,7 +158,7 @@ class GivenVllm(VllmServer):
 
 
 class StartedVllm(VllmServer):
-    """One that we start, and start again when it is asked for after it has ended. It does not outlive us."""
+    """A vLLM that we start, and restart when it is needed after it has ended. It does not outlive this process."""
 
     loads_whole_weights = True
 
@@ -169,7 +171,7 @@ class StartedVllm(VllmServer):
         start_timeout_s: float = START_TIMEOUT_S,
         stall_s: float = STALL_S,
     ) -> None:
-        """`command` is `vllm`; `arguments` are further flags of `vllm serve`, and win over ours."""
+        """`command` is `vllm`; `arguments` are additional flags of `vllm serve`, which override ours."""
         super().__init__()
         self._command = tuple(command)
         self._arguments = tuple(arguments)
@@ -220,7 +222,7 @@ class StartedVllm(VllmServer):
     async def _wait(
         self, process: asyncio.subprocess.Process, http: httpx.AsyncClient, base: Path, output: Output
     ) -> RunningVllm:
-        """Until it answers. Raises SamplerUnavailable."""
+        """Wait until it answers. Raises SamplerUnavailable."""
         why = f"has not answered within {self._start_timeout_s:g} s"
         with suppress(TimeoutError):
             async with asyncio.timeout(self._start_timeout_s):
@@ -228,25 +230,26 @@ class StartedVllm(VllmServer):
                     with suppress(httpx.HTTPError):
                         return await _described(http, base, await _served(http), self._stall_s)
                     await asyncio.sleep(_LOOK_S)
-                await asyncio.sleep(_LOOK_S)  # for its last words
+                await asyncio.sleep(_LOOK_S)  # lets its last output arrive
                 why = f"ended with the status {process.returncode}"
         raise SamplerUnavailable(f"vLLM did not start: it {why}. {output.why}")
 
     async def _ended(self) -> None:
-        """The last one has, with all that it had started."""
+        """Wait until the previous one has ended, with all processes that it started."""
         if self._ending is not None:
             await asyncio.wait({self._ending})
 
 
 def open_vllm(options: argparse.Namespace, environment: Mapping[str, str]) -> VllmServer:
-    """What the engine's flags ask for; `environment` is that which the engine was started with."""
+    """Open the vLLM that the engine's flags describe. `environment` is the one that the engine was started with."""
     if options.vllm_url:
         return GivenVllm(options.vllm_url, environment.get("VLLM_API_KEY"))
     passed = {name: value for name, value in environment.items() if not _SECRET.fullmatch(name)}
     passed.pop(options.api_key_env or "", None)
     arguments = ["--max-num-seqs", str(options.slots)]
     if options.device == "cpu":
-        # As it is trained; and requests with a seed end vLLM on a CPU when their prompts are cut into pieces (0.32).
+        # Float32 as in training. On a CPU, requests with a seed crash vLLM (0.32) when their prompts are cut into
+        # pieces.
         arguments += ["--dtype", "float32", "--no-enable-chunked-prefill"]
     elif options.vllm_gpus is None:
         arguments += ["--gpu-memory-utilization", _SHARED_GPU]
@@ -256,27 +259,27 @@ def open_vllm(options: argparse.Namespace, environment: Mapping[str, str]) -> Vl
 
 
 _SECRET = re.compile(r"LEARNLOOP_.*|AWS_.*|DATABASE_URL|(.*_)?(KEY|TOKEN|SECRET|PASSWORD)")
-"""Variables that vLLM does not get: it needs no secret, because it loads models from directories only."""
+"""Variables withheld from vLLM, which loads models only from directories and therefore needs no secrets."""
 _SHARED_GPU = "0.5"
-"""Of a GPU's memory, where the engine trains on the same one."""
+"""Share of a GPU's memory for vLLM if the engine trains on the same GPU."""
 _EXTENSION = Path(__file__).parent / "extension"
 _ENVIRONMENT = {
-    "VLLM_SERVER_DEV_MODE": "1",  # the routes that replace weights
+    "VLLM_SERVER_DEV_MODE": "1",  # enables the routes that replace weights
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    # It takes no seeds, and every request of ours has one; vLLM would compile it at its start all the same.
+    # This sampler ignores seeds, which all our requests have, and vLLM would still compile it at startup.
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 _FLAGS = (
     *("--served-model-name", _BASE),
-    # Log-probabilities are the model's own, before temperature and cuts, as training compares them.
+    # Log-probabilities are the model's own, before temperature and cuts, as training expects them.
     *("--logprobs-mode", "raw_logprobs"),
     *("--generation-config", "vllm"),
     "--enable-prompt-tokens-details",
     *("--worker-extension-cls", "learnloop_vllm.LearnloopWorker"),
     *("--enable-lora", "--max-loras", str(ADAPTERS), "--max-cpu-loras", str(ADAPTERS)),
-    # Our grammars are in llguidance's form, which is that of this backend.
+    # Our grammars are in llguidance's form, which this backend takes.
     *("--structured-outputs-config", '{"backend": "guidance"}'),
     "--disable-uvicorn-access-log",
 )
@@ -287,13 +290,13 @@ def _limits() -> httpx.Limits:
 
 
 def _client(transport: httpx.AsyncBaseTransport, url: str, headers: Mapping[str, str]) -> httpx.AsyncClient:
-    # Replies may take long; that it has stopped working is seen by its figures.
+    # Replies can take long. A stalled vLLM is detected through its figures instead.
     timeout = httpx.Timeout(None, connect=10.0)
     return httpx.AsyncClient(transport=transport, base_url=url, headers=headers, timeout=timeout)
 
 
 async def _served(http: httpx.AsyncClient) -> dict[str, Any]:
-    """The model that it was started with. Raises httpx.HTTPError, ValueError, LookupError."""
+    """Return the model that vLLM was started with. Raises httpx.HTTPError, ValueError or LookupError."""
     reply = (await http.get("/v1/models", timeout=10.0)).raise_for_status()
     served: dict[str, Any] = next(each for each in reply.json()["data"] if each.get("parent") is None)
     return served
@@ -306,7 +309,8 @@ async def _described(http: httpx.AsyncClient, base: Path, served: Mapping[str, A
 
 
 def _dying_with(parent: int) -> Callable[[], None] | None:
-    """In the child: have Linux send it a SIGTERM when we end. There is no such thing elsewhere."""
+    """Return a function for the child that makes Linux send it a SIGTERM when this process ends. Other systems have no
+    equivalent."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
@@ -326,11 +330,11 @@ async def _attend(
     output: Output,
     directory: Path,
 ) -> None:
-    """Until the process has ended, or is lost and therefore ended."""
+    """Wait until the process has ended, and end it if it is lost."""
     ended = asyncio.create_task(process.wait())
     first: set[asyncio.Future[Any]] = {ended, running.lost}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-    # One that has stopped working will not end in good order either.
+    # A process that has stopped working will not shut down cleanly either.
     await _end(process, _STOP_TIMEOUT_S if running.closing else 0)
     await asyncio.wait({ended, reading}, timeout=1)
     reading.cancel()
@@ -342,10 +346,11 @@ async def _attend(
 
 
 async def _end(process: asyncio.subprocess.Process, timeout_s: float) -> None:
-    """Have the process end within that time, and then all that it has started."""
+    """Stop the process within that time, and then everything that it started."""
     with suppress(ProcessLookupError, TimeoutError):
         if process.returncode is None and timeout_s:
-            os.kill(process.pid, signal.SIGTERM)  # not `terminate`, which may take the status from who waits for it
+            # unlike `terminate`, this cannot consume the exit status that another task waits for
+            os.kill(process.pid, signal.SIGTERM)
             async with asyncio.timeout(timeout_s):
                 await process.wait()
     with suppress(ProcessLookupError):

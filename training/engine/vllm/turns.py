@@ -1,4 +1,4 @@
-"""Taking turns with something that can be in one state at a time."""
+"""Turn-taking over a resource that can be in one state at a time."""
 
 import asyncio
 from collections import deque
@@ -10,8 +10,8 @@ S = TypeVar("S")
 
 
 class Turns(Generic[S]):
-    """Those who need the same state work at the same time. Others wait until they have left; from then on whoever needs
-    the state that is left waits in turn, so that nobody waits for ever. On one event loop."""
+    """Tasks that need the same state run concurrently. Others wait until these have left; from then on, newcomers that
+    need the old state queue up too, so that no task starves. To be used from one event loop."""
 
     def __init__(self) -> None:
         self._state: S | None = None
@@ -20,7 +20,7 @@ class Turns(Generic[S]):
 
     @asynccontextmanager
     async def of(self, state: S) -> AsyncIterator[None]:
-        """While this is open, everybody else who is inside needs this state too."""
+        """While the context is open, all other tasks inside need this state too."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((state, turn))
         self._admit()
@@ -35,7 +35,7 @@ class Turns(Generic[S]):
             self._admit()
 
     def _admit(self) -> None:
-        """Let in the first who waits, if he can enter, and with him all who wait for the same."""
+        """Admit the first waiting task if it can enter, together with all that wait for the same state."""
         self._waiting = deque(each for each in self._waiting if not each[1].cancelled())
         if not self._waiting or (self._inside and self._waiting[0][0] != self._state):
             return
