@@ -226,8 +226,9 @@ class WorkerPool:
         if len(trainers) == 1 or len(links) < len(trainers):
             return [None] * len(trainers)
         # On a thread: a trainer that is frozen does not answer until it is ended, and only this loop can end it.
-        url: str = self._rendezvous or await asyncio.to_thread(self._placement.rendezvous, links)
-        self._rendezvous = url
+        if (url := self._rendezvous) is None:
+            made = await asyncio.to_thread(self._placement.rendezvous, links)
+            self._rendezvous = url = made
         return [TrainingGroup(rank, len(links), link.host, url) for rank, link in enumerate(links)]
 
     async def _end_trainings(self, which: Callable[[TrainingTask], bool], error: Exception) -> None:
