@@ -24,7 +24,8 @@ from training.engine.sampling.requests import (
     SamplingError,
     UnknownWeights,
 )
-from training.engine.sampling.scheduler import CACHE_BYTES, Scheduler
+from training.engine.sampling.rows import CACHE_BYTES
+from training.engine.sampling.scheduler import Scheduler
 from training.engine.weights.weights import Batchable, Weights
 
 __all__ = [

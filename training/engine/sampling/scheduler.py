@@ -13,14 +13,15 @@ import structlog
 import torch
 
 from training.engine.memory import downloading, is_out_of_memory, uploaded
-from training.engine.sampling.batch import BatchState, Request
-from training.engine.sampling.cache_slots import CacheSlots, Match
+from training.engine.sampling.batch import Request
+from training.engine.sampling.cache_slots import Match
 from training.engine.sampling.figures import Counts
 from training.engine.sampling.masks import wait_for_all, wait_for_one
 from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample
+from training.engine.sampling.rows import Rows
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
-from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, round_up
-from training.engine.weights.kv_cache import KVCache, Piece
+from training.engine.weights.attention import KEY_MULTIPLE, round_up
+from training.engine.weights.kv_cache import Piece
 from training.engine.weights.paged_cache import PAGE, OutOfPages, PagedCache, pages_of
 from training.engine.weights.weights import Batchable, Weights
 
@@ -35,10 +36,6 @@ PACKED_PREFILL = 8192
 IDLE_PASSES = 4
 """So many passes follow one another while no conversation waits for its next token: those that come together then go on
 together."""
-FIRST_LENGTH = 256
-CACHE_BYTES = 1 << 29
-PAGED_TOKENS = 8192
-"""Tokens for each of the conversations that are decoded together: more pages than that are not taken."""
 PAGED_REPLY = 2048
 """Tokens of a reply for which pages are set aside before it begins."""
 SHARED = 32
@@ -81,16 +78,12 @@ class Scheduler:
         self._members: dict[str, _Member] = {}
         self._numbers = itertools.count()
         self.add(key, weights, decode)
-        self._slots = slots
-        self._cache_bytes = cache_bytes
         self._counts = counts
         self._waiting: deque[Request] = deque()
         self._filling: list[Request] = []
         self._active: dict[int, Request] = {}
         self._ahead: _Ahead | None = None
-        self._cache: KVCache | PagedCache | None = None
-        self._rows = CacheSlots(0, 0, 0)
-        self._state = BatchState(0, 0)
+        self._rows = Rows(slots, cache_bytes)
         self._chunk, self._together = PREFILL_CHUNK, 1
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
         if weights.supports_packing:
@@ -115,14 +108,14 @@ class Scheduler:
     def rename(self, key: str, new: str) -> None:
         """Let weights that nobody samples from, and that were changed in place, stand for another key."""
         self._members[new] = member = self._members.pop(key)
-        self._forget_rows_of(member)
+        self._rows.forget_all_of(member.number)
 
     def remove(self, key: str, reason: Exception) -> None:
         """End all requests for a key, and forget its conversations."""
         for request in self._requests():
             if request.params.weights_key == key:
                 self._fail(request, reason)
-        self._forget_rows_of(self._members.pop(key))
+        self._rows.forget_all_of(self._members.pop(key).number)
 
     @property
     def busy(self) -> bool:
@@ -131,7 +124,7 @@ class Scheduler:
     @property
     def cache_bytes(self) -> int:
         """What the cache may come to take."""
-        return self._cache.bytes if self._cache else 0
+        return self._rows.bytes
 
     @property
     def batch_size(self) -> int:
@@ -146,12 +139,12 @@ class Scheduler:
     @property
     def cache_tokens(self) -> int:
         """Tokens whose keys and values the cache holds; pages that rows share count once."""
-        return self._cache.tokens_in(self._rows.lengths) if self._cache else 0
+        return self._rows.tokens
 
     @property
     def cache_capacity_tokens(self) -> int:
         """Tokens that the cache has room for."""
-        return self._cache.bytes // self._cache.shape.bytes_per_token if self._cache else 0
+        return self._rows.capacity_tokens
 
     def can_decode(self, key: str) -> bool:
         """Whether stop strings can be looked for."""
@@ -170,17 +163,13 @@ class Scheduler:
 
     def take_cache(self, other: "Scheduler") -> None:
         """Have the memory of another scheduler's cache, whose conversations are forgotten. Both must be idle."""
-        self._cache, self._rows, self._state = other._cache, other._rows, other._state
+        self._rows.take(other._rows)
         other.release()
-        for row in range(len(self._rows.lengths)):
-            self._forget(row)
-        self._rows = CacheSlots(len(self._rows.lengths), self._rows.decoding, self._rows.tokens.shape[1])
 
     def release(self) -> None:
         """Forget all conversations and give back the cache's memory. The scheduler must be idle."""
-        self._cache, self._ahead = None, None
-        self._rows = CacheSlots(0, 0, 0)
-        self._state = BatchState(0, 0)
+        self._ahead = None
+        self._rows.release()
 
     def step(self) -> None:
         """Prefill what waits, within a budget, then decode one token for every conversation that is ready."""
@@ -217,7 +206,7 @@ class Scheduler:
                 continue
             if len(self._filling) >= self._together:
                 break
-            if len(self._filling) + len(self._active) >= self._slots and not self._make_way():
+            if len(self._filling) + len(self._active) >= self._rows.most and not self._make_way():
                 break
             try:
                 match = self._match(request)
@@ -259,7 +248,7 @@ class Scheduler:
         """What there is of its prompt, in a cache that has room for it."""
         known = request.known()
         self._reserve(len(known))
-        return self._rows.match(known[:-1], self._member(request).number)
+        return self._rows.slots.match(known[:-1], self._member(request).number)
 
     def _is_being_filled(self, request: Request, match: Match) -> bool:
         """Whether more of its prompt is about to be computed for another request than there is already."""
@@ -285,74 +274,47 @@ class Scheduler:
 
     def _place(self, request: Request, match: Match) -> bool:
         """Give the request a row that holds what is there of its prompt; False if it must wait for one."""
-        assert self._cache is not None
-        rows, cache = self._rows, self._cache
+        cache = self._rows.cache
         if isinstance(cache, PagedCache) and not self._has_pages(cache, request, match):
             return False
-        continued = not rows.busy[match.row] and match.tokens == rows.lengths[match.row]
-        if match.tokens and continued and match.row < rows.decoding:
-            target = match.row
-        else:
-            candidate = rows.eviction_candidate(spare=match.row)
-            if candidate is None:
-                if rows.busy[match.row] or match.row >= rows.decoding:
-                    return False
-                candidate = match.row  # the only idle row: keep of it what is shared
-            target = candidate
-            if target != match.row:
-                self._stash(target, spare=match.row)
-                cache.copy(match.row, target, match.tokens)
-                rows.move(match.row, target, match.tokens)
-                if continued:
-                    self._forget(match.row)  # it lies in a row that is not decoded, and its next turn is this one
-            rows.lengths[target] = match.tokens
-        rows.owners[target] = self._member(request).number
-        rows.busy[target] = True
-        rows.touch(target)
-        request.row = target
+        row = self._rows.place(match, self._member(request).number)
+        if row is None:
+            return False
+        request.row = row
         if request.cached_tokens is None:
             request.cached_tokens = match.tokens
             self._counts.reused_tokens += match.tokens
         return True
 
-    def _stash(self, row: int, spare: int) -> None:
-        """Keep the conversation of a row that is needed elsewhere, in place of the least recently used one."""
-        length = int(self._rows.lengths[row])
-        target = self._rows.eviction_candidate(stash=True, spare=spare)
-        if target is not None and length:
-            assert self._cache is not None
-            self._cache.copy(row, target, length)
-            self._rows.move(row, target, length)
-
     def _fill(self, budget: int) -> int:
         """Prefill one piece of each placed request; the number of tokens that it took, at least 1."""
-        assert self._cache is not None
+        assert self._rows.cache is not None
         pieces: list[Piece] = []
         whose: list[Weights] = []
         left = min(self._chunk, budget) if self.weights.supports_packing else self._chunk
         for request in self._filling:
-            start = int(self._rows.lengths[request.row])
+            start = int(self._rows.slots.lengths[request.row])
             ids = request.known()[start:-1][:left]
             if len(ids):
-                self._hold(request.row, start, start + len(ids))
+                self._rows.hold(request.row, start, start + len(ids))
                 pieces.append(Piece(request.row, start, ids))
                 whose.append(self._member(request).weights)
                 left -= len(ids)
         if pieces and len(self._members) == 1:
-            self.weights.prefill(self._cache, pieces)
+            self.weights.prefill(self._rows.cache, pieces)
         elif pieces:
-            cast(Batchable, self.weights).prefill_each(self._cache, pieces, whose)
+            cast(Batchable, self.weights).prefill_each(self._rows.cache, pieces, whose)
         for piece in pieces:
             stop = piece.start + len(piece.ids)
-            self._rows.tokens[piece.row, piece.start : stop] = piece.ids
-            self._rows.lengths[piece.row] = stop
+            self._rows.slots.tokens[piece.row, piece.start : stop] = piece.ids
+            self._rows.slots.lengths[piece.row] = stop
             self._counts.prefilled_tokens += len(piece.ids)
         for request in list(self._filling):
             known = request.known()
-            if self._rows.lengths[request.row] == len(known) - 1:
+            if self._rows.slots.lengths[request.row] == len(known) - 1:
                 self._filling.remove(request)
                 self._active[request.row] = request
-                self._state.start(request.row, request, int(known[-1]))
+                self._rows.state.start(request.row, request, int(known[-1]))
         return max(sum(len(piece.ids) for piece in pieces), 1)
 
     # Decode
@@ -364,7 +326,7 @@ class Scheduler:
         active, logits, allowed = self._masked(*found)
         if not len(active):
             return
-        rows, state = self._rows, self._state
+        rows, state = self._rows.slots, self._rows.state
         uniform = uniforms(state.seeds[active], state.produced[active].astype(np.uint64))
         cuts = state.top_p[active], state.top_k[active], state.min_p[active]
         chosen, logprobs = sample_tokens(logits, state.temperature[active], *cuts, uniform, allowed)
@@ -387,19 +349,19 @@ class Scheduler:
 
     def _decoded_now(self) -> tuple[npt.NDArray[np.int64], torch.Tensor] | None:
         """The rows that are decoded now, and their logits after the next token; None if there are none."""
-        rows, state = self._rows, self._state
-        if isinstance(self._cache, PagedCache):
-            self._hold_next(self._cache)
+        rows, state = self._rows.slots, self._rows.state
+        if isinstance(self._rows.cache, PagedCache):
+            self._hold_next(self._rows.cache)
         active = np.array(self._ready_rows(), dtype=np.int64)
         if not len(active):  # holding pages or making a longer cache preempted them
             return None
         longest = int(rows.lengths[active].max()) + 1
         self._reserve(longest)
-        if rows is not self._rows:  # the cache was made anew
+        if rows is not self._rows.slots:  # the cache was made anew
             return self._decoded_now()
         count = min(round_up(int(active[-1]) + 1, self.weights.pad_to_multiple_of), len(rows.lengths))
         places = rows.lengths[:count]
-        if isinstance(self._cache, PagedCache):
+        if isinstance(self._rows.cache, PagedCache):
             places = _among(count, active, rows.lengths[active])
         feed = uploaded(state.feed[:count], self.weights.kv.device)
         return active, self._of_rows(active, self._logits(feed, places, longest))
@@ -409,9 +371,9 @@ class Scheduler:
         PagedCache -1: none), of which the longest row then has `longest`."""
         positions = uploaded(places, self.weights.kv.device)
         if len(self._members) == 1:
-            return self.weights.decode(self._cache, feed, positions, round_up(longest, KEY_MULTIPLE))
+            return self.weights.decode(self._rows.cache, feed, positions, round_up(longest, KEY_MULTIPLE))
         whose = [self._member(self._active[row]).weights if row in self._active else None for row in range(len(places))]
-        return cast(Batchable, self.weights).decode_each(self._cache, feed, positions, whose)
+        return cast(Batchable, self.weights).decode_each(self._rows.cache, feed, positions, whose)
 
     def _of_rows(self, rows: npt.NDArray[np.int64], logits: torch.Tensor) -> torch.Tensor:
         return logits if np.array_equal(rows, np.arange(len(logits))) else logits[uploaded(rows, logits.device)]
@@ -419,7 +381,7 @@ class Scheduler:
     def _decode_ahead(self, active: npt.NDArray[np.int64], chosen: torch.Tensor) -> None:
         """Have a GPU begin the next step of all active rows, which just sampled `chosen`, while it is seen here whose
         replies ended with it. Not where others wait to join them, or pages are short."""
-        cache, rows, state = self._cache, self._rows, self._state
+        cache, rows, state = self._rows.cache, self._rows.slots, self._rows.state
         if not isinstance(cache, PagedCache) or self._waiting or self._filling or len(active) < len(self._ready_rows()):
             return
         goes_on = state.produced[active] + 1 < state.limits[active]
@@ -460,7 +422,7 @@ class Scheduler:
         Leaves out rows whose masks are late: the next step in which they take part computes the same logits again.
         Requests whose grammars failed end here.
         """
-        constrained = np.flatnonzero(self._state.constrained[active])
+        constrained = np.flatnonzero(self._rows.state.constrained[active])
         if not len(constrained):
             return active, logits, None
         requests = {int(place): self._active[int(active[place])] for place in constrained}
@@ -482,15 +444,15 @@ class Scheduler:
 
     def _attend_to(self, row: int, token: int, logprobs: torch.Tensor, stopped: bool) -> None:
         """What is done for single rows after a step: report the token, and see whether the reply ends with it."""
-        request, state = self._active.get(row), self._state
+        request, state = self._active.get(row), self._rows.state
         if request is None:
             return None  # another request's listener cancelled it
         params, produced = request.params, int(state.produced[row])
         value = float(state.logprobs[row, produced - 1])
         if not np.isfinite(value):
-            assert self._cache is not None
-            self._cache.clear(row)
-            self._forget(row)
+            assert self._rows.cache is not None
+            self._rows.cache.clear(row)
+            self._rows.forget(row)
             return self._fail(request, NonFiniteLogits("the weights give log-probabilities that are not finite"))
         if params.top_logprobs:
             best = logprobs.topk(min(params.top_logprobs, len(logprobs)))
@@ -532,36 +494,11 @@ class Scheduler:
     # Rows and memory
 
     def _reserve(self, tokens: int) -> None:
-        """Have rows of more than `tokens` tokens. Under a tight budget there are fewer of them, busy ones kept."""
-        cache = self._cache
-        if cache is not None and tokens < cache.length:
-            return
-        if self.weights.supports_packing:
-            return None if cache else self._make_pages()
-        most = round_up(self.weights.context + 1, KEY_MULTIPLE)
-        length = min(most, max(FIRST_LENGTH, round_up(tokens + 1, FIRST_LENGTH), 2 * cache.length if cache else 0))
-        affordable = (self._cache_bytes or CACHE_BYTES) // (length * self.weights.kv.bytes_per_token)
-        busy = round_up(max(int(self._rows.busy.sum()), 1), MIN_ROWS)
-        rows = max(min(2 * round_up(self._slots, MIN_ROWS), affordable // MIN_ROWS * MIN_ROWS), busy)
-        try:
-            self._remake(rows, length)
-        except Exception as error:
-            if not is_out_of_memory(error) or rows == busy:
-                raise
-            self._remake(busy, length)
-
-    def _make_pages(self) -> None:
-        """On a GPU: rows for whole contexts, which take the pages that they fill; half of them only keep
-        conversations."""
-        shape, length = self.weights.kv, self.weights.context + 1
-        whole, slots = pages_of(length), round_up(self._slots, self.weights.pad_to_multiple_of)
-        budget = self._cache_bytes or shape.free_bytes() // 2
-        most = max(slots * pages_of(min(length, PAGED_TOKENS)), whole)
-        pages = min(budget // (PAGE * shape.bytes_per_token), most)
-        if self._cache_bytes is not None:
-            pages = max(pages, whole)  # for less there is no use
-        self._cache = PagedCache(shape, 2 * slots, min(length, max(pages, 1) * PAGE), max(pages, 1))
-        self._rows, self._state = CacheSlots(2 * slots, slots, self._cache.length), BatchState(slots, length)
+        """Have rows of more than `tokens` tokens."""
+        if moved := self._rows.reserve(tokens, self.weights):
+            self._active = {moved[row]: request for row, request in self._active.items()}
+            for request in (*self._active.values(), *self._filling):
+                request.row = moved[request.row]
 
     def _has_pages(self, cache: PagedCache, request: Request, match: Match) -> bool:
         """Whether pages for the request's reply are left, with those set aside that running ones may come to need.
@@ -576,35 +513,21 @@ class Scheduler:
             return True
         rows = np.array([each.row for each in running])
         expected = np.array([self._expected_tokens(each) for each in running])
-        needed += cache.missing(rows, self._rows.lengths[rows], expected)
+        needed += cache.missing(rows, self._rows.slots.lengths[rows], expected)
         return needed <= cache.room(rows.tolist(), match.row, match.tokens)
 
     def _expected_tokens(self, request: Request) -> int:
-        produced = int(self._state.produced[request.row]) if request.row in self._active else len(request.ids)
+        produced = int(self._rows.state.produced[request.row]) if request.row in self._active else len(request.ids)
         return len(request.params.prompt) + produced + min(request.max_tokens - produced, PAGED_REPLY)
-
-    def _hold(self, row: int, start: int, stop: int) -> None:
-        """Have room in a row for the tokens from `start` to `stop`, where need be in the pages of idle conversations,
-        of the least recently used one first. Raises OutOfPages."""
-        assert self._cache is not None
-        while True:
-            try:
-                return self._cache.hold(row, start, stop)
-            except OutOfPages:
-                assert isinstance(self._cache, PagedCache)
-                idle = self._rows.least_recently_used(self._cache.held > 0)
-                if idle is None:
-                    raise
-                self._forget(idle)
 
     def _hold_next(self, cache: PagedCache) -> None:
         """Have room for the next token of every active conversation; the youngest wait where there is too little."""
         active = np.fromiter(self._active, dtype=np.int64, count=len(self._active))
-        for row in cache.unready(active, self._rows.lengths[active]).tolist():
+        for row in cache.unready(active, self._rows.slots.lengths[active]).tolist():
             while row in self._active:
-                length = int(self._rows.lengths[row])
+                length = int(self._rows.slots.lengths[row])
                 try:
-                    self._hold(row, length, length + 1)
+                    self._rows.hold(row, length, length + 1)
                     break
                 except OutOfPages as error:
                     if len(self._active) == 1:
@@ -613,43 +536,16 @@ class Scheduler:
                     log.warning("sampling out of memory", at_once=len(self._active) - 1, reason=str(error))
                     self._preempt([youngest])
 
-    def _forget(self, row: int) -> None:
-        """Forget a row's conversation."""
-        if self._cache is not None:
-            self._cache.forget(row)
-        self._rows.lengths[row] = 0
-
-    def _forget_rows_of(self, member: _Member) -> None:
-        for row in np.flatnonzero(self._rows.owners == member.number).tolist():
-            self._forget(row)
-
-    def _remake(self, count: int, length: int) -> None:
-        assert not isinstance(self._cache, PagedCache)
-        old = self._rows
-        keep = np.arange(len(old.lengths)) if count >= len(old.lengths) else old.order()[:count]
-        rows, state = CacheSlots(count, min(count, round_up(self._slots, MIN_ROWS)), length), BatchState(count, length)
-        if self._cache is None:
-            self._cache = KVCache(self.weights.kv, count, length)
-        else:
-            self._cache = self._cache.resized(count, length, [(int(row), int(old.lengths[row])) for row in keep])
-        rows.take(old, keep)
-        state.take(self._state, keep)
-        moved = {int(row): target for target, row in enumerate(keep)}
-        self._rows, self._state = rows, state
-        self._active = {moved[row]: request for row, request in self._active.items()}
-        for request in (*self._active.values(), *self._filling):
-            request.row = moved[request.row]
-
     def _preempt_half(self) -> bool:
         """Out of memory: preempt the younger half of the batch and decode fewer together from now on. False if
         there is no half."""
         batch = sorted(self._active.values(), key=lambda request: request.number)
         if len(batch) < 2:
             return False
-        self._slots = len(batch) // 2
-        log.warning("sampling out of memory", at_once=self._slots)
-        self._preempt(batch[self._slots :])
-        self._rows.decoding = min(len(self._rows.lengths), round_up(self._slots, MIN_ROWS))
+        most = len(batch) // 2
+        log.warning("sampling out of memory", at_once=most)
+        self._preempt(batch[most:])
+        self._rows.decode_at_most(most)
         self._compact()
         return True
 
@@ -659,28 +555,21 @@ class Scheduler:
             if request in self._filling:
                 self._filling.remove(request)
             else:
-                produced = int(self._state.produced[request.row])
-                request.ids = self._state.ids[request.row, :produced].tolist()
-                request.logprobs = self._state.logprobs[request.row, :produced].tolist()
+                produced = int(self._rows.state.produced[request.row])
+                request.ids = self._rows.state.ids[request.row, :produced].tolist()
+                request.logprobs = self._rows.state.logprobs[request.row, :produced].tolist()
             self._unplace(request)
             self._waiting.appendleft(request)
 
     def _compact(self) -> None:
-        """Bring the last busy rows forward while that makes the batch smaller by a whole MIN_ROWS."""
-        busy = np.flatnonzero(self._rows.busy)
-        while len(busy) and round_up(int(busy[-1]) + 1, MIN_ROWS) > round_up(len(busy), MIN_ROWS):
-            last, hole = int(busy[-1]), int(np.flatnonzero(~self._rows.busy)[0])
-            assert self._cache is not None
-            self._cache.swap(last, hole, int(self._rows.lengths[[last, hole]].max()))
-            self._rows.swap(last, hole)
-            self._state.swap(last, hole)
-            request = self._active.pop(last, None)
+        """Decode as few rows as hold conversations."""
+        for before, row in self._rows.compact():
+            request = self._active.pop(before, None)
             if request is not None:
-                self._active[hole] = request
+                self._active[row] = request
             else:
-                request = next(request for request in self._filling if request.row == last)
-            request.row = hole
-            busy = np.flatnonzero(self._rows.busy)
+                request = next(request for request in self._filling if request.row == before)
+            request.row = row
 
     def _member(self, request: Request) -> _Member:
         return self._members[request.params.weights_key]
@@ -694,9 +583,7 @@ class Scheduler:
             self._active.pop(request.row, None)
             if self._ahead:  # should it come back, to whichever pages, it is to be computed again
                 self._ahead.requests.pop(request, None)
-            self._rows.busy[request.row] = False
-            self._rows.touch(request.row)
-            self._state.watched[request.row] = False
+            self._rows.leave(request.row)
             request.row = -1
 
     def _fail(self, request: Request, reason: Exception) -> None:
