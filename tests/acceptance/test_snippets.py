@@ -49,6 +49,7 @@ ILLUSTRATIONS = {
     "WANDB_API_KEY": "settings",
     "LEARNLOOP_ALLOWED": "settings",
     "LEARNLOOP_ENVIRONMENT": "settings",
+    "LEARNLOOP_MODELS": "settings",
     "learn_loop                      run_id": "a drawing",
     "POST /hooks": "the form of a message",
 }
