@@ -11,6 +11,7 @@ from app.domain.run_state import TERMINAL
 from benchmarks.durability.races import KINDS, races
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_it_ends_once_whatever_is_asked_meanwhile(database_url: str, kind: str) -> None:
     engine = make_engine(parse_url(database_url))

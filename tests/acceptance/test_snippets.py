@@ -238,6 +238,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         yield Trained(service, *runs)
 
 
+@pytest.mark.long
 @_named("curl")
 def test_curl_gets_an_answer(place: str, command: str, trained: Trained, tmp_path: Path) -> None:
     if "[...]" in command:
@@ -270,6 +271,7 @@ def _subject(command: str, trained: Trained) -> Iterator[str]:
     trained.service.cancel(run_id)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", PYTHON, ids=[block.place for block in PYTHON])
 def test_python_runs(block: Block, trained: Trained) -> None:
     code = compile(trained.filled(block.text), block.place, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)

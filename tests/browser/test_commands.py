@@ -3,11 +3,14 @@
 import threading
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
+
+pytestmark = pytest.mark.long
 
 
 async def test_a_run_is_paused_resumed_cancelled_forked_and_deleted(

@@ -4,12 +4,15 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.async_api import expect
 
 from tests.browser.cut_connection import cut_connection
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+
+pytestmark = pytest.mark.long
 
 
 async def test_what_happened_while_the_connection_was_lost_is_shown(

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 from playwright.async_api import expect
 
 from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
 from tests.fakes.engine_process import EngineProcess
+
+pytestmark = pytest.mark.long
 
 _LONG_MS = 300_000
 _SMALL = {

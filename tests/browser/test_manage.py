@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from playwright.async_api import FilePayload, expect
 
 from tests.browser.visit import Visit
@@ -14,6 +15,8 @@ from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_demonstrations import demonstrations
+
+pytestmark = pytest.mark.long
 
 
 async def test_runs_are_compared_deliveries_sent_again_and_data_is_stored(

@@ -14,6 +14,8 @@ from tests.conftest import MIGRATED, database
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
+pytestmark = pytest.mark.long
+
 _ID, _SCENARIO = quote(Ids.trajectory, safe=""), quote(EVIL, safe="")
 _RUN = f"/runs/{Ids.run}"
 HOSTILE = (

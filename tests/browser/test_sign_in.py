@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 
 from app.auth.scopes import Scope
 from tests.browser.visit import Visit
 from tests.integration.app.keyed import keyed
+
+pytestmark = pytest.mark.long
 
 
 async def test_the_page_asks_for_a_key_and_never_shows_or_keeps_it(

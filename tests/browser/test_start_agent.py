@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Page, expect
 
 from app.db.session import make_engine, make_sessions, parse_url
@@ -9,6 +10,8 @@ from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_traffic import worked
+
+pytestmark = pytest.mark.long
 
 
 async def _says(page: Page, field: str, error: str) -> None:

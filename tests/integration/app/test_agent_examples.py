@@ -48,6 +48,7 @@ def shown(asked: Mapping[str, Json]) -> str:
     return json.dumps([list(map(identity, asked["messages"])), tools, sampling])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("agent", [*PYTHON_AGENTS, *COMMANDS])
 async def test_an_agent_asks_what_the_built_in_one_asks(data_dir: Path, database_url: str, agent: str) -> None:
     if missing := [program for program in PROGRAMS[agent] if shutil.which(program) is None]:

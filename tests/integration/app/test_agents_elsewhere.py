@@ -356,6 +356,7 @@ async def lapse(database_url: str) -> None:
     await engine.dispose()
 
 
+@pytest.mark.long
 async def test_a_command_that_fails_has_no_outcome(data_dir: Path, database_url: str) -> None:
     async with service(data_dir, database_url) as (client, _), agent_run(client, SCRIPT + "sys.exit('no disk left')"):
         run = await run_with(client, await started(client, {"pull": {}}), "completed", "failed")

@@ -3,6 +3,8 @@
 from copy import deepcopy
 from pathlib import Path
 
+import pytest
+
 from app.auth.scopes import is_public, model_path
 from app.http import openapi
 from benchmarks.service.api_fuzz import fuzz
@@ -12,6 +14,7 @@ EXAMPLES = 2
 """Of each operation; `python -m benchmarks.service.api_fuzz` makes more of more kinds."""
 
 
+@pytest.mark.long
 async def test_no_request_makes_an_error_of_ours_or_an_undocumented_reply(data_dir: Path, database_url: str) -> None:
     result = await fuzz(data_dir, database_url, examples=EXAMPLES, seed=7, phases="fuzzing")
     assert result.violations == {}, result.told

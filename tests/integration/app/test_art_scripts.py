@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
 from environment.json_type import Json
 from tests.fakes.scripted_judge import KEY, scripted_judge
@@ -15,6 +16,7 @@ TAUGHT = ("art-e", "langgraph", "rebuilt")
 """The flows whose models have to call a tool."""
 
 
+@pytest.mark.long
 async def test_unmodified_art_scripts_train_to_the_end(stage: ModelStage, tmp_path: Path) -> None:
     key = await stage.key()
     async with httpx.AsyncClient(base_url=stage.base_url, headers=bearer(key), timeout=60, trust_env=False) as http:

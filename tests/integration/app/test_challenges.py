@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
@@ -123,6 +124,7 @@ async def test_what_makes_no_trial_is_refused(data_dir: Path, database_url: str)
         assert (await client.get("/evaluations")).json()["items"] == []
 
 
+@pytest.mark.long
 async def test_the_command_promotes_the_better_one(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(_engine) as chat, _service(data_dir, database_url, chat) as client:
         await client.post(PROMOTE, json={"step": 0, "as": "live"})

@@ -119,6 +119,7 @@ async def _starts(data_dir: Path) -> None:
         await server.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "reached",
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from app.processes.data_directory import DataDirectory
 from app.settings import Settings
@@ -68,6 +69,7 @@ def _gone(processes: list[psutil.Process]) -> bool:
     return not any(map(lives, processes))
 
 
+@pytest.mark.long
 async def test_nothing_outlives_the_service_however_it_ends_and_it_starts_again(data_dir: Path) -> None:
     """Each start is on what the one before has left. Two have an engine: stopped, and killed."""
     for number, status, frozen, environment in (

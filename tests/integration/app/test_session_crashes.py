@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conditions import answered
 from tests.integration.app.keyed import bearer
@@ -40,6 +41,7 @@ async def tokens(http: httpx.AsyncClient, session: Any) -> list[tuple[list[int],
     ]
 
 
+@pytest.mark.long
 async def test_the_tokens_are_those_of_an_undisturbed_conversation(data_dir: Path, database_url: str) -> None:
     async with _process(data_dir, DATABASE_URL=database_url) as (process, http):
         await answered(lambda: http.get("/health/ready"), lambda reply: reply.json()["engine"] == "ready")

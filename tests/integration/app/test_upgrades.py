@@ -125,6 +125,7 @@ def _check_all_kept(before: Rows, after: Rows) -> None:
             assert any(kept.items() <= new.items() for new in after[table]), (table, row)
 
 
+@pytest.mark.long
 async def test_todays_service_goes_on_where_the_old_one_was(old: AsyncEngine, data_dir: Path) -> None:
     before = await _rows(old)
     runs = {row["id"]: row for row in before["run"]}

@@ -116,6 +116,7 @@ def _is_whole(span: SentSpan, spans: Mapping[str, SentSpan]) -> bool:
     return span.parent_id is None or (span.parent_id in spans and _is_whole(spans[span.parent_id], spans))
 
 
+@pytest.mark.long
 async def test_workers_drive_a_run_one_after_the_other(
     data_dir: Path, database_url: str, engine: EngineProcess
 ) -> None:

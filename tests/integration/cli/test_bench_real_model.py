@@ -14,6 +14,7 @@ from training.engine.__main__ import TINY_BASE
 from training.engine_flags import parse_open
 
 
+@pytest.mark.long
 def test_a_run_is_measured_and_its_checkpoints_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(tmp_path / "mail.mbox", 60)
     prepare(tmp_path / "data", tmp_path / "mail.mbox", TINY_BASE, SMOLLM2_PLANS["check"])

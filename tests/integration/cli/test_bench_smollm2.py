@@ -11,6 +11,7 @@ from tests.integration.cli.test_data import archive
 from training.engine.__main__ import TINY_BASE
 
 
+@pytest.mark.long
 def test_a_seed_is_compared_with_its_prompted_self(tmp_path: Path) -> None:
     archive(tmp_path / "mail.mbox", 60)
     plan = Plan(4, 4, 3e-4, iterations=3, groups=2, rollouts=4, validation=0, held_out=3, questions=60)

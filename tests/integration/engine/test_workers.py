@@ -121,6 +121,7 @@ async def test_what_a_worker_refuses_is_refused(tmp_path: Path, base: Path, alon
         assert (await pool.trained(SupervisedSteps(model, examples(4), SftOptions()))).step == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tuning", [FULL, Tuning("lora")], ids=lambda tuning: tuning.mode)
 async def test_two_trainers_train_what_one_does(tmp_path: Path, base: Path, alone: Engine, tuning: Tuning) -> None:
     record = alone.registry.create(project="test", name="other", base_model="tiny", tuning=tuning)

@@ -28,6 +28,8 @@ from training.backends.embedded import connect
 from training.learn_loop import learn_loop
 from training.types import EvaluationConfig, IterationResult, PipelineConfig, Progress, Resume, RunConfig, Snapshot
 
+pytestmark = pytest.mark.long
+
 CONFIG = RunConfig(
     iterations=1,
     groups_per_iteration=2,

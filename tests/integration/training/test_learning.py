@@ -65,6 +65,7 @@ def weights(engine: EngineProcess, name: str, step: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.long
 async def test_the_same_seed_gives_the_same_rewards_and_the_same_weights(
     engine: EngineProcess, backend: EmbeddedBackend
 ) -> None:

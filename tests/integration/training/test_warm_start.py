@@ -145,6 +145,7 @@ async def calm(engine: EngineProcess, backend: EmbeddedBackend, undisturbed: dic
     return undisturbed
 
 
+@pytest.mark.long
 async def test_each_iteration_is_trained_once_wherever_the_run_dies(
     engine: EngineProcess, backend: EmbeddedBackend, calm: dict[str, str]
 ) -> None:
@@ -155,6 +156,7 @@ async def test_each_iteration_is_trained_once_wherever_the_run_dies(
     assert weights(engine, model) == calm
 
 
+@pytest.mark.long
 async def test_an_engine_that_is_killed_while_it_trains(calm: dict[str, str], tmp_path: Path) -> None:
     """The step that was lost with it is trained again, and ends with the same weights."""
     running = EngineProcess(tmp_path).__enter__()
@@ -185,6 +187,7 @@ async def test_an_engine_that_is_killed_while_it_trains(calm: dict[str, str], tm
         running.stop()
 
 
+@pytest.mark.long
 async def test_reinforcement_learning_goes_on_from_the_demonstrations(backend: EmbeddedBackend) -> None:
     """Its first iteration draws the first scenarios and warms up, as in a run without demonstrations."""
     both = replace(SMALL, iterations=1, groups_per_iteration=2, rollouts_per_group=3, max_turns=3, learning_rate=3e-4)

@@ -9,6 +9,8 @@ import pytest
 
 from scripts import ci_tests
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 _OPTIONS = ("-p", "tests.workers", "-c", "/dev/null", "--rootdir=.", "-p", "no:cacheprovider")
 
