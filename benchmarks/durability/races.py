@@ -54,7 +54,8 @@ _LEADS_TO = {
     "cancelled": RunStatus.CANCELLED,
 }
 """The status after an event, by the second part of its type."""
-_WORKERS = ("completed", "failed", "cancelled", "paused", "release")
+ENDINGS = ("completed", "failed", "cancelled", "paused", "release")
+"""How a worker can be done with it."""
 
 
 class _Kind(ABC):
@@ -157,9 +158,8 @@ class _Stage:
     thief: Claims[Any]
     lease: Lease[Any]
 
-    def acts(self, rng: random.Random) -> list[Callable[[], Awaitable[object]]]:
-        """Who takes part: the worker's end always, the others by chance."""
-        ending = rng.choice(_WORKERS)
+    def acts(self, ending: str, rng: random.Random) -> list[Callable[[], Awaitable[object]]]:
+        """Who takes part: the worker with its ending always, the others by chance."""
         asked = rng.sample(self.kind.asked, rng.randint(1, 3))
         acts: list[Callable[[], Awaitable[object]]] = [
             partial(self._end, ending),
@@ -206,18 +206,28 @@ class _Stage:
 async def races(engine: AsyncEngine, kind: str, examples: int, seed: int) -> dict[str, Any]:
     """Figures, and `violations`. The database must have our schema, and no other run or evaluation."""
     of_kind, rng = KINDS[kind](make_sessions(engine)), random.Random(seed)
-    _pause_by_chance(engine, rng)
+    _pause_by_chance(engine, random.Random(seed))
+    endings: Counter[str] = Counter()
     ends: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(examples):
         stage = await _stage(of_kind)
-        acts = [_after(rng.uniform(0, _PAUSE_S), act) for act in stage.acts(rng)]
+        ending = rng.choice(ENDINGS)
+        endings[ending] += 1
+        acts = [_after(rng.uniform(0, _PAUSE_S), act) for act in stage.acts(ending, rng)]
         await asyncio.gather(*acts)
         await stage.settle()
         row = await of_kind.store.get(stage.lease.id)
         wrong += [f"example {number}: {each}" for each in violations(of_kind, row, await of_kind.log(row.id))]
         ends[row.status] += 1
-    return {"kind": kind, "seed": seed, "examples": examples, "ends": dict(ends), "violations": wrong}
+    return {
+        "kind": kind,
+        "seed": seed,
+        "examples": examples,
+        "endings": dict(endings),
+        "ends": dict(ends),
+        "violations": wrong,
+    }
 
 
 def violations(kind: _Kind, row: Run | EvaluationJob, log: Sequence[Event | EvaluationEvent]) -> list[str]:

@@ -7,8 +7,7 @@ import pytest
 
 from app.db.migration import migrate
 from app.db.session import make_engine, parse_url
-from app.domain.run_state import TERMINAL
-from benchmarks.durability.races import KINDS, races
+from benchmarks.durability.races import ENDINGS, KINDS, races
 
 
 @pytest.mark.long
@@ -21,4 +20,6 @@ async def test_it_ends_once_whatever_is_asked_meanwhile(database_url: str, kind:
     finally:
         await engine.dispose()
     assert result["violations"] == []
-    assert set(result["ends"]) == TERMINAL
+    # Which of these endings came first is left to the machine; that all were tried is not.
+    assert set(result["endings"]) == set(ENDINGS)
+    assert sum(result["ends"].values()) == 30

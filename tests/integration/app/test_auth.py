@@ -22,6 +22,7 @@ from app.errors import Unauthorized
 from app.main import create_app
 from environment.json_type import Json
 from tests.conditions import answered
+from tests.connections import end_connections
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.served import served, settings_for
@@ -262,10 +263,9 @@ async def test_a_database_that_is_away_is_no_wrong_key(service: Keyed, database_
     new = await service.new()
     url = make_url(database_url)
     conninfo = f"host='{url.query['host']}' user=postgres dbname=postgres"
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as admin:
         await admin.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS false".encode())
-        await admin.execute(cut, [url.database])
+        await end_connections(admin, str(url.database))
         response = await service.client.get("/runs", headers=bearer(new.key))
         await admin.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true".encode())
     _problem(response, 503)

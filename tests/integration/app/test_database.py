@@ -1,7 +1,6 @@
 """The schema: one migration path, in step with the rows' classes."""
 
 import asyncio
-import operator
 
 import psycopg
 import pytest
@@ -11,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from app.db.migration import SchemaError, migrate, scripts
 from app.db.session import make_engine, parse_url
-from tests.conditions import answered
+from tests.connections import end_connections
 
 
 async def test_migrations_make_exactly_what_the_rows_need(empty_database_url: str) -> None:
@@ -59,15 +58,7 @@ async def test_a_connection_that_the_server_has_closed_is_replaced(database_url:
     async with engine.connect() as connection:
         first = (await connection.execute(own)).scalar_one()
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
-        await admin.execute("SELECT pg_terminate_backend(%s)", [first])
-
-        async def is_there() -> bool:
-            row = await (
-                await admin.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [first])
-            ).fetchone()
-            return row != (0,)
-
-        await answered(is_there, operator.not_)
+        assert first in await end_connections(admin, admin.info.dbname)
     async with engine.connect() as connection:
         assert (await connection.execute(own)).scalar_one() != first
     await engine.dispose()

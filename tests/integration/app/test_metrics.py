@@ -21,6 +21,7 @@ from app.main import open_worker_app
 from app.metrics import database
 from app.resources import open_resources
 from tests.conditions import answered
+from tests.connections import end_connections
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import OPERATOR_KEY, bearer, keyed
@@ -252,11 +253,10 @@ async def test_without_the_database_it_still_answers(
 ) -> None:
     url = make_url(database_url)
     conninfo = f"host='{url.query['host']}' user=postgres dbname=postgres"
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     before = await scrape(client)
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as admin:
         await admin.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS false".encode())
-        await admin.execute(cut, [url.database])
+        await end_connections(admin, str(url.database))
         away = await scrape(client)
         await admin.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true".encode())
     assert ("learnloop_runs", frozenset({("status", "queued")})) in before

@@ -20,6 +20,7 @@ from app.processes.data_directory import DataDirectory, DataDirectoryError
 from app.processes.engine import EngineProcess
 from app.processes.postgres import EmbeddedPostgres, EmbeddedPostgresError
 from tests.conditions import answered, until
+from tests.connections import end_connections
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_once, run_with, served, settings_for
@@ -122,15 +123,12 @@ async def test_a_database_that_takes_no_writes_makes_runs_wait(data_dir: Path, d
 
 
 async def _take_writes(database_url: str, does: bool) -> None:
-    """It counts for connections that are made from now on, so the others are ended."""
+    """Set whether the database takes writes. Only new connections see the setting, so the others are ended."""
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
         await connection.execute("SET default_transaction_read_only = off")
         name = connection.info.dbname
         await connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = {not does}".encode())
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
-            [name],
-        )
+        await end_connections(connection, name)
 
 
 async def test_without_free_connections_callers_are_told_to_come_again(

@@ -1,7 +1,6 @@
 """The quick way of a call does what the way step by step does, and leaves to it what is not usual."""
 
 import asyncio
-import operator
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from app.auth.keys import hash_of
 from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from tests import conditions
+from tests.connections import end_connections
 from tests.integration.app.test_agent_session_store import GREETING, QUESTION, completion, spec
 from training.rollout.agents.sessions import Outcome, SessionLimits
 
@@ -261,18 +261,8 @@ async def test_a_broken_connection_costs_no_call(
 ) -> None:
     asker = await opened(sessions)
     await answered(calls, asker)
-    cut = (
-        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
-        ended = [pid for pid, _ in await (await admin.execute(cut)).fetchall()]
-        assert len(ended) >= 2
-
-        async def are_there() -> list[Any]:
-            return await (await admin.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [ended])).fetchall()
-
-        await conditions.answered(are_there, operator.not_)
+        assert len(await end_connections(admin, admin.info.dbname)) >= 2
     requests = [canonical({"messages": [{"role": "user", "content": f"{number}"}]}, None) for number in range(3)]
     for request in requests:
         await answered(calls, asker, request)

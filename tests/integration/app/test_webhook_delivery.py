@@ -19,6 +19,7 @@ from app.webhooks.deliveries import Deliveries
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.retries import JITTER, RETRY_DELAYS_S
 from tests.conditions import answered, until
+from tests.connections import end_connections
 from tests.fakes.faulty_receiver import Fault, faulty_receiver
 from tests.integration.app.webhook_stage import Stage, stage
 
@@ -205,7 +206,7 @@ async def test_an_outcome_waits_for_the_database(database_url: str) -> None:
         conninfo = database_url.replace(f"/{name}", "/postgres", 1)
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as admin:
             await admin.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false".encode())
-            await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            await end_connections(admin, name)
             with capture_logs() as logs:
                 it.released.set()
                 await until(lambda: any("could not be saved" in entry["event"] for entry in logs))
