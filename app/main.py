@@ -32,8 +32,8 @@ from app.api import (
     promotions,
     results,
     runs,
-    session,
     session_models,
+    sign_in,
     start,
     training,
     trajectories,
@@ -92,7 +92,7 @@ _PARTS = (
     catalogue,
     webhooks,
     keys,
-    session,
+    sign_in,
     models,
     promotions,
     training,
@@ -125,10 +125,10 @@ def create_app(
         limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
         async with (
             open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
-            open_run_documents(app.state.service.sessions, limits) as app.state.run_documents,
-            open_callers(app.state.service.sessions, settings) as app.state.callers,
-            idempotency.purging(app.state.service.sessions),
-            every(_PRUNE_EVERY_S, partial(prune, app.state.service.sessions, settings), "prune"),
+            open_run_documents(app.state.service.database, limits) as app.state.run_documents,
+            open_callers(app.state.service.database, settings) as app.state.callers,
+            idempotency.purging(app.state.service.database),
+            every(_PRUNE_EVERY_S, partial(prune, app.state.service.database, settings), "prune"),
             open_proxy() as app.state.proxy,
             open_session_gateway(app.state.service) as app.state.session_gateway,
         ):
@@ -169,7 +169,7 @@ async def open_worker_app(resources: Resources) -> AsyncIterator[FastAPI]:
     errors.install(app)
     for part in (health, metrics):
         app.router.routes.extend(part.router.routes)
-    async with open_callers(resources.sessions, settings) as app.state.callers:
+    async with open_callers(resources.database, settings) as app.state.callers:
         yield app
 
 

@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.aio.pulse import Pulse
 from app.backends import Backends, Connect
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.migration import migrate_when_up
 from app.db.reachable import connect_once
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import EvaluationJob, Run
 from app.processes.data_directory import DataDirectoryError
 from app.processes.engine import Engine, held_engine
@@ -38,7 +38,7 @@ class Resources:
     database_pulse: Pulse
     postgres: EmbeddedPostgres | None
     """None: the database is not ours to start and stop."""
-    sessions: Sessions
+    database: Database
     engine: Engine
     engine_name: str
     """The name, in leases, of the engine that we can reach."""
@@ -81,38 +81,38 @@ async def open_resources(
         database_engine = make_engine(url)
         stack.push_async_callback(database_engine.dispose)
         await migrate_when_up(database_engine)
-        sessions = make_sessions(database_engine)
-        await remove_leftovers(sessions, settings.data_dir, _database_name(settings))
+        database = make_database(database_engine)
+        await remove_leftovers(database, settings.data_dir, _database_name(settings))
         tracing = open_tracing(settings)
         stack.push_async_callback(tracing.close)
         pulse = Pulse(partial(connect_once, database_engine.url))
         await stack.enter_async_context(pulse.beating("database-pulse"))
-        name = await _engine_name(settings, sessions)
-        yield Resources(settings, database_engine, pulse, postgres, sessions, engine, name, connect, tracing)
+        name = await _engine_name(settings, database)
+        yield Resources(settings, database_engine, pulse, postgres, database, engine, name, connect, tracing)
 
 
-async def _engine_name(settings: Settings, sessions: Sessions) -> str:
+async def _engine_name(settings: Settings, database: Database) -> str:
     """A shared engine's name is its URL. All engines over one checkpoint store have the store's name, because each has
     all its models. Our own keeps the name it was given first, wherever its data directory is used later: the directory
     holds its models. Raises DataDirectoryError."""
     if settings.engine_url is not None:
         return str(settings.engine_url)
-    name = await _own_engine_name(settings, sessions)
+    name = await _own_engine_name(settings, database)
     if (store := settings.engine_checkpoint_store) is None:
         return name
     # Our engine puts the models that it had before into the store, so from now on others can continue their runs too.
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         for table in (Run, EvaluationJob):
-            await session.execute(update(table).where(table.engine == name).values(engine=store.rstrip("/")))
+            await tx.execute(update(table).where(table.engine == name).values(engine=store.rstrip("/")))
     return store.rstrip("/")
 
 
-async def _own_engine_name(settings: Settings, sessions: Sessions) -> str:
+async def _own_engine_name(settings: Settings, database: Database) -> str:
     file, usual = settings.data_dir / "engine-name", f"{socket.gethostname()}:{settings.data_dir}"
     try:
         known = read_line(file, r"[^\x00-\x1f]+:/[^\x00-\x1f]+", "the name of an engine, HOST:DIRECTORY")
     except DamagedFile as error:
-        known = await _recovered_name(settings, sessions, usual, error)
+        known = await _recovered_name(settings, database, usual, error)
         log.warning("the name of the engine was restored", error=str(error), name=known)
         write_line(file, known)
     if known is None:
@@ -120,12 +120,12 @@ async def _own_engine_name(settings: Settings, sessions: Sessions) -> str:
     return known or usual
 
 
-async def _recovered_name(settings: Settings, sessions: Sessions, usual: str, damage: DamagedFile) -> str:
+async def _recovered_name(settings: Settings, database: Database, usual: str, damage: DamagedFile) -> str:
     """The name that our engine has in the runs that it was used for. Raises DataDirectoryError where there are several:
     with a wrong one our runs would wait for an engine that does not exist."""
     query = select(Run.engine).where(Run.engine.is_not(None), ~Run.engine.contains("://")).distinct()
-    async with sessions() as session:
-        names = sorted(str(name) for name in (await session.execute(query)).scalars())
+    async with database() as tx:
+        names = sorted(str(name) for name in (await tx.execute(query)).scalars())
     if not names or usual in names:
         return usual
     if settings.database_url is None and len(names) == 1:  # nobody else uses that database

@@ -15,7 +15,7 @@ import structlog
 
 from app.backends import Connect, usable
 from app.claims.claims import Claims
-from app.db.session import DatabaseUrlError
+from app.db.database import DatabaseUrlError
 from app.evaluations.claims import EvaluationClaims
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
@@ -83,11 +83,11 @@ async def open_service(
         resources = await stack.enter_async_context(open_resources(settings, connect, engine))
         box = secret_box(settings.secret_key, settings.data_dir)
         guard = AddressGuard(settings.allowed_private_hosts)
-        await keep_frontend_endpoint(resources.sessions, settings.frontend_url, settings.frontend_webhook_secret, box)
-        dispatcher = Dispatcher(resources.sessions, Sender(box, guard))
+        await keep_frontend_endpoint(resources.database, settings.frontend_url, settings.frontend_webhook_secret, box)
+        dispatcher = Dispatcher(resources.database, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
         dispatcher.start()
-        feed = EventFeed(resources.sessions, resources.database_engine.url, on_hint=dispatcher.wake)
+        feed = EventFeed(resources.database, resources.database_engine.url, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
         runner = await stack.enter_async_context(_driving(resources, learn))
@@ -95,10 +95,10 @@ async def open_service(
         log.info("service is up", data_dir=str(settings.data_dir))
         yield Service(
             **vars(resources),
-            store=RunStore(resources.sessions),
-            queries=RunQueries(resources.sessions),
+            store=RunStore(resources.database),
+            queries=RunQueries(resources.database),
             runner=runner,
-            webhooks=Endpoints(resources.sessions, box, guard),
+            webhooks=Endpoints(resources.database, box, guard),
             feed=feed,
         )
 
@@ -129,8 +129,8 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runn
     waiting for their leases to lapse."""
     settings = resources.settings
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-    store = EvaluationStore(resources.sessions)
-    publisher = EvaluationPublisher(store, Publications(resources.sessions), settings)
+    store = EvaluationStore(resources.database)
+    publisher = EvaluationPublisher(store, Publications(resources.database), settings)
     runs, evaluations = _runs(resources, worker, learn), _evaluations(resources, worker, store, publisher)
     await _release_predecessor([runs.claims, evaluations.claims], worker, settings.data_dir / "worker")
     runner = Runner(
@@ -149,9 +149,9 @@ async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runn
 
 
 def _runs(resources: Resources, worker: str, learn: LearnLoop) -> RunJobs:
-    settings, sessions = resources.settings, resources.sessions
+    settings, database = resources.settings, resources.database
     claims = RunClaims(
-        sessions,
+        database,
         worker,
         ttl_s=settings.lease_s,
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
@@ -159,25 +159,25 @@ def _runs(resources: Resources, worker: str, learn: LearnLoop) -> RunJobs:
         engine=resources.engine_name,
     )
     driver = Driver(
-        sessions,
+        database,
         resources.connect,
-        judge_services=partial(judge_services, settings, sessions, asyncio.get_running_loop()),
-        results=ResultsFiles(sessions, settings.data_dir),
+        judge_services=partial(judge_services, settings, database, asyncio.get_running_loop()),
+        results=ResultsFiles(database, settings.data_dir),
         data_dir=settings.data_dir,
         learn=learn,
         tracing=resources.tracing,
-        own_agents=OwnAgents(sessions, settings),
+        own_agents=OwnAgents(database, settings),
         access=EnvironmentAccess(settings),
     )
-    return RunJobs(sessions, claims, driver, settings.max_concurrent_runs)
+    return RunJobs(database, claims, driver, settings.max_concurrent_runs)
 
 
 def _evaluations(
     resources: Resources, worker: str, store: EvaluationStore, publisher: EvaluationPublisher
 ) -> EvaluationJobs:
-    settings, sessions = resources.settings, resources.sessions
-    claims = EvaluationClaims(sessions, worker, ttl_s=settings.lease_s, engine=resources.engine_name)
-    driver = EvaluationDriver(sessions, settings, resources.connect, resources.engine)
+    settings, database = resources.settings, resources.database
+    claims = EvaluationClaims(database, worker, ttl_s=settings.lease_s, engine=resources.engine_name)
+    driver = EvaluationDriver(database, settings, resources.connect, resources.engine)
     slots = max(settings.max_concurrent_runs, _EVALUATIONS) if settings.max_concurrent_runs else 0
     return EvaluationJobs(store, claims, driver, publisher, slots)
 

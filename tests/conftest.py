@@ -23,9 +23,9 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.ext.asyncio import create_async_engine
 from ulid import ULID
 
-import app.db.session
+import app.db.database
+from app.db.database import make_engine
 from app.db.migration import migrate
-from app.db.session import make_engine
 from app.processes.postgres import EmbeddedPostgres
 from tests.fakes import forked_learnloop
 from tests.fakes.forked_engine import start_fork_server
@@ -114,7 +114,7 @@ def one_cache_of_statements() -> Iterator[None]:
         # Part of the cache's keys; they differ in nothing.
         patch.setattr(dialect, "__hash__", lambda self: hash(type(self)))
         patch.setattr(dialect, "__eq__", lambda self, other: type(self) is type(other))
-        patch.setattr(app.db.session, "create_async_engine", make)
+        patch.setattr(app.db.database, "create_async_engine", make)
         yield
 
 

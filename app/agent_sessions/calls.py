@@ -35,8 +35,8 @@ from app.agent_sessions.usual_calls import HELD, NewAnswer, NewCall, Use, UsualC
 from app.aio.event_loops import shielded
 from app.aio.periodic import every
 from app.aio.retry import retry_while_database_is_down
+from app.db.database import Database
 from app.db.json_text import storable_text
-from app.db.session import Sessions
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import DATABASE_DOWN, Forbidden, InvalidRequest
@@ -164,7 +164,7 @@ class BegunCall:
 class SessionCalls:
     """The calls in the database, as one process works on them."""
 
-    sessions: Sessions
+    database: Database
     _holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _replying: Counter[CallKey] = field(default_factory=Counter)
     """Calls that are sampled, or whose answer is sent."""
@@ -202,8 +202,8 @@ class SessionCalls:
 
     async def require_open(self, asker: Asker) -> None:
         """Raises SessionOver, SessionRestarted."""
-        async with self.sessions.begin() as session:
-            await _open_row(session, asker)
+        async with self.database.begin() as tx:
+            await _open_row(tx, asker)
 
     async def _take(self, usual: UsualCalls, new: NewCall) -> BegunCall | None:
         """The call, if it was new and could be taken."""
@@ -228,13 +228,13 @@ class SessionCalls:
         self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
     ) -> BegunCall | None:
         async with AsyncExitStack() as unless_begun:
-            async with self.sessions.begin() as session:
-                row = await _open_row(session, asker)
-                calls = await self._same(session, asker.session_id, row.attempt, request.digest)
+            async with self.database.begin() as tx:
+                row = await _open_row(tx, asker)
+                calls = await self._same(tx, asker.session_id, row.attempt, request.digest)
                 attempt, uses = row.attempt, row.uses
                 if not row.explicit_restart and request.digest == row.opening_digest and restarts(calls, asked):
                     attempt, uses = attempt + 1, 0
-                    calls = await self._same(session, asker.session_id, attempt, request.digest)
+                    calls = await self._same(tx, asker.session_id, attempt, request.digest)
                 decision = decide(calls, asked)
                 if isinstance(decision, Wait):
                     return None
@@ -262,18 +262,18 @@ class SessionCalls:
                 self._replying[call.key] += 1
                 unless_begun.callback(self._forget, call)
                 if isinstance(decision, Answered):
-                    await session.execute(_REPLAYED, values)
-                    call = replace(call, recorded=await _answer_of(session, call))
+                    await tx.execute(_REPLAYED, values)
+                    call = replace(call, recorded=await _answer_of(tx, call))
                 else:
                     _check_limit("tokens", row.tokens, row.max_tokens)
                     held = {"number": number, "seed": seed, "holder": self._holder, "held": HELD}
-                    await session.execute(_TAKEN, values | held | {"protocol": protocol, "request": packed})
+                    await tx.execute(_TAKEN, values | held | {"protocol": protocol, "request": packed})
                     self._sampling.add(call.key)
             unless_begun.pop_all()
         return call
 
-    async def _same(self, session: AsyncSession, id: str, attempt: int, digest: str) -> list[RecordedCall]:
-        rows = await session.execute(_SAME, {"id": id, "attempt": attempt, "digest": digest})
+    async def _same(self, tx: AsyncSession, id: str, attempt: int, digest: str) -> list[RecordedCall]:
+        rows = await tx.execute(_SAME, {"id": id, "attempt": attempt, "digest": digest})
         return [
             RecordedCall(
                 row.number,
@@ -320,24 +320,24 @@ class SessionCalls:
         return recorded
 
     async def _record(self, call: BegunCall, completion: dict[str, Json], answer: NewAnswer) -> dict[str, Json]:
-        async with self.sessions.begin() as session:
-            row = (await session.execute(_LOCKED, {"id": call.session_id, "key": None})).one_or_none()
+        async with self.database.begin() as tx:
+            row = (await tx.execute(_LOCKED, {"id": call.session_id, "key": None})).one_or_none()
             if row is None or row.state != AgentSessionState.OPEN or row.lapsed:
                 raise SessionOver("The session ended before its model had answered.")
-            if await answer_in(session, answer):
+            if await answer_in(tx, answer):
                 return completion
-            found = await _answer_of(session, call)
+            found = await _answer_of(tx, call)
             if found is None:
-                await self._bring_back(session, call, row)
-                await answer_in(session, answer)
+                await self._bring_back(tx, call, row)
+                await answer_in(tx, answer)
         # It may be our own: of a transaction that was committed when its connection broke.
         return completion if found in (None, completion) else found
 
-    async def _bring_back(self, session: AsyncSession, call: BegunCall, row: Any) -> None:
+    async def _bring_back(self, tx: AsyncSession, call: BegunCall, row: Any) -> None:
         """Take it again: the database crashed and has forgotten it."""
         log.warning("a database that crashed had forgotten a call", session_id=call.session_id)
         assert call.taken is not None
-        await session.execute(
+        await tx.execute(
             _TAKEN,
             {
                 "id": call.session_id,
@@ -380,8 +380,8 @@ class SessionCalls:
         values = {"id": id, "digest": digest, "occurrence": occurrence, "holder": self._holder}
 
         async def let_go() -> None:
-            async with self.sessions.begin() as session:
-                await session.execute(_RELEASE, values)
+            async with self.database.begin() as tx:
+                await tx.execute(_RELEASE, values)
 
         try:
             await shielded(let_go())
@@ -396,9 +396,9 @@ class SessionCalls:
         noted = set(self._delivered)
         try:
             if self._usual is None or not await self._usual.delivered(noted):
-                async with self.sessions.begin() as session:
-                    await session.execute(text("SET LOCAL synchronous_commit = off"))
-                    await delivered_in(session, noted)
+                async with self.database.begin() as tx:
+                    await tx.execute(text("SET LOCAL synchronous_commit = off"))
+                    await delivered_in(tx, noted)
         except DATABASE_DOWN as error:
             log.warning("deliveries were not noted", error=first_line(error))
         self._delivered.difference_update(noted)
@@ -406,7 +406,7 @@ class SessionCalls:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """While open, others are told which calls this process works on, and usual calls are quick."""
-        usual = self._usual = UsualCalls(self.sessions.kw["bind"].url)
+        usual = self._usual = UsualCalls(self.database.kw["bind"].url)
         try:
             async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
                 yield
@@ -422,8 +422,8 @@ class SessionCalls:
             return
         ids, digests, occurrences = (list(column) for column in zip(*sorted(self._sampling), strict=True))
         values = {"ids": ids, "digests": digests, "occurrences": occurrences, "holder": self._holder, "held": HELD}
-        async with self.sessions.begin() as session:
-            await session.execute(_RENEW, values)
+        async with self.database.begin() as tx:
+            await tx.execute(_RENEW, values)
 
     async def kept(self, session_id: str, *, after: int = 0, limit: int | None = None) -> list[KeptCall]:
         """The calls of a session, in the order in which they began; those that are not answered yet, too."""
@@ -444,8 +444,8 @@ class SessionCalls:
             .order_by(SessionCall.number)
             .limit(limit)
         )
-        async with self.sessions() as session:
-            rows = (await session.execute(query)).all()
+        async with self.database() as tx:
+            rows = (await tx.execute(query)).all()
         return [_kept(call, in_use) for call, in_use in rows]
 
     async def of_last_attempt(self, session_id: str) -> list[AnsweredCall]:
@@ -463,8 +463,8 @@ class SessionCalls:
             .where(SessionCall.session_id == session_id, SessionCall.answer.is_not(None))
             .order_by(SessionUse.number)
         )
-        async with self.sessions() as session:
-            rows = (await session.execute(query)).all()
+        async with self.database() as tx:
+            rows = (await tx.execute(query)).all()
         return await asyncio.to_thread(_answered_calls, rows)
 
 
@@ -488,9 +488,9 @@ def _kept(call: SessionCall, used: bool) -> KeptCall:
     )
 
 
-async def _open_row(session: AsyncSession, asker: Asker) -> Any:
+async def _open_row(tx: AsyncSession, asker: Asker) -> Any:
     """The locked row of an open session. Raises SessionOver, SessionRestarted."""
-    row = (await session.execute(_LOCKED, {"id": asker.session_id, "key": asker.key_sha256})).one_or_none()
+    row = (await tx.execute(_LOCKED, {"id": asker.session_id, "key": asker.key_sha256})).one_or_none()
     if row is None:
         raise SessionOver("The session was deleted.")
     if row.replaced:
@@ -501,9 +501,9 @@ async def _open_row(session: AsyncSession, asker: Asker) -> Any:
     return row
 
 
-async def _answer_of(session: AsyncSession, call: BegunCall) -> dict[str, Json] | None:
+async def _answer_of(tx: AsyncSession, call: BegunCall) -> dict[str, Json] | None:
     values = {"id": call.session_id, "digest": call.digest, "occurrence": call.occurrence}
-    found = (await session.execute(_RECORDED, values)).scalar_one_or_none()
+    found = (await tx.execute(_RECORDED, values)).scalar_one_or_none()
     return None if found is None else unpack_answer(found)
 
 

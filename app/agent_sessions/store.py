@@ -14,7 +14,7 @@ from ulid import ULID
 from app.auth.agent_session_keys import new_session_key
 from app.auth.caller import Caller
 from app.auth.keys import hash_of
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound, TooManyRequests
@@ -101,33 +101,33 @@ def outcome_of(row: AgentSession) -> Outcome | None:
 class AgentSessions:
     """The sessions in the database. Ids are of sessions that the caller may see, unless it says otherwise."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def open(self, spec: SessionSpec, most_open: int | None = None) -> OpenedSession:
         """Open a session. Raises TooManyRequests where the project has `most_open` open ones outside of runs."""
-        async with self._sessions.begin() as session:
-            await self._expire(session, AgentSession.project == spec.project)
+        async with self._database.begin() as tx:
+            await self._expire(tx, AgentSession.project == spec.project)
             if most_open is not None:
-                await _check_room(session, spec.project, most_open)
-            opened = await self._insert(session, spec)
+                await _check_room(tx, spec.project, most_open)
+            opened = await self._insert(tx, spec)
         assert opened is not None
         return opened
 
-    async def open_in(self, session: AsyncSession, spec: SessionSpec) -> OpenedSession:
+    async def open_in(self, tx: AsyncSession, spec: SessionSpec) -> OpenedSession:
         """The session of a rollout, in the caller's transaction: a new one, or the one that there is."""
         assert spec.slot is not None
-        opened = await self._insert(session, spec)
+        opened = await self._insert(tx, spec)
         if opened is not None:
             return opened
-        row = await self._locked(session, *_of_slot(spec.slot))
+        row = await self._locked(tx, *_of_slot(spec.slot))
         if row.state == AgentSessionState.OPEN:
             row.expires_at = func.clock_timestamp() + spec.ttl
-            await session.flush()
-            await session.refresh(row)
+            await tx.flush()
+            await tx.refresh(row)
         return OpenedSession(row, None)
 
-    async def _insert(self, session: AsyncSession, spec: SessionSpec) -> OpenedSession | None:
+    async def _insert(self, tx: AsyncSession, spec: SessionSpec) -> OpenedSession | None:
         """None: there is a session of that rollout."""
         slot = spec.slot
         key_expires_at = select(ApiKey.expires_at).where(ApiKey.sha256 == spec.opener_sha256).scalar_subquery()
@@ -151,42 +151,42 @@ class AgentSessions:
             **({} if slot is None else slot.columns()),
         }
         new = insert(AgentSession).values(values).on_conflict_do_nothing().returning(AgentSession)
-        row = (await session.execute(new)).scalar_one_or_none()
-        return None if row is None else OpenedSession(row, await _new_key(session, row.id))
+        row = (await tx.execute(new)).scalar_one_or_none()
+        return None if row is None else OpenedSession(row, await _new_key(tx, row.id))
 
     async def restart(self, of: Caller, session_id: str) -> OpenedSession:
         """Begin the next attempt, with a new key; earlier ones end. Raises NotFound, SessionIsOver."""
-        async with self._sessions.begin() as session:
-            return await self.restart_in(session, *_of_caller(of, session_id))
+        async with self._database.begin() as tx:
+            return await self.restart_in(tx, *_of_caller(of, session_id))
 
-    async def restart_in(self, session: AsyncSession, *which: ColumnElement[bool]) -> OpenedSession:
+    async def restart_in(self, tx: AsyncSession, *which: ColumnElement[bool]) -> OpenedSession:
         """The same in the caller's transaction."""
-        row = await self._open_one(session, *which)
+        row = await self._open_one(tx, *which)
         row.attempt += 1
         row.uses = 0
         mine = (AgentSessionKey.session_id == row.id, AgentSessionKey.replaced_at.is_(None))
-        await session.execute(update(AgentSessionKey).where(*mine).values(replaced_at=func.clock_timestamp()))
-        key = await _new_key(session, row.id)
-        await session.flush()
+        await tx.execute(update(AgentSessionKey).where(*mine).values(replaced_at=func.clock_timestamp()))
+        key = await _new_key(tx, row.id)
+        await tx.flush()
         return OpenedSession(row, key)
 
     async def end(self, of: Caller, session_id: str, outcome: Outcome) -> AgentSession:
         """End it. The same outcome again changes nothing. Raises NotFound, SessionIsOver, OutcomeKnown."""
         which = _of_caller(of, session_id)
-        async with self._sessions.begin() as session:
-            row = await self._locked(session, *which)
+        async with self._database.begin() as tx:
+            row = await self._locked(tx, *which)
             if row.state == AgentSessionState.EXPIRED:
                 raise SessionIsOver(f"Session {session_id} expired at {row.ended_at:%Y-%m-%d %H:%M:%S} UTC.")
             if row.state == AgentSessionState.ENDED and outcome_of(row) != outcome:
                 raise OutcomeKnown(f"Session {session_id} has ended with another outcome, which stays.")
             if row.state == AgentSessionState.OPEN:
-                await end_row(session, row, outcome)
+                await end_row(tx, row, outcome)
         return row
 
     async def get(self, of: Caller, session_id: str) -> AgentSession:
         """One of them. Raises NotFound."""
-        async with self._sessions.begin() as session:
-            return await self._locked(session, *_of_caller(of, session_id), lock=False)
+        async with self._database.begin() as tx:
+            return await self._locked(tx, *_of_caller(of, session_id), lock=False)
 
     async def listed(
         self, of: Caller, *, state: AgentSessionState | None, before: str | None, limit: int
@@ -199,17 +199,17 @@ class AgentSessions:
             query = query.where(AgentSession.state == state)
         if before is not None:
             query = query.where(AgentSession.id < before)
-        async with self._sessions.begin() as session:
-            await self._expire(session)
-            return (await session.execute(query)).scalars().all()
+        async with self._database.begin() as tx:
+            await self._expire(tx)
+            return (await tx.execute(query)).scalars().all()
 
     async def over(self, ids: Collection[str]) -> Mapping[str, Outcome | None]:
         """Those of them that are over, and how they ended. What is gone is over."""
         listed = sorted(ids)
-        async with self._sessions.begin() as session:
-            await self._expire(session, AgentSession.id.in_(listed))
+        async with self._database.begin() as tx:
+            await self._expire(tx, AgentSession.id.in_(listed))
             query = select(AgentSession).where(AgentSession.id.in_(listed))
-            rows = {row.id: row for row in (await session.execute(query)).scalars()}
+            rows = {row.id: row for row in (await tx.execute(query)).scalars()}
         found = {id: rows.get(id) for id in listed}
         return {
             id: None if row is None else outcome_of(row)
@@ -219,51 +219,51 @@ class AgentSessions:
 
     async def expire(self) -> None:
         """Those that nobody ended in time count for nothing."""
-        async with self._sessions.begin() as session:
-            await self._expire(session)
+        async with self._database.begin() as tx:
+            await self._expire(tx)
 
-    async def _expire(self, session: AsyncSession, *which: ColumnElement[bool]) -> None:
+    async def _expire(self, tx: AsyncSession, *which: ColumnElement[bool]) -> None:
         due = (AgentSession.state == AgentSessionState.OPEN, AgentSession.expires_at <= func.clock_timestamp())
         ended = {"state": AgentSessionState.EXPIRED, "ended_at": AgentSession.expires_at}
         expired = update(AgentSession).where(*due, *which).values(ended)
-        await session.execute(expired.execution_options(synchronize_session=False))
+        await tx.execute(expired.execution_options(synchronize_session=False))
 
-    async def _open_one(self, session: AsyncSession, *which: ColumnElement[bool]) -> AgentSession:
-        row = await self._locked(session, *which)
+    async def _open_one(self, tx: AsyncSession, *which: ColumnElement[bool]) -> AgentSession:
+        row = await self._locked(tx, *which)
         if row.state != AgentSessionState.OPEN:
             raise SessionIsOver(f"Session {row.id} has {row.state}; open a new one.")
         return row
 
-    async def _locked(self, session: AsyncSession, *which: ColumnElement[bool], lock: bool = True) -> AgentSession:
+    async def _locked(self, tx: AsyncSession, *which: ColumnElement[bool], lock: bool = True) -> AgentSession:
         """Its row. Raises NotFound."""
-        await self._expire(session, *which)
+        await self._expire(tx, *which)
         query = select(AgentSession).where(*which)
-        row = (await session.execute(query.with_for_update() if lock else query)).scalar_one_or_none()
+        row = (await tx.execute(query.with_for_update() if lock else query)).scalar_one_or_none()
         if row is None:
             raise NotFound("There is no such session.")
         return row
 
 
-async def end_row(session: AsyncSession, row: AgentSession, outcome: Outcome) -> None:
+async def end_row(tx: AsyncSession, row: AgentSession, outcome: Outcome) -> None:
     """End an open session whose row is locked."""
     row.outcome = {name: value for name, value in asdict(outcome).items() if value is not None}
     row.state = AgentSessionState.ENDED
-    row.ended_at = (await session.execute(select(func.clock_timestamp()))).scalar_one()
-    await session.flush()
+    row.ended_at = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
+    await tx.flush()
 
 
-async def _new_key(session: AsyncSession, session_id: str) -> str:
+async def _new_key(tx: AsyncSession, session_id: str) -> str:
     key = new_session_key()
-    session.add(AgentSessionKey(sha256=hash_of(key), session_id=session_id))
-    await session.flush()
+    tx.add(AgentSessionKey(sha256=hash_of(key), session_id=session_id))
+    await tx.flush()
     return key
 
 
-async def _check_room(session: AsyncSession, project: str, most_open: int) -> None:
-    await session.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"agent_session/{project}"))))
+async def _check_room(tx: AsyncSession, project: str, most_open: int) -> None:
+    await tx.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"agent_session/{project}"))))
     mine = (AgentSession.project == project, AgentSession.state == AgentSessionState.OPEN)
     query = select(func.count()).where(*mine, AgentSession.entry.is_(None))
-    if (await session.execute(query)).scalar_one() >= most_open:
+    if (await tx.execute(query)).scalar_one() >= most_open:
         raise TooManyRequests(
             f"Project {project} has {most_open} open sessions, the most that are allowed. "
             "End some with POST /sessions/ID/outcome, or wait until they expire.",

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent_sessions.store import AgentSessions, end_row
 from app.auth.caller import Caller
 from app.claims.lease import lapsed, until
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, AgentTask, SessionCall
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, NotFound
@@ -54,9 +54,9 @@ class ClaimedTask:
 class AgentTasks:
     """The tasks in the database."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-        self._store = AgentSessions(sessions)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._store = AgentSessions(database)
 
     async def offer(
         self, session_id: str, project: str, run_id: str | None, task: Mapping[str, Json], timeout_s: float
@@ -69,26 +69,26 @@ class AgentTasks:
             .values(expires_at=AgentTask.deadline)
             .execution_options(synchronize_session=False)
         )
-        async with self._sessions.begin() as session:
-            await session.execute(insert(AgentTask).values(row).on_conflict_do_nothing())
-            await session.execute(keep_deadline)
+        async with self._database.begin() as tx:
+            await tx.execute(insert(AgentTask).values(row).on_conflict_do_nothing())
+            await tx.execute(keep_deadline)
 
     async def withdraw(self, session_id: str) -> None:
         """Its session has ended."""
-        async with self._sessions.begin() as session:
-            await session.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
+        async with self._database.begin() as tx:
+            await tx.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
 
     async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
         """Claim the oldest free task; None if there is none."""
         mine = [] if of.project is None else [AgentTask.project == of.project]
         if run_id is not None:
             mine.append(AgentTask.run_id == run_id)
-        async with self._sessions.begin() as session:
-            await self._give_up(session, *mine)
-            task = await self._next(session, *mine)
-            return None if task is None else await self._claimed(session, task, worker, lease_s)
+        async with self._database.begin() as tx:
+            await self._give_up(tx, *mine)
+            task = await self._next(tx, *mine)
+            return None if task is None else await self._claimed(tx, task, worker, lease_s)
 
-    async def _next(self, session: AsyncSession, *mine: ColumnElement[bool]) -> AgentTask | None:
+    async def _next(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> AgentTask | None:
         query = (
             select(AgentTask)
             .join(AgentSession, AgentSession.id == AgentTask.session_id)
@@ -97,10 +97,10 @@ class AgentTasks:
             .limit(1)
             .with_for_update(of=AgentTask, skip_locked=True)
         )
-        return (await session.execute(query)).scalar_one_or_none()
+        return (await tx.execute(query)).scalar_one_or_none()
 
-    async def _claimed(self, session: AsyncSession, task: AgentTask, worker: str, lease_s: float) -> ClaimedTask:
-        losses = task.losses if task.lease_until is None else await _losses(session, task)
+    async def _claimed(self, tx: AsyncSession, task: AgentTask, worker: str, lease_s: float) -> ClaimedTask:
+        losses = task.losses if task.lease_until is None else await _losses(tx, task)
         values = {"worker": worker, "lease_until": until(lease_s), "deadline": until(task.timeout_s)}
         taken = (
             update(AgentTask)
@@ -108,13 +108,13 @@ class AgentTasks:
             .values(claims=AgentTask.claims + 1, losses=losses, **values)
             .returning(AgentTask.claims, AgentTask.deadline, AgentTask.lease_until)
         )
-        claims, deadline, lease_until = (await session.execute(taken)).one()
+        claims, deadline, lease_until = (await tx.execute(taken)).one()
         assert deadline is not None
         assert lease_until is not None
-        opened = await self._store.restart_in(session, AgentSession.id == task.session_id)
+        opened = await self._store.restart_in(tx, AgentSession.id == task.session_id)
         assert opened.key is not None
         opened.row.expires_at = deadline
-        await session.flush()
+        await tx.flush()
         return ClaimedTask(
             task.session_id,
             opened.key,
@@ -126,7 +126,7 @@ class AgentTasks:
             lease_until,
         )
 
-    async def _give_up(self, session: AsyncSession, *mine: ColumnElement[bool]) -> None:
+    async def _give_up(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> None:
         """End the sessions of tasks that were lost too often: they have no outcome."""
         query = (
             select(AgentTask)
@@ -134,41 +134,41 @@ class AgentTasks:
             .where(*mine, _OPEN, ~_held(), AgentTask.lease_until.is_not(None), AgentTask.losses >= MAX_LOSSES - 1)
             .with_for_update(of=AgentTask, skip_locked=True)
         )
-        for task in (await session.execute(query)).scalars().all():
-            if await _losses(session, task) >= MAX_LOSSES:
-                await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
+        for task in (await tx.execute(query)).scalars().all():
+            if await _losses(tx, task) >= MAX_LOSSES:
+                await self._end(tx, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
 
     async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease_s: float) -> datetime:
         """Renew the claim; returns until when. Raises NotFound, ClaimLost."""
         renew = update(AgentTask).where(AgentTask.session_id == session_id).values(lease_until=until(lease_s))
-        async with self._sessions.begin() as session:
-            await _held_task(session, of, session_id, attempt)
-            row = await session.get(AgentSession, session_id)
+        async with self._database.begin() as tx:
+            await _held_task(tx, of, session_id, attempt)
+            row = await tx.get(AgentSession, session_id)
             if row is None or row.state != AgentSessionState.OPEN:
                 raise ClaimLost(f"Session {session_id} is over.")
-            renewed = (await session.execute(renew.returning(AgentTask.lease_until))).scalar_one()
+            renewed = (await tx.execute(renew.returning(AgentTask.lease_until))).scalar_one()
             assert renewed is not None
             return renewed
 
     async def release(self, of: Caller, session_id: str, attempt: int, reason: str | None) -> None:
         """Give the task back: another worker can claim it immediately. Raises NotFound, ClaimLost."""
-        async with self._sessions.begin() as session:
-            task = await _held_task(session, of, session_id, attempt)
+        async with self._database.begin() as tx:
+            task = await _held_task(tx, of, session_id, attempt)
             if reason is not None:  # whoever stops in an orderly way has lost nothing
-                task.losses = await _losses(session, task)
+                task.losses = await _losses(tx, task)
             if task.losses >= MAX_LOSSES:
-                await self._end(session, task, f"its agent was lost {MAX_LOSSES} times, the last time: {reason}")
+                await self._end(tx, task, f"its agent was lost {MAX_LOSSES} times, the last time: {reason}")
             task.lease_until = None
             unclaimed = update(AgentSession).where(AgentSession.id == session_id, _OPEN)
-            await session.execute(unclaimed.values(expires_at=func.clock_timestamp() + UNCLAIMED))
+            await tx.execute(unclaimed.values(expires_at=func.clock_timestamp() + UNCLAIMED))
 
-    async def _end(self, session: AsyncSession, task: AgentTask, reason: str) -> None:
+    async def _end(self, tx: AsyncSession, task: AgentTask, reason: str) -> None:
         query = select(AgentSession).where(AgentSession.id == task.session_id, _OPEN).with_for_update()
-        if (row := (await session.execute(query)).scalar_one_or_none()) is not None:
-            await end_row(session, row, Outcome(reason=reason))
+        if (row := (await tx.execute(query)).scalar_one_or_none()) is not None:
+            await end_row(tx, row, Outcome(reason=reason))
 
 
-async def _losses(session: AsyncSession, task: AgentTask) -> int:
+async def _losses(tx: AsyncSession, task: AgentTask) -> int:
     """How often it was lost in a row, now too, without a further answer of its model in between: an agent that gets on
     is lost by chance."""
     assert task.deadline is not None
@@ -176,7 +176,7 @@ async def _losses(session: AsyncSession, task: AgentTask) -> int:
     since = select(SessionCall.number).where(
         SessionCall.session_id == task.session_id, SessionCall.answered_at > claimed
     )
-    return 1 if (await session.execute(since.limit(1))).first() else task.losses + 1
+    return 1 if (await tx.execute(since.limit(1))).first() else task.losses + 1
 
 
 def _held() -> ColumnElement[bool]:
@@ -184,15 +184,15 @@ def _held() -> ColumnElement[bool]:
     return ~lapsed(AgentTask.lease_until)
 
 
-async def _held_task(session: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
+async def _held_task(tx: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
     """The task while this attempt holds it: also after its lease, unless it has been claimed again since. Raises
     NotFound, ClaimLost."""
     mine = [] if of.project is None else [AgentSession.project == of.project]
-    if (await session.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
+    if (await tx.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
         raise NotFound("There is no such session.")
     query = select(AgentTask).where(
         AgentTask.session_id == session_id, AgentTask.claims == attempt, AgentTask.lease_until.is_not(None)
     )
-    if (task := (await session.execute(query.with_for_update())).scalar_one_or_none()) is None:
+    if (task := (await tx.execute(query.with_for_update())).scalar_one_or_none()) is None:
         raise ClaimLost(f"Attempt {attempt} of session {session_id} has been given up, or is over.")
     return task

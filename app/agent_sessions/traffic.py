@@ -14,7 +14,7 @@ from sqlalchemy import Float, cast, select
 
 from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.records import KeptCall
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, Feedback
 from app.domain.agent_session_state import AgentSessionState
 from app.feedback.session_opinions import (
@@ -63,7 +63,7 @@ class SessionScenarios:
 
     rows: Sequence[Json]
     """As the environment `agent` takes scenarios."""
-    sessions: int
+    database: int
     unanswered: int
     """Sessions in which no model answered."""
     repeated: int
@@ -75,18 +75,18 @@ class SessionScenarios:
     def notes(self) -> list[str]:
         """What whoever trains on them should know."""
         counted = (
-            f"{len(self.rows)} scenarios come from {self.sessions} sessions; left out: {self.unanswered} without an "
+            f"{len(self.rows)} scenarios come from {self.database} sessions; left out: {self.unanswered} without an "
             f"answered call, {self.repeated} with the task of a newer one."
         )
         return [counted, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]
 
 
-async def scenarios_of_sessions(sessions: Sessions, project: str, which: SessionFilter) -> SessionScenarios:
+async def scenarios_of_sessions(database: Database, project: str, which: SessionFilter) -> SessionScenarios:
     """Raises ValueError where there are too few."""
-    calls, rows, unanswered, repeated = SessionCalls(sessions), dict[str, Json](), 0, 0
-    found = await _found(sessions, project, which)
-    opinions = await opinions_of(sessions, [session.id for session in found])
-    comments = await comments_on(sessions, opinions)
+    calls, rows, unanswered, repeated = SessionCalls(database), dict[str, Json](), 0, 0
+    found = await _found(database, project, which)
+    opinions = await opinions_of(database, [session.id for session in found])
+    comments = await comments_on(database, opinions)
     for session in found:
         answered = [call for call in await calls.kept(session.id) if call.completion is not None]
         if not answered:
@@ -105,7 +105,7 @@ async def scenarios_of_sessions(sessions: Sessions, project: str, which: Session
     return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated)
 
 
-async def _found(sessions: Sessions, project: str, which: SessionFilter) -> Sequence[AgentSession]:
+async def _found(database: Database, project: str, which: SessionFilter) -> Sequence[AgentSession]:
     """Newest first; only those that are over."""
     reward = cast(AgentSession.outcome["reward"].astext, Float)
     query = (
@@ -126,8 +126,8 @@ async def _found(sessions: Sessions, project: str, which: SessionFilter) -> Sequ
     if which.feedback is not None:
         summed = summed_opinions(Feedback.project == project)
         query = query.outerjoin(summed, summed.c.subject == AgentSession.id).where(have(which.feedback, summed))
-    async with sessions() as session:
-        return (await session.execute(query)).scalars().all()
+    async with database() as tx:
+        return (await tx.execute(query)).scalars().all()
 
 
 def _row(session: AgentSession, task: Json, opinions: SessionOpinions | None, comments: Sequence[str]) -> Json:

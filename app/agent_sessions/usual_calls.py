@@ -169,16 +169,16 @@ class UsualCalls:
             await connection.close()
 
 
-async def answer_in(session: AsyncSession, answer: NewAnswer) -> bool:
+async def answer_in(tx: AsyncSession, answer: NewAnswer) -> bool:
     """The same as `UsualCalls.answer` in a transaction that holds the lock of the session's row."""
-    connection = await session.connection()
+    connection = await tx.connection()
     rows = await connection.exec_driver_sql(_ANSWER, _arrays(_OF_ANSWERS, [answer]))
     return rows.first() is not None
 
 
-async def delivered_in(session: AsyncSession, uses: Collection[Use]) -> None:
+async def delivered_in(tx: AsyncSession, uses: Collection[Use]) -> None:
     """The same as `UsualCalls.delivered` in a transaction."""
-    await (await session.connection()).exec_driver_sql(_DELIVERED, _arrays(_OF_USES, sorted(uses)))
+    await (await tx.connection()).exec_driver_sql(_DELIVERED, _arrays(_OF_USES, sorted(uses)))
 
 
 def _arrays(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:

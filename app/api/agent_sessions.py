@@ -8,7 +8,7 @@ from fastapi import Depends, Query, Request
 from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.records import KeptCall
 from app.agent_sessions.store import AgentSessions, OpenedSession, SessionSpec, outcome_of
-from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, IdCursor, Limit, NumberCursor
+from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings, IdCursor, Limit, NumberCursor
 from app.api.engine import CurrentEngine, CurrentModels
 from app.api.presentation import page
 from app.api.routers import keyed_router
@@ -36,8 +36,8 @@ router = keyed_router("sessions", prefix="/sessions")
 State = Annotated[AgentSessionState | None, Query(description="Only sessions in this state. Default: all")]
 
 
-async def _store(sessions: CurrentSessions) -> AgentSessions:
-    return AgentSessions(sessions)
+async def _store(database: CurrentDatabase) -> AgentSessions:
+    return AgentSessions(database)
 
 
 async def _calls(gateway: CurrentGateway) -> SessionCalls:
@@ -80,7 +80,7 @@ async def open_agent_session(
 @router.get("")
 async def list_agent_sessions(
     store: Store,
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     caller: CurrentCaller,
     status: State = None,
     cursor: IdCursor = None,
@@ -88,17 +88,17 @@ async def list_agent_sessions(
 ) -> Page[AgentSessionOut]:
     """List sessions, newest first."""
     found = await store.listed(caller, state=status, before=cursor, limit=limit + 1)
-    opinions = await opinions_of(sessions, [row.id for row in found])
+    opinions = await opinions_of(database, [row.id for row in found])
     return page(found, limit, lambda row: _shown(row, opinions.get(row.id)), lambda row: row.id)
 
 
 @router.get("/{id}")
 async def get_agent_session(
-    store: Store, sessions: CurrentSessions, caller: CurrentCaller, id: SessionId
+    store: Store, database: CurrentDatabase, caller: CurrentCaller, id: SessionId
 ) -> AgentSessionOut:
     """Get a session."""
     row = await store.get(caller, id)
-    return _shown(row, (await opinions_of(sessions, [id])).get(id))
+    return _shown(row, (await opinions_of(database, [id])).get(id))
 
 
 @router.get("/{id}/calls")
@@ -128,12 +128,12 @@ async def restart_agent_session(
 
 @router.post("/{id}/outcome")
 async def end_agent_session(
-    store: Store, sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: OutcomeRequest
+    store: Store, database: CurrentDatabase, caller: CurrentCaller, id: SessionId, request: OutcomeRequest
 ) -> AgentSessionOut:
     """End a session with its outcome. The session's own key may do so, too. The same outcome again changes nothing."""
     outcome = Outcome(request.reward, request.parts, request.output, request.reason)
     row = await store.end(caller, id, outcome)
-    return _shown(row, (await opinions_of(sessions, [id])).get(id))
+    return _shown(row, (await opinions_of(database, [id])).get(id))
 
 
 def _project_of(model: str) -> str | None:

@@ -6,7 +6,7 @@ import time
 from fastapi import Request, Response
 
 from app.agent_sessions.tasks import AgentTasks, ClaimedTask
-from app.api.dependencies import CurrentCaller, CurrentSessions
+from app.api.dependencies import CurrentCaller, CurrentDatabase
 from app.api.routers import keyed_router
 from app.api.session_models import SessionId
 from app.schemas.agent_tasks import ClaimOut, ClaimRequest, HeartbeatOut, HeartbeatRequest, ReleaseRequest, TaskSession
@@ -17,13 +17,13 @@ _LOOK_EVERY_S = 0.5
 
 @router.post("/sessions/claims", response_model=ClaimOut, responses={204: {"description": "There is no task now"}})
 async def claim_task(
-    http: Request, sessions: CurrentSessions, caller: CurrentCaller, request: ClaimRequest
+    http: Request, database: CurrentDatabase, caller: CurrentCaller, request: ClaimRequest
 ) -> ClaimOut | Response:
     """Claim the oldest task that waits for an agent. 204 if there is none.
 
     Tasks come from runs of the environment `agent` whose runner is `pull`. End each with `POST /sessions/{id}/outcome`.
     """
-    tasks, until = AgentTasks(sessions), time.monotonic() + request.wait_s
+    tasks, until = AgentTasks(database), time.monotonic() + request.wait_s
     while True:
         if (found := await tasks.claim(caller, request.run_id, request.worker, request.lease_s)) is not None:
             return _shown(found, str(http.base_url).rstrip("/"))
@@ -34,18 +34,18 @@ async def claim_task(
 
 @router.post("/sessions/{id}/heartbeat")
 async def renew_claim(
-    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: HeartbeatRequest
+    database: CurrentDatabase, caller: CurrentCaller, id: SessionId, request: HeartbeatRequest
 ) -> HeartbeatOut:
     """Renew the claim of a task. 409 if another worker has it, or its session is over: stop working on it."""
-    return HeartbeatOut(renew_by=await AgentTasks(sessions).heartbeat(caller, id, request.attempt, request.lease_s))
+    return HeartbeatOut(renew_by=await AgentTasks(database).heartbeat(caller, id, request.attempt, request.lease_s))
 
 
 @router.post("/sessions/{id}/release", status_code=204)
 async def release_claim(
-    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, request: ReleaseRequest
+    database: CurrentDatabase, caller: CurrentCaller, id: SessionId, request: ReleaseRequest
 ) -> None:
     """Give a claimed task back. 409 if another worker has it, or its session is over."""
-    await AgentTasks(sessions).release(caller, id, request.attempt, request.reason)
+    await AgentTasks(database).release(caller, id, request.attempt, request.reason)
 
 
 def _shown(claimed: ClaimedTask, service_url: str) -> ClaimOut:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
 
-from app.api.dependencies import CurrentCaller, CurrentSessions, CurrentSettings, IdCursor, Limit
+from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings, IdCursor, Limit
 from app.api.documents import Hash
 from app.api.presentation import page
 from app.api.routers import keyed_router
@@ -15,7 +15,7 @@ from app.datasets import inbox_parts, removal, rows, upload
 from app.datasets.rows import Kind, NewVersion
 from app.datasets.store import DatasetStore
 from app.datasets.upload import BadUpload, Uploaded
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
 from app.errors import InvalidRequest
@@ -49,7 +49,7 @@ _NamedOnly = Annotated[
 
 @router.post("/inboxes", status_code=201, openapi_extra={"requestBody": _BODY})
 async def store_inbox(
-    sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: Request, name: _Name
+    database: CurrentDatabase, settings: CurrentSettings, caller: CurrentCaller, request: Request, name: _Name
 ) -> InboxStored:
     """Store mail as an inbox that the email agent can search. The body is the mail itself.
 
@@ -59,7 +59,7 @@ async def store_inbox(
     body = await request.body()
     try:
         async with upload.imported(body, DatasetStore(settings.data_dir)) as uploaded:
-            row = await _keep(sessions, settings, caller, name, uploaded, len(body))
+            row = await _keep(database, settings, caller, name, uploaded, len(body))
             return InboxStored(
                 **_common(row),
                 emails=row.size,
@@ -76,22 +76,22 @@ async def store_inbox(
 
 
 async def _keep(
-    sessions: Sessions, settings: Settings, caller: Caller, name: str, uploaded: Uploaded, size: int
+    database: Database, settings: Settings, caller: Caller, name: str, uploaded: Uploaded, size: int
 ) -> DatasetVersion:
     """Store the file and its version in one transaction; then it need not be fetched from the database here."""
     inbox = uploaded.inbox
     origin = {"source": "api", "bytes": size, "counts": uploaded.counts}
     new = NewVersion(caller.namespace, "inbox", name, inbox.sha256, inbox.emails, origin=origin)
-    async with sessions.begin() as session:
-        await inbox_parts.save(session, uploaded.path, inbox.sha256)
-        row = await rows.add(session, new)
+    async with database.begin() as tx:
+        await inbox_parts.save(tx, uploaded.path, inbox.sha256)
+        row = await rows.add(tx, new)
     await asyncio.to_thread(DatasetStore(settings.data_dir).keep_inbox, uploaded.path, inbox.sha256)
     return row
 
 
 @router.get("/inboxes")
 async def list_inboxes(
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     settings: CurrentSettings,
     caller: CurrentCaller,
     name: _NamedOnly = None,
@@ -99,13 +99,13 @@ async def list_inboxes(
     limit: Limit = 50,
 ) -> Page[InboxOut]:
     """List the versions of inboxes that were uploaded or prepared, newest first."""
-    found = await _listed(sessions, settings, caller, "inbox", name, cursor, limit)
+    found = await _listed(database, settings, caller, "inbox", name, cursor, limit)
     return page(found, limit, _inbox, lambda row: row.id)
 
 
 @router.delete("/inboxes/{name}")
 async def delete_inbox(
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     settings: CurrentSettings,
     caller: CurrentCaller,
     name: Annotated[str, Path(pattern=DATASET_PATTERN, description="Name of the inbox")],
@@ -119,24 +119,24 @@ async def delete_inbox(
     error names them. Runs that have completed keep their figures, but cannot be forked or asked about it any more.
     """
     store = DatasetStore(settings.data_dir)
-    found = await removal.delete_inbox(sessions, store, caller.namespace, name, version)
+    found = await removal.delete_inbox(database, store, caller.namespace, name, version)
     return InboxesDeleted(deleted=[_inbox(each) for each in found])
 
 
 @router.delete("/scenarios/{sha256}")
-async def delete_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> ScenariosDeleted:
+async def delete_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> ScenariosDeleted:
     """Delete stored scenarios of the caller's project, and all their names.
 
     Returns the names. Scenarios that a run or evaluation still needs cannot be deleted: `used_by` of the error names
     them.
     """
-    found = await removal.delete_documents(sessions, caller.namespace, "scenarios", sha256)
+    found = await removal.delete_documents(database, caller.namespace, "scenarios", sha256)
     return ScenariosDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
 
 
 @router.get("/scenarios")
 async def list_scenarios(
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     settings: CurrentSettings,
     caller: CurrentCaller,
     name: _NamedOnly = None,
@@ -144,12 +144,12 @@ async def list_scenarios(
     limit: Limit = 50,
 ) -> Page[ScenarioSetOut]:
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
-    found = await _listed(sessions, settings, caller, "scenarios", name, cursor, limit)
+    found = await _listed(database, settings, caller, "scenarios", name, cursor, limit)
     return page(found, limit, _scenario_set, lambda row: row.id)
 
 
 async def _listed(
-    sessions: Sessions,
+    database: Database,
     settings: Settings,
     caller: Caller,
     kind: Kind,
@@ -157,8 +157,8 @@ async def _listed(
     cursor: str | None,
     limit: int,
 ) -> Sequence[DatasetVersion]:
-    await rows.register_prepared(sessions, DatasetStore(settings.data_dir))
-    return await rows.listed(sessions, caller.project, kind, name, cursor, limit)
+    await rows.register_prepared(database, DatasetStore(settings.data_dir))
+    return await rows.listed(database, caller.project, kind, name, cursor, limit)
 
 
 def _common(row: DatasetVersion) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from fastapi.responses import StreamingResponse
 
 from app.api.dependencies import (
     CurrentCaller,
+    CurrentDatabase,
     CurrentHeavyReads,
-    CurrentSessions,
     CurrentSettings,
     CurrentStore,
     IdCursor,
@@ -23,7 +23,7 @@ from app.api.routers import keyed_router
 from app.datasets import removal, rows
 from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
 from app.datasets.rows import NewVersion
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
 from app.errors import InvalidRequest
@@ -55,7 +55,7 @@ _BODY = {
 
 @router.post("/demonstrations", status_code=201, openapi_extra={"requestBody": _BODY})
 async def store_demonstrations(
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     caller: CurrentCaller,
     request: Request,
     name: Annotated[
@@ -72,13 +72,13 @@ async def store_demonstrations(
         new = await asyncio.to_thread(_document, caller.namespace, body)
     except BadDemonstrations as error:
         raise InvalidRequest(("body",), str(error)) from error
-    return _shown(await _stored(sessions, new, name, {"source": "api", "bytes": len(body)}))
+    return _shown(await _stored(database, new, name, {"source": "api", "bytes": len(body)}))
 
 
 @router.post("/runs/{run_id}/demonstrations", status_code=201)
 async def store_best_rollouts(
     store: CurrentStore,
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     heavy_reads: CurrentHeavyReads,
     settings: CurrentSettings,
     caller: CurrentCaller,
@@ -93,11 +93,11 @@ async def store_best_rollouts(
     """
     run, most = await store.get(run_id), settings.max_graph_bytes
     kept, there = await heavy_reads.do(
-        caller.namespace, lambda sessions: best_rollouts(sessions, run, wanted, max_bytes=most)
+        caller.namespace, lambda database: best_rollouts(database, run, wanted, max_bytes=most)
     )
     new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", kept.demonstrations)
     origin = {"source": "run", "run_id": run_id, **wanted.model_dump(exclude={"name"})}
-    row = await _stored(sessions, new, wanted.name, origin)
+    row = await _stored(database, new, wanted.name, origin)
     return BestRolloutsStored(
         **_shown(row).model_dump(),
         rollouts=there,
@@ -107,12 +107,12 @@ async def store_best_rollouts(
     )
 
 
-async def _stored(sessions: Sessions, new: NewDocument, name: str, origin: Mapping[str, Any]) -> DatasetVersion:
+async def _stored(database: Database, new: NewDocument, name: str, origin: Mapping[str, Any]) -> DatasetVersion:
     sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
     version = NewVersion(new.project, "demonstrations", name, sha256, count, environment="", origin=origin)
-    async with sessions.begin() as session:
-        await documents.save(session, [new])
-        return await rows.add(session, version)
+    async with database.begin() as tx:
+        await documents.save(tx, [new])
+        return await rows.add(tx, version)
 
 
 def _document(project: str, body: bytes) -> NewDocument:
@@ -122,7 +122,7 @@ def _document(project: str, body: bytes) -> NewDocument:
 
 @router.get("/demonstrations")
 async def list_demonstrations(
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     caller: CurrentCaller,
     name: Annotated[
         str | None, Query(pattern=DATASET_PATTERN, description="Only versions of this name. Default: all")
@@ -131,25 +131,25 @@ async def list_demonstrations(
     limit: Limit = 50,
 ) -> Page[DemonstrationsOut]:
     """List the versions of stored demonstrations, newest first."""
-    found = await rows.listed(sessions, caller.project, "demonstrations", name, cursor, limit)
+    found = await rows.listed(database, caller.project, "demonstrations", name, cursor, limit)
     return page(found, limit, _shown, lambda row: row.id)
 
 
 @router.get("/demonstrations/{sha256}")
-async def get_demonstrations(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_demonstrations(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get stored demonstrations, as `{"demonstrations": [...]}`."""
-    return await stored(sessions, caller.project, "demonstrations", sha256)
+    return await stored(database, caller.project, "demonstrations", sha256)
 
 
 @router.delete("/demonstrations/{sha256}")
 async def delete_demonstrations(
-    sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash
+    database: CurrentDatabase, caller: CurrentCaller, sha256: Hash
 ) -> DemonstrationsDeleted:
     """Delete stored demonstrations of the caller's project, and all their names.
 
     Returns the names. Demonstrations that a run still needs cannot be deleted: `used_by` of the error names it.
     """
-    found = await removal.delete_documents(sessions, caller.namespace, "demonstrations", sha256)
+    found = await removal.delete_documents(database, caller.namespace, "demonstrations", sha256)
     return DemonstrationsDeleted(sha256=sha256, names=[f"{each.name}@{each.version}" for each in found])
 
 

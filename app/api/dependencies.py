@@ -7,7 +7,7 @@ from fastapi import Depends, Path, Query, Request
 from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import RunDocuments
 from app.auth.caller import Caller
-from app.db.session import Sessions
+from app.db.database import Database
 from app.events.feed import EventFeed
 from app.operations.start_run import RunStarter
 from app.runs.queries import RunQueries
@@ -33,8 +33,8 @@ async def _settings(service: CurrentService) -> Settings:
     return service.settings
 
 
-async def _sessions(service: CurrentService) -> Sessions:
-    return service.sessions
+async def _database(service: CurrentService) -> Database:
+    return service.database
 
 
 async def _store(service: CurrentService) -> RunStore:
@@ -85,7 +85,7 @@ _NO_NUL = r"^[^\x00]+$"
 """Postgres text cannot hold U+0000, so no such id exists."""
 
 CurrentSettings = Annotated[Settings, Depends(_settings)]
-CurrentSessions = Annotated[Sessions, Depends(_sessions)]
+CurrentDatabase = Annotated[Database, Depends(_database)]
 CurrentStore = Annotated[RunStore, Depends(_store)]
 CurrentQueries = Annotated[RunQueries, Depends(_queries)]
 CurrentRunner = Annotated[Runner, Depends(_runner)]

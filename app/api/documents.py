@@ -10,14 +10,14 @@ from fastapi import Path
 from fastapi.responses import StreamingResponse
 
 import environment.registry
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentSessions, CurrentSettings, CurrentStore, RunId
+from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentQueries, CurrentSettings, CurrentStore, RunId
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
 from app.datasets import rows
 from app.datasets.references import UnknownDataset, pin
 from app.datasets.rows import NewVersion
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, NotFound
@@ -35,20 +35,20 @@ Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of th
 
 
 @router.post("/graphs", status_code=201)
-async def store_graph(sessions: CurrentSessions, caller: CurrentCaller, request: GraphBody) -> GraphStored:
+async def store_graph(database: CurrentDatabase, caller: CurrentCaller, request: GraphBody) -> GraphStored:
     """Store a knowledge graph for `sales_email`. Learn-loops take its hash in `graph`.
 
     Storing the same graph again has no effect.
     """
     new = await asyncio.to_thread(_checked_graph, caller, request)
-    await _save(sessions, new)
+    await _save(database, new)
     return GraphStored(**new.reference, links={"self": f"/graphs/{new.reference['sha256']}"})
 
 
 @router.get("/graphs")
-async def list_graphs(sessions: CurrentSessions, caller: CurrentCaller) -> GraphsOut:
+async def list_graphs(database: CurrentDatabase, caller: CurrentCaller) -> GraphsOut:
     """List stored graphs, newest first: at most 200. Those that learn-loops brought are among them."""
-    found = await documents.listed(sessions, caller.project, "graph", _LISTED)
+    found = await documents.listed(database, caller.project, "graph", _LISTED)
     return GraphsOut(
         items=[
             GraphListed(sha256=sha256, bytes=size, created_at=created_at, links={"self": f"/graphs/{sha256}"})
@@ -58,14 +58,14 @@ async def list_graphs(sessions: CurrentSessions, caller: CurrentCaller) -> Graph
 
 
 @router.get("/graphs/{sha256}")
-async def get_graph(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_graph(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get a stored graph. It has the form in which `POST /graphs` takes it."""
-    return await stored(sessions, caller.project, "graph", sha256)
+    return await stored(database, caller.project, "graph", sha256)
 
 
 @router.post("/scenarios", status_code=201)
 async def store_scenarios(
-    sessions: CurrentSessions, settings: CurrentSettings, caller: CurrentCaller, request: ScenariosBody
+    database: CurrentDatabase, settings: CurrentSettings, caller: CurrentCaller, request: ScenariosBody
 ) -> ScenariosStored:
     """Store scenarios for an environment. Learn-loops take their hash or name in `environment.config.scenarios`.
 
@@ -73,15 +73,15 @@ async def store_scenarios(
     """
     given = Choice(name=request.environment, config=_config(request))
     try:
-        pinned = await pin(sessions, settings.data_dir, given, caller.project)
-        environment = await documents.resolve_references(sessions, settings.data_dir, pinned, caller.project)
+        pinned = await pin(database, settings.data_dir, given, caller.project)
+        environment = await documents.resolve_references(database, settings.data_dir, pinned, caller.project)
     except (UnknownDataset, UnknownDocument) as error:
         raise InvalidRequest(("body", error.kind), str(error)) from error
     new = await asyncio.to_thread(_checked_scenarios, caller, environment, settings.data_dir)
     hash = str(new.reference["sha256"])
     links = {"self": f"/scenarios/{hash}"}
     if request.name is None:
-        await _save(sessions, new)
+        await _save(database, new)
         return ScenariosStored(**new.reference, links=links)
     inbox = pinned.config.get("inbox")
     version = NewVersion(
@@ -94,21 +94,21 @@ async def store_scenarios(
         inbox_sha256=inbox["sha256"] if isinstance(inbox, dict) else None,
         origin={"source": "api"},
     )
-    async with sessions.begin() as session:
-        await documents.save(session, [new])
-        row = await rows.add(session, version)
+    async with database.begin() as tx:
+        await documents.save(tx, [new])
+        row = await rows.add(tx, version)
     return ScenariosStored(**new.reference, name=row.name, version=row.version, links=links)
 
 
 @router.get("/scenarios/{sha256}")
-async def get_scenarios(sessions: CurrentSessions, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
     """Get stored scenarios. They have the form in which they were posted."""
-    return await stored(sessions, caller.project, "scenarios", sha256)
+    return await stored(database, caller.project, "scenarios", sha256)
 
 
 @router.get("/runs/{run_id}/graph")
 async def get_run_graph(
-    store: CurrentStore, queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId
+    store: CurrentStore, queries: CurrentQueries, database: CurrentDatabase, run_id: RunId
 ) -> StreamingResponse:
     """Get the graph of a run.
 
@@ -119,7 +119,7 @@ async def get_run_graph(
     if sha256 is None:
         nodes = await _invented(queries, run)
         return StreamingResponse(_parts("graph", json.dumps(nodes)), media_type="application/json")
-    return await stored(sessions, run.model_project, "graph", sha256)
+    return await stored(database, run.model_project, "graph", sha256)
 
 
 async def _invented(queries: RunQueries, run: Run) -> list[Any]:
@@ -161,15 +161,15 @@ def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> Ne
         raise InvalidRequest(("body", field), str(error)) from error
 
 
-async def _save(sessions: Sessions, new: NewDocument) -> None:
-    async with sessions.begin() as session:
-        await documents.save(session, [new])
+async def _save(database: Database, new: NewDocument) -> None:
+    async with database.begin() as tx:
+        await documents.save(tx, [new])
 
 
-async def stored(sessions: Sessions, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
+async def stored(database: Database, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
     """The document of that hash, as an object with its kind. Raises NotFound."""
     try:
-        text = await documents.stored_text(sessions, project, kind, sha256)
+        text = await documents.stored_text(database, project, kind, sha256)
     except UnknownDocument as error:
         raise NotFound(str(error)) from error
     return StreamingResponse(_parts(kind, text), media_type="application/json")

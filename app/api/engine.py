@@ -20,7 +20,7 @@ async def _engine(request: Request, service: CurrentService) -> EngineClient:
 
 
 async def _models(service: CurrentService) -> ModelResolver:
-    return ModelResolver(service.sessions, service.engine, service.connect, base_models(service.settings))
+    return ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
 
 
 CurrentProxy = Annotated[ChatProxy, Depends(_proxy)]

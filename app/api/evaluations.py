@@ -32,7 +32,7 @@ EvaluationId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$", descrip
 
 
 async def _store(service: CurrentService) -> EvaluationStore:
-    return EvaluationStore(service.sessions)
+    return EvaluationStore(service.database)
 
 
 CurrentStore = Annotated[EvaluationStore, Depends(_store)]
@@ -47,9 +47,9 @@ async def post_evaluation(
     return evaluation_brief(await starter.start(str(ULID()), request, caller, save_evaluation_reply))
 
 
-async def save_evaluation_reply(session: AsyncSession, job: EvaluationJob) -> None:
+async def save_evaluation_reply(tx: AsyncSession, job: EvaluationJob) -> None:
     """Save the response to a request that starts an evaluation, for repetitions of the request."""
-    await idempotency.complete(session, status=202, reply=evaluation_brief(job))
+    await idempotency.complete(tx, status=202, reply=evaluation_brief(job))
 
 
 @router.get("/evaluations")

@@ -3,8 +3,8 @@
 from app.agent_sessions.store import AgentSessions
 from app.api.dependencies import (
     CurrentCaller,
+    CurrentDatabase,
     CurrentQueries,
-    CurrentSessions,
     IdCursor,
     Limit,
     NumberCursor,
@@ -29,14 +29,14 @@ router = keyed_router("feedback")
 
 
 @router.post("/feedback")
-async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
+async def take_feedback(database: CurrentDatabase, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
     """Store feedback on emails, answers and sessions. Takes one event, or up to 1,000 as `{"events": [...]}`.
 
     Events may be late, repeated and out of order. A single invalid event is an error. In a batch the valid events are
     stored and the invalid ones are listed in the response.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
-    taken = await store.take(sessions, events, request.source, caller.sees)
+    taken = await store.take(database, events, request.source, caller.sees)
     if not isinstance(request, FeedbackBatch) and taken[0].error is not None:
         raise taken[0].error
     return FeedbackTaken(
@@ -60,14 +60,14 @@ async def take_feedback(sessions: CurrentSessions, caller: CurrentCaller, reques
 
 @router.get("/runs/{run_id}/feedback")
 async def list_feedback(
-    queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
+    queries: CurrentQueries, database: CurrentDatabase, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
 ) -> Page[FeedbackOut]:
     """List the feedback events on a run's emails, most recently received first.
 
     Events whose source is `simulator` come from the market simulator.
     """
     await queries.require_run(run_id)
-    found = await store.listed(sessions, run_id, before=cursor, limit=limit + 1)
+    found = await store.listed(database, run_id, before=cursor, limit=limit + 1)
     return page(
         found,
         limit,
@@ -82,11 +82,11 @@ async def list_feedback(
 
 @router.get("/sessions/{id}/feedback")
 async def list_session_feedback(
-    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, cursor: IdCursor = None, limit: Limit = 50
+    database: CurrentDatabase, caller: CurrentCaller, id: SessionId, cursor: IdCursor = None, limit: Limit = 50
 ) -> Page[SessionFeedbackOut]:
     """List what people thought of a session, most recently received first."""
-    await AgentSessions(sessions).get(caller, id)
-    found = await store.of_session(sessions, id, before=cursor, limit=limit + 1)
+    await AgentSessions(database).get(caller, id)
+    found = await store.of_session(database, id, before=cursor, limit=limit + 1)
     return page(
         found,
         limit,
@@ -100,12 +100,12 @@ async def list_session_feedback(
 
 @router.get("/runs/{run_id}/feedback/emails")
 async def list_emails_with_feedback(
-    queries: CurrentQueries, sessions: CurrentSessions, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    queries: CurrentQueries, database: CurrentDatabase, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> Page[EmailFeedbackOut]:
     """List a run's emails that have feedback, each with the sum of its feedback."""
     await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
-    found = await evidence.emails(sessions, run_id, after=after, limit=limit + 1)
+    found = await evidence.emails(database, run_id, after=after, limit=limit + 1)
     return page(
         found, limit, lambda row: EmailFeedbackOut.model_validate(row, from_attributes=True), lambda row: row.seq
     )

@@ -10,7 +10,7 @@ from sqlalchemy import URL
 
 from app.aio.event_loops import run_in_thread
 from app.aio.fair_turns import FairTurns
-from app.db.session import Sessions, make_engine, make_sessions
+from app.db.database import Database, make_database, make_engine
 
 Result = TypeVar("Result")
 WAITING = 8
@@ -24,14 +24,14 @@ class HeavyReads:
         self._database = database
         self._turns = FairTurns(1, WAITING)
 
-    async def do(self, project: str, read: Callable[[Sessions], Coroutine[Any, Any, Result]]) -> Result:
+    async def do(self, project: str, read: Callable[[Database], Coroutine[Any, Any, Result]]) -> Result:
         """The result of `read`, once it is the project's turn. Raises TooManyRequests if too many of it wait."""
         async with self._turns.turn(project):
             return await run_in_thread(lambda: self._connected(read), "heavy-read")
 
-    async def _connected(self, read: Callable[[Sessions], Coroutine[Any, Any, Result]]) -> Result:
+    async def _connected(self, read: Callable[[Database], Coroutine[Any, Any, Result]]) -> Result:
         engine = make_engine(self._database)
         try:
-            return await read(make_sessions(engine))
+            return await read(make_database(engine))
         finally:
             await engine.dispose()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import ConfigDict, Field
 
-from app.api.dependencies import CurrentCaller, CurrentSessions, IdCursor, Limit
+from app.api.dependencies import CurrentCaller, CurrentDatabase, IdCursor, Limit
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, Caller
@@ -73,9 +73,9 @@ class KeyCreated(KeyOut):
 
 
 @router.post("/keys", status_code=201)
-async def create_key(sessions: CurrentSessions, caller: CurrentCaller, request: KeyRequest) -> KeyCreated:
+async def create_key(database: CurrentDatabase, caller: CurrentCaller, request: KeyRequest) -> KeyCreated:
     """Create an API key. This response is the only place where the key can be read."""
-    new = await Keys(sessions).create(
+    new = await Keys(database).create(
         project=_project(request, caller),
         name=request.name,
         scopes=request.scopes,
@@ -86,17 +86,17 @@ async def create_key(sessions: CurrentSessions, caller: CurrentCaller, request: 
 
 @router.get("/keys")
 async def list_keys(
-    sessions: CurrentSessions, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
+    database: CurrentDatabase, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
 ) -> Page[KeyOut]:
     """List API keys, newest first, including revoked and expired ones."""
-    found = await Keys(sessions).list(caller, before=cursor, limit=limit + 1)
+    found = await Keys(database).list(caller, before=cursor, limit=limit + 1)
     return page(found, limit, _shown, lambda row: row.id)
 
 
 @router.delete("/keys/{key_id}")
-async def revoke_key(sessions: CurrentSessions, caller: CurrentCaller, key_id: KeyId) -> KeyOut:
+async def revoke_key(database: CurrentDatabase, caller: CurrentCaller, key_id: KeyId) -> KeyOut:
     """Revoke an API key. Every replica refuses it within 5 seconds."""
-    return _shown(await Keys(sessions).revoke(caller, key_id))
+    return _shown(await Keys(database).revoke(caller, key_id))
 
 
 def _project(request: KeyRequest, caller: Caller) -> str:

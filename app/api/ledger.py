@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from sqlalchemy import select
 
-from app.api.dependencies import CurrentSessions, CurrentStore, Limit, NumberCursor, RunId
+from app.api.dependencies import CurrentDatabase, CurrentStore, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
 from app.api.routers import keyed_router
 from app.db.tables import LedgerEntry, Run
@@ -17,7 +17,7 @@ router = keyed_router("results")
 
 @router.get("/runs/{run_id}/ledger")
 async def get_ledger(
-    store: CurrentStore, sessions: CurrentSessions, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    store: CurrentStore, database: CurrentDatabase, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
 ) -> Ledger:
     """List what each phase of a run's iterations used: tokens, seconds and dollars. Wasted work is listed, too."""
     run = await store.get(run_id)
@@ -27,9 +27,9 @@ async def get_ledger(
         .order_by(LedgerEntry.id)
         .limit(limit + 1)
     )
-    async with sessions() as session:
-        rows = (await session.execute(query)).scalars().all()
-        sums = await totals(session, run_id)
+    async with database() as tx:
+        rows = (await tx.execute(query)).scalars().all()
+        sums = await totals(tx, run_id)
     return Ledger(
         items=[LedgerRow.model_validate(row, from_attributes=True) for row in rows[:limit]],
         next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None,

@@ -185,7 +185,7 @@ async def _checkpoints(
 ) -> Checkpoints:
     model = ModelName(project, name)
     backend = (await models.model(caller, model)).backend
-    return Checkpoints(models.sessions, engine, models.connect, model, backend)
+    return Checkpoints(models.database, engine, models.connect, model, backend)
 
 
 OfModel = Annotated[Checkpoints, Depends(_checkpoints)]
@@ -198,7 +198,7 @@ async def list_models(
 ) -> ModelsOut:
     """List the base models and the caller's trained models."""
     promoted: dict[str, list[str]] = {}
-    for each in await Promotions(service.sessions).all(caller.project):
+    for each in await Promotions(service.database).all(caller.project):
         promoted.setdefault(str(ModelName(each.project, each.model_name)), []).append(each.name)
     unusable = await asyncio.to_thread(unusable_base_models, service.settings)
     return ModelsOut(
@@ -211,7 +211,7 @@ async def list_models(
                 promoted_as=promoted.get(each["id"], []),
                 unusable=unusable.get(each["id"]),
             )
-            for each in await listed(service.sessions, models.base_models, engine, caller)
+            for each in await listed(service.database, models.base_models, engine, caller)
             if "promoted" not in each
         ]
     )

@@ -122,8 +122,8 @@ async def list_openai_models(
     With the key of a session, the session's model is the only one.
     """
     if caller.agent is not None:
-        return {"object": "list", "data": [await model_in_session(service.sessions, caller, caller.agent.session_id)]}
-    return {"object": "list", "data": await listed(service.sessions, models.base_models, engine, caller)}
+        return {"object": "list", "data": [await model_in_session(service.database, caller, caller.agent.session_id)]}
+    return {"object": "list", "data": await listed(service.database, models.base_models, engine, caller)}
 
 
 @router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
@@ -132,8 +132,8 @@ async def retrieve_openai_model(
 ) -> dict[str, Json]:
     """Get a model, or one of its checkpoints. With the key of a session, any name means the session's model."""
     if caller.agent is not None:
-        return await model_in_session(service.sessions, caller, caller.agent.session_id, name)
-    return await one(service.sessions, models, engine, caller, name)
+        return await model_in_session(service.database, caller, caller.agent.session_id, name)
+    return await one(service.database, models, engine, caller, name)
 
 
 def _model_of(body: dict[str, Json]) -> str:

@@ -5,7 +5,7 @@ from fastapi import Request
 from app.auth.caller import Caller
 from app.auth.scopes import route_path
 from app.auth.tenancy import OWNED, RUN, KnownRuns, require
-from app.db.session import Sessions
+from app.db.database import Database
 from app.errors import Forbidden
 from app.schemas.run_request import LearnLoopRequest
 
@@ -20,13 +20,13 @@ async def own_only(request: Request) -> None:
     owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
     if owned is None:
         return
-    sessions: Sessions = request.app.state.service.sessions
+    database: Database = request.app.state.service.database
     id = next(iter(request.path_params.values()))
     known: KnownRuns = request.app.state.known_runs
     if owned is not RUN:
-        await require(sessions, caller, owned, id)
+        await require(database, caller, owned, id)
     elif not known.has(caller.project, id):
-        await require(sessions, caller, owned, id)
+        await require(database, caller, owned, id)
         known.add(caller.project, id)
 
 

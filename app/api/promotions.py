@@ -78,7 +78,7 @@ class PromotionCheck(ResponseModel):
 @router.get("/promotions")
 async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
     """List the promoted names, each with its current checkpoint."""
-    return PromotionsOut(items=[promotion_out(each) for each in await Promotions(service.sessions).all(caller.project)])
+    return PromotionsOut(items=[promotion_out(each) for each in await Promotions(service.database).all(caller.project)])
 
 
 @router.get("/promotions/{project}/{name}")
@@ -86,7 +86,7 @@ async def get_promotion(
     service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, limit: Limit = 50
 ) -> PromotionsOut:
     """List the checkpoints that a name was promoted to, newest first. The first one is current."""
-    found = await Promotions(service.sessions).history(project, name, limit=limit) if caller.sees(project) else []
+    found = await Promotions(service.database).history(project, name, limit=limit) if caller.sees(project) else []
     if not found:
         raise NotFound(_nothing(project, name))
     return PromotionsOut(items=[promotion_out(each) for each in found])
@@ -145,7 +145,7 @@ async def withdraw_promotion(
 
     The checkpoint stays. Promote one to the name again to have the name back, with its history.
     """
-    promotions = Promotions(service.sessions)
+    promotions = Promotions(service.database)
     withdrawn = await promotions.withdraw(project, name, caller.actor) if caller.sees(project) else None
     if withdrawn is None:
         raise NotFound(_nothing(project, name))
@@ -162,7 +162,7 @@ def promotion_out(row: Promotion) -> PromotionOut:
 
 
 async def _require(service: CurrentService, caller: Caller, project: str, name: str) -> None:
-    if not caller.sees(project) or await Promotions(service.sessions).current(project, name) is None:
+    if not caller.sees(project) or await Promotions(service.database).current(project, name) is None:
         raise NotFound(_nothing(project, name))
 
 

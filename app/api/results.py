@@ -8,10 +8,10 @@ from fastapi.responses import StreamingResponse
 
 from app.api.dependencies import (
     CurrentCaller,
+    CurrentDatabase,
     CurrentHeavyReads,
     CurrentJudging,
     CurrentQueries,
-    CurrentSessions,
     CurrentSettings,
     CurrentStore,
     Limit,
@@ -40,7 +40,7 @@ ResultName = Annotated[str, Path(description="Name of the document, such as `ite
 @router.get("/runs/{run_id}/results")
 async def list_results(
     store: CurrentStore,
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     settings: CurrentSettings,
     run_id: RunId,
     cursor: NumberCursor = None,
@@ -48,7 +48,7 @@ async def list_results(
 ) -> RunResults:
     """List the result documents of a run so far, each with its URL."""
     run = await store.get(run_id)
-    names = await Results(sessions).names(run_id)
+    names = await Results(database).names(run_id)
     there = await asyncio.to_thread(sizes, results_folder(settings.data_dir, run_id))
     start = 0 if cursor is None else int(cursor)
     path = results_path(run_id)
@@ -65,9 +65,9 @@ async def list_results(
 
 
 @router.get("/runs/{run_id}/results/{name}", response_class=StreamingResponse)
-async def get_result(sessions: CurrentSessions, run_id: RunId, name: ResultName) -> StreamingResponse:
+async def get_result(database: CurrentDatabase, run_id: RunId, name: ResultName) -> StreamingResponse:
     """Download one result document. Browsers save it as a file and never render what an agent wrote."""
-    pieces = await Results(sessions).open(run_id, name)
+    pieces = await Results(database).open(run_id, name)
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(pieces, media_type=content_type(name), headers=headers)
 
@@ -100,7 +100,7 @@ async def verify_run(
 ) -> Verification:
     """Verify the figures of a run. Each is computed again from the stored trajectories and compared, bit for bit."""
     run = await store.get(run_id)
-    return await heavy_reads.do(caller.namespace, lambda sessions: verify(sessions, settings.data_dir, run))
+    return await heavy_reads.do(caller.namespace, lambda database: verify(database, settings.data_dir, run))
 
 
 @router.post("/runs/{run_id}/judge-agreement")
@@ -117,4 +117,4 @@ async def compare_judges(
     The response comes when both have judged. Verdicts of judge models are cached, so repeating it costs nothing.
     """
     run = await store.get(run_id)
-    return await judging.do(caller.namespace, lambda sessions: agreement_of(sessions, settings, run, request))
+    return await judging.do(caller.namespace, lambda database: agreement_of(database, settings, run, request))

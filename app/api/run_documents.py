@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from app.aio.coalesced_reads import CoalescedReads
 from app.api.presentation import run_whole
-from app.db.session import Sessions
+from app.db.database import Database
 from app.errors import NotFound
 from app.runs.claims import Limits
 from app.runs.queries import RunFigures, RunQueries
@@ -15,9 +15,9 @@ from app.runs.queue_position import queue_position
 class RunDocuments:
     """Runs as JSON text."""
 
-    def __init__(self, sessions: Sessions, limits: Limits) -> None:
-        self._sessions = sessions
-        self._queries = RunQueries(sessions)
+    def __init__(self, database: Database, limits: Limits) -> None:
+        self._database = database
+        self._queries = RunQueries(database)
         self._limits = limits
         self.reads = CoalescedReads(self._read)
 
@@ -32,14 +32,14 @@ class RunDocuments:
         return {run_id: await self._document(figures) for run_id, figures in found.items()}
 
     async def _document(self, figures: RunFigures) -> bytes:
-        queue = await queue_position(self._sessions, figures.run, self._limits)
+        queue = await queue_position(self._database, figures.run, self._limits)
         return run_whole(figures, queue).model_dump_json().encode()
 
 
 @asynccontextmanager
-async def open_run_documents(sessions: Sessions, limits: Limits) -> AsyncIterator[RunDocuments]:
+async def open_run_documents(database: Database, limits: Limits) -> AsyncIterator[RunDocuments]:
     """`limits` are those that queued runs wait for."""
-    documents = RunDocuments(sessions, limits)
+    documents = RunDocuments(database, limits)
     try:
         yield documents
     finally:

@@ -8,11 +8,11 @@ from fastapi.routing import APIRoute
 
 from app.agent_sessions.calls import Asker
 from app.agent_sessions.store import AgentSessions
-from app.api.dependencies import CurrentCaller, CurrentSessions
+from app.api.dependencies import CurrentCaller, CurrentDatabase
 from app.api.openai_bodies import described_body, json_object
 from app.api.routers import openai_router
 from app.auth.caller import Caller
-from app.db.session import Sessions
+from app.db.database import Database
 from app.gateway import anthropic_messages, chat, responses
 from app.gateway.forms import AgentRequest, Asked, reply
 from app.gateway.gateway import SessionGateway
@@ -123,27 +123,27 @@ async def session_messages(gateway: CurrentGateway, caller: CurrentCaller, reque
 
 
 @router.get("/models", responses={200: {"model": ModelObjects}})
-async def list_session_models(sessions: CurrentSessions, caller: CurrentCaller, id: SessionId) -> dict[str, Json]:
+async def list_session_models(database: CurrentDatabase, caller: CurrentCaller, id: SessionId) -> dict[str, Json]:
     """List the model of a session.
 
     There is one, with the name that the session was opened with.
     """
-    return {"object": "list", "data": [await model_in_session(sessions, caller, id)]}
+    return {"object": "list", "data": [await model_in_session(database, caller, id)]}
 
 
 @router.get("/models/{name:path}", responses={200: {"model": ModelObject}})
 async def retrieve_session_model(
-    sessions: CurrentSessions, caller: CurrentCaller, id: SessionId, name: AnyModelName
+    database: CurrentDatabase, caller: CurrentCaller, id: SessionId, name: AnyModelName
 ) -> dict[str, Json]:
     """Get the model of a session. Whatever name a request in it gives, this model answers."""
-    return await model_in_session(sessions, caller, id, name)
+    return await model_in_session(database, caller, id, name)
 
 
 async def model_in_session(
-    sessions: Sessions, caller: Caller, session_id: str, name: str | None = None
+    database: Database, caller: Caller, session_id: str, name: str | None = None
 ) -> dict[str, Json]:
     """The session's model under that name; None: the one that the session was opened with."""
-    row = await AgentSessions(sessions).get(caller, session_id)
+    row = await AgentSessions(database).get(caller, session_id)
     return {
         "id": row.asked_model if name is None else name,
         "object": "model",

@@ -30,7 +30,7 @@ def saved_reply(run_id: str, *, has_webhooks: bool) -> SaveReply:
     """Saves the reply to a request that starts a run, for repetitions of the request. It is known before the run is
     created, but for the secrets of webhooks: a reply with these is not saved."""
 
-    async def save(session: AsyncSession, warnings: Sequence[str]) -> None:
-        await idempotency.complete(session, status=202, reply=accepted(run_id, warnings), has_secret=has_webhooks)
+    async def save(tx: AsyncSession, warnings: Sequence[str]) -> None:
+        await idempotency.complete(tx, status=202, reply=accepted(run_id, warnings), has_secret=has_webhooks)
 
     return save

@@ -34,7 +34,7 @@ async def _trainable(
     request: Request, service: CurrentService, caller: CurrentCaller, engine: CurrentEngine
 ) -> TrainableModels:
     known = request.app.state.known_jobs
-    return TrainableModels(caller, service.sessions, engine, service.connect, service.store, known)
+    return TrainableModels(caller, service.database, engine, service.connect, service.store, known)
 
 
 class _ToEngine:

@@ -6,8 +6,8 @@ from fastapi import Depends, Path, Query
 
 from app.api.dependencies import (
     CurrentCaller,
+    CurrentDatabase,
     CurrentEndpoints,
-    CurrentSessions,
     CurrentSettings,
     IdCursor,
     Limit,
@@ -39,8 +39,8 @@ from app.webhooks.endpoints import NewEndpoint
 router = keyed_router("webhooks", prefix="/webhooks")
 
 
-async def _deliveries(sessions: CurrentSessions) -> Deliveries:
-    return Deliveries(sessions)
+async def _deliveries(database: CurrentDatabase) -> Deliveries:
+    return Deliveries(database)
 
 
 AllDeliveries = Annotated[Deliveries, Depends(_deliveries)]
@@ -54,7 +54,7 @@ RunFilter = Annotated[
 
 @router.post("", status_code=201)
 async def create_webhook(
-    sessions: CurrentSessions,
+    database: CurrentDatabase,
     settings: CurrentSettings,
     caller: CurrentCaller,
     endpoints: CurrentEndpoints,
@@ -62,7 +62,7 @@ async def create_webhook(
 ) -> EndpointCreated:
     """Create a webhook endpoint. Its secret is shown in this response only."""
     if request.run_id is not None:
-        await require(sessions, caller, RUN, request.run_id)
+        await require(database, caller, RUN, request.run_id)
     if not caller.sees(request.project or caller.project):
         raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
     return _created(await endpoints.create(request, caller.project or settings.art_project))

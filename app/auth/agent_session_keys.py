@@ -10,7 +10,7 @@ from app.auth.caller import Caller, SessionKey
 from app.auth.key_cache import KeyCache
 from app.auth.keys import hash_of
 from app.auth.scopes import Scope
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, AgentSessionKey
 from app.errors import Unauthorized
 
@@ -42,8 +42,8 @@ class AgentSessionKeys:
     each call.
     """
 
-    def __init__(self, sessions: Sessions, keys: KeyCache) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database, keys: KeyCache) -> None:
+        self._database = database
         self._keys = keys
         self._found: dict[str, _Found] = {}
 
@@ -61,8 +61,8 @@ class AgentSessionKeys:
             .join(AgentSessionKey, AgentSessionKey.session_id == AgentSession.id)
             .where(AgentSessionKey.sha256 == sha256)
         )
-        async with self._sessions() as session:
-            row = (await session.execute(query)).one_or_none()
+        async with self._database() as tx:
+            row = (await tx.execute(query)).one_or_none()
         if row is None:
             raise Unauthorized("There is no session with this key.")
         if len(self._found) >= _MOST_CACHED:

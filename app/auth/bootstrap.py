@@ -7,8 +7,8 @@ from sqlalchemy import URL
 from app.auth.caller import ANY_PROJECT
 from app.auth.keys import Keys, NewKey
 from app.auth.scopes import Scope
+from app.db.database import make_database, make_engine, parse_url
 from app.db.migration import migrate
-from app.db.session import make_engine, make_sessions, parse_url
 from app.processes.data_directory import DataDirectory
 from app.processes.postgres import EmbeddedPostgres
 from app.settings import Settings
@@ -20,10 +20,10 @@ async def first_key(settings: Settings, name: str) -> NewKey:
     Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
     """
     async with AsyncExitStack() as stack:
-        database = make_engine(await _url(settings, stack))
-        stack.push_async_callback(database.dispose)
-        await migrate(database)
-        return await Keys(make_sessions(database)).create(project=ANY_PROJECT, name=name, scopes=Scope)
+        database_engine = make_engine(await _url(settings, stack))
+        stack.push_async_callback(database_engine.dispose)
+        await migrate(database_engine)
+        return await Keys(make_database(database_engine)).create(project=ANY_PROJECT, name=name, scopes=Scope)
 
 
 async def _url(settings: Settings, stack: AsyncExitStack) -> URL:

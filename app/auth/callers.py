@@ -1,7 +1,7 @@
-"""Finds the caller of a credential: of an API key, of an agent session's key, or of a browser's session, which stands
-for an API key.
+"""Finds the caller of a credential: an API key, the key of an agent's session, or a browser's sign-in, which stands for
+an API key.
 
-Sessions are cached as long as keys are, so one that ended elsewhere is refused as soon as a revoked key.
+Sign-ins are cached for as long as keys are: one that has ended in another process is refused as soon as a revoked key.
 """
 
 import time
@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from app.auth.agent_session_keys import AgentSessionKeys, is_session_key
-from app.auth.browser_sessions import BrowserSessions, FoundSession, NewSession
 from app.auth.caller import Caller
 from app.auth.credentials import Credential
 from app.auth.key_cache import KEPT_S, KeyCache, open_key_cache
 from app.auth.keys import hash_of
-from app.db.session import Sessions
+from app.auth.sign_ins import FoundSignIn, NewSignIn, SignIns
+from app.db.database import Database
 from app.errors import Unauthorized
 from app.settings import Settings
 
@@ -27,55 +27,55 @@ class Callers:
     """The callers that this process admits."""
 
     keys: KeyCache
-    browser_sessions: BrowserSessions
+    sign_ins: SignIns
     agent_sessions: AgentSessionKeys
     clock: Callable[[], float] = time.monotonic
-    _found: dict[str, tuple[FoundSession, float]] = field(default_factory=dict)
+    _found: dict[str, tuple[FoundSignIn, float]] = field(default_factory=dict)
     """By the hash of their token."""
 
     async def caller(self, credential: Credential) -> Caller:
-        """Who makes a request with it. Raises Unauthorized; it does not tell whether the credential ever existed."""
-        if credential.is_session:
-            return self.keys.caller_of((await self.session(credential.secret)).key)
+        """Return the caller of a credential. Raises Unauthorized, which does not say whether it ever existed."""
+        if credential.is_sign_in:
+            return self.keys.caller_of((await self.find_sign_in(credential.secret)).key)
         if is_session_key(credential.secret):
             return await self.agent_sessions.caller(credential.secret)
         return await self.keys.caller(credential.secret)
 
     def has(self, credential: Credential) -> bool:
-        """Whether it was right when it was looked up last. No query."""
-        if credential.is_session:
+        """Whether the credential was valid when it was last looked up. Makes no query."""
+        if credential.is_sign_in:
             return hash_of(credential.secret) in self._found
         if is_session_key(credential.secret):
             return self.agent_sessions.has(credential.secret)
         return self.keys.has(credential.secret)
 
-    async def session(self, token: str) -> FoundSession:
-        """The session with that token. Raises Unauthorized."""
+    async def find_sign_in(self, token: str) -> FoundSignIn:
+        """Find the sign-in with that token. Raises Unauthorized."""
         sha256, now = hash_of(token), self.clock()
         kept = self._found.get(sha256)
         if kept is not None and now - kept[1] < KEPT_S:
             return kept[0]
         self._found.pop(sha256, None)
-        if (found := await self.browser_sessions.find(token)) is None:
+        if (found := await self.sign_ins.find(token)) is None:
             raise Unauthorized("The session has ended. Sign in again with an API key.")
         if len(self._found) >= _MOST_CACHED:
             self._found.clear()
         self._found[sha256] = (found, now)
         return found
 
-    async def open_session(self, key: str) -> NewSession:
-        """A new session of that key. Raises Unauthorized."""
-        return await self.browser_sessions.open(await self.keys.find(key))
+    async def sign_in(self, key: str) -> NewSignIn:
+        """Sign in with an API key. Raises Unauthorized."""
+        return await self.sign_ins.open(await self.keys.find(key))
 
-    async def end_session(self, token: str) -> None:
-        """End it: in this process immediately, in others as soon as they look it up again."""
-        await self.browser_sessions.end(token)
+    async def sign_out(self, token: str) -> None:
+        """End a sign-in: in this process immediately, in others when they look it up again."""
+        await self.sign_ins.end(token)
         self._found.pop(hash_of(token), None)
 
 
 @asynccontextmanager
-async def open_callers(sessions: Sessions, settings: Settings) -> AsyncIterator[Callers]:
+async def open_callers(database: Database, settings: Settings) -> AsyncIterator[Callers]:
     """The callers of a running service."""
-    async with open_key_cache(sessions, settings.operator_key) as keys:
-        browser_sessions = BrowserSessions(sessions, keys.operator_hash, settings.session_lifetime)
-        yield Callers(keys, browser_sessions, AgentSessionKeys(sessions, keys))
+    async with open_key_cache(database, settings.operator_key) as keys:
+        sign_ins = SignIns(database, keys.operator_hash, settings.session_lifetime)
+        yield Callers(keys, sign_ins, AgentSessionKeys(database, keys))

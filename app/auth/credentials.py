@@ -1,6 +1,6 @@
-"""What a request proves its caller with: an API key in a header, or the session of a browser in a cookie.
+"""The credentials of a request: an API key in a header, or a browser's sign-in in a cookie.
 
-A key is a bearer token; for Anthropic's protocol it may also be in `x-api-key`, where its clients send it.
+A key is a bearer token; for Anthropic's protocol it can also be in `x-api-key`, where its clients send it.
 
 Neither is ever taken from the URL: URLs end up in logs and histories.
 """
@@ -15,28 +15,28 @@ from app.errors import Unauthorized
 
 _PLAIN_COOKIE = "learnloop_session"
 _SECURE_COOKIE = "__Host-learnloop_session"
-"""Browsers take a cookie with that prefix over HTTPS only, and from this host only, not from others of its domain."""
+"""Browsers accept a cookie with this prefix only over HTTPS, and only from this host, not from others of its domain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A secret and what it is."""
+    """A secret and its kind."""
 
     secret: str = field(repr=False)
-    is_session: bool = False
-    """The token of a browser's session; otherwise an API key."""
+    is_sign_in: bool = False
+    """Whether it is the token of a browser's sign-in. Otherwise it is an API key."""
 
 
 def credential_of(scope: Scope) -> Credential:
-    """The credential of a request; a key goes before a cookie. Raises Unauthorized."""
-    given = _session_cookies(scope)
+    """Return the credential of a request. A key takes precedence over a cookie. Raises Unauthorized."""
+    given = _sign_in_cookies(scope)
     if not given or _authorizations(scope) or _plain_keys(scope):
         return Credential(key_of(scope))
-    return Credential(given.get(_SECURE_COOKIE) or given[_PLAIN_COOKIE], is_session=True)
+    return Credential(given.get(_SECURE_COOKIE) or given[_PLAIN_COOKIE], is_sign_in=True)
 
 
 def key_of(scope: Scope) -> str:
-    """The API key of a request. Raises Unauthorized."""
+    """Return the API key of a request. Raises Unauthorized."""
     given, plain = _authorizations(scope), _plain_keys(scope)
     if not given and len(plain) == 1:
         return plain[0].decode("latin-1").strip()
@@ -49,7 +49,7 @@ def key_of(scope: Scope) -> str:
 
 
 def session_key_of(scope: Scope) -> str | None:
-    """The key of an agent session, if the request has one; for services that require no keys."""
+    """Return the key of an agent's session, if the request has one. For services that require no keys."""
     for value in (*_authorizations(scope), *_plain_keys(scope)):
         key = value.decode("latin-1").rpartition(" ")[2]
         if is_session_key(key):
@@ -58,21 +58,21 @@ def session_key_of(scope: Scope) -> str | None:
 
 
 def is_https(scope: Scope) -> bool:
-    """Whether the browser speaks HTTPS. The service itself does not, but the page's origin tells."""
+    """Whether the browser speaks HTTPS. The service itself does not, but the page's origin shows it."""
     origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
     return scope.get("scheme") == "https" or origin.startswith(b"https://")
 
 
-def session_cookie(token: str, seconds: int, *, secure: bool) -> str:
-    """The value of Set-Cookie that keeps a session: no script can read it, and no other site's request brings it."""
+def sign_in_cookie(token: str, seconds: int, *, secure: bool) -> str:
+    """Return the Set-Cookie value for a sign-in: no script can read it, and no other site's request carries it."""
     name, only_https = (_SECURE_COOKIE, "; Secure") if secure else (_PLAIN_COOKIE, "")
     return f"{name}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{only_https}"
 
 
 def removed_cookies(scope: Scope) -> list[str]:
-    """Values of Set-Cookie that make the browser forget the cookies by which the request was made."""
-    given = () if _authorizations(scope) or _plain_keys(scope) else _session_cookies(scope)
-    return [session_cookie("", 0, secure=name == _SECURE_COOKIE) for name in given]
+    """Return the Set-Cookie values that make the browser forget the cookies of this request."""
+    given = () if _authorizations(scope) or _plain_keys(scope) else _sign_in_cookies(scope)
+    return [sign_in_cookie("", 0, secure=name == _SECURE_COOKIE) for name in given]
 
 
 def _authorizations(scope: Scope) -> list[bytes]:
@@ -84,8 +84,8 @@ def _plain_keys(scope: Scope) -> list[bytes]:
     return given if given and model_path(route_path(scope)) in ANTHROPIC else []
 
 
-def _session_cookies(scope: Scope) -> dict[str, str]:
-    """Tokens by the name of their cookie."""
+def _sign_in_cookies(scope: Scope) -> dict[str, str]:
+    """Return the tokens by the names of their cookies."""
     headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
     pairs = [each.strip().partition("=") for header in headers for each in header.split(";")]
     return {name: value for name, _, value in pairs if name in (_PLAIN_COOKIE, _SECURE_COOKIE)}

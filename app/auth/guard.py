@@ -1,4 +1,4 @@
-"""Requires an API key, or a browser's session, for all but the public paths, before anything else, such as a body."""
+"""Requires an API key or a browser's sign-in on all but the public paths, before reading anything else of a request."""
 
 import math
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from app.security.client_address import client_of
 
 
 class Guard:
-    """ASGI middleware: 401 without a valid key or session, 403 if it lacks the scope, 429 above the rate limit.
+    """ASGI middleware: 401 without a valid key or sign-in, 403 if it lacks the scope, 429 above the rate limit.
 
     Admitted requests have a Caller in their state. If keys are not required, it is the local caller.
     """
@@ -63,7 +63,7 @@ class Guard:
 
     async def _admitted(self, scope: Scope) -> Caller:
         credential = credential_of(scope)
-        if credential.is_session:
+        if credential.is_sign_in:
             refuse_other_origins(scope)
         callers: Callers = scope["app"].state.callers
         caller = await self._caller(callers, credential, client_of((scope.get("client") or ("",))[0]))
@@ -89,7 +89,7 @@ class Guard:
 
 
 def _of_agent(caller: Caller, scope: Scope) -> Caller:
-    """The caller, who is kept to its session if it is the agent of one. Raises Forbidden."""
+    """Return the caller. An agent reaches only its session. Raises Forbidden."""
     path = scopes.route_path(scope)
     if caller.agent is not None and not scopes.is_for_agent(path, caller.agent.session_id):
         raise Forbidden("This key is of an agent's session: it reaches the models under /v1, and its own session.")

@@ -15,7 +15,7 @@ from app.aio.periodic import every
 from app.auth.caller import Caller
 from app.auth.keys import Keys, caller_with, hash_of, well_formed
 from app.auth.scopes import Scope
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import ApiKey
 from app.errors import Unauthorized
 
@@ -90,8 +90,8 @@ class KeyCache:
 
 
 @asynccontextmanager
-async def open_key_cache(sessions: Sessions, operator_key: SecretStr | None) -> AsyncIterator[KeyCache]:
+async def open_key_cache(database: Database, operator_key: SecretStr | None) -> AsyncIterator[KeyCache]:
     """The key cache of a running service."""
-    cache = KeyCache(Keys(sessions), None if operator_key is None else hash_of(operator_key.get_secret_value()))
+    cache = KeyCache(Keys(database), None if operator_key is None else hash_of(operator_key.get_secret_value()))
     async with every(_SAVE_USE_EVERY_S, cache.save_use, "save the use of keys"):
         yield cache

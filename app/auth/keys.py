@@ -12,7 +12,7 @@ from ulid import ULID
 
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.scopes import Scope
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import NotFound
@@ -50,8 +50,8 @@ class NewKey:
 class Keys:
     """The keys in the database. `of` names whose keys a caller manages: those of its project, or all."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def create(
         self, *, project: str, name: str, scopes: Iterable[Scope], expires_days: int | None = None
@@ -67,10 +67,10 @@ class Keys:
             scopes=sorted(set(scopes)),
             expires_at=None if expires_days is None else func.now() + timedelta(days=expires_days),
         )
-        async with self._sessions.begin() as session:
-            session.add(row)
-            await session.flush()
-            await session.refresh(row)
+        async with self._database.begin() as tx:
+            tx.add(row)
+            await tx.flush()
+            await tx.refresh(row)
         return NewKey(row, key)
 
     async def list(self, of: Caller, *, before: str | None, limit: int) -> Sequence[ApiKey]:
@@ -80,8 +80,8 @@ class Keys:
             query = query.where(ApiKey.project == of.project)
         if before is not None:
             query = query.where(ApiKey.id < before)
-        async with self._sessions() as session:
-            return (await session.execute(query)).scalars().all()
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalars().all()
 
     async def revoke(self, of: Caller, key_id: str) -> ApiKey:
         """Revoke a key, and end the agents' sessions that it opened; revoking it again keeps the first time. Raises
@@ -90,25 +90,25 @@ class Keys:
         if of.project is not None:
             end = end.where(ApiKey.project == of.project)
         ended = end.values(revoked_at=func.coalesce(ApiKey.revoked_at, func.now())).returning(ApiKey)
-        async with self._sessions.begin() as session:
-            row = (await session.execute(ended)).scalar_one_or_none()
+        async with self._database.begin() as tx:
+            row = (await tx.execute(ended)).scalar_one_or_none()
             if row is None:
                 raise NotFound(f"There is no key {key_id!r}.")
-            await session.execute(_end_sessions(row.sha256))
+            await tx.execute(_end_sessions(row.sha256))
         return row
 
     async def by_hash(self, sha256: str) -> ApiKey | None:
         """The key with that hash, unless it is revoked or, by the database's clock, expired."""
         query = select(ApiKey).where(ApiKey.sha256 == sha256, holds())
-        async with self._sessions() as session:
-            return (await session.execute(query)).scalar_one_or_none()
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalar_one_or_none()
 
     async def note_use(self, key_ids: Iterable[str]) -> None:
         """Say of these keys that they are in use; at most once a minute each, whoever else says so."""
         due = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - _USED_EVERY)
         note = update(ApiKey).where(ApiKey.id.in_(sorted(key_ids)), due).values(last_used_at=func.now())
-        async with self._sessions.begin() as session:
-            await session.execute(note)
+        async with self._database.begin() as tx:
+            await tx.execute(note)
 
 
 def _end_sessions(opener_sha256: str) -> Update:

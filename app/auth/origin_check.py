@@ -4,7 +4,7 @@ Without API keys only programs on this machine may use it, but a web page can re
 visitor. The `Origin` header shows that such a request comes from another site; the `Host` header exposes a page whose
 name resolves to 127.0.0.1 (DNS rebinding).
 
-A browser sends the cookie of a session by itself, so a request with it must come from a page of the service. Browsers
+A browser sends the cookie of a sign-in by itself, so a request with it must come from a page of the service. Browsers
 say so in `Sec-Fetch-Site` or `Origin`, which no page can set. `SameSite=Strict` alone would admit pages of the same
 site, such as another port of the host or another host of the domain.
 """
@@ -33,7 +33,7 @@ def refuse_foreign_pages(scope: Scope, origins: Collection[str]) -> None:
 
 
 def refuse_other_origins(scope: Scope) -> None:
-    """Raises Forbidden for a request with the cookie of a session unless a page of this service makes it.
+    """Raises Forbidden for a request with the cookie of a sign-in unless a page of this service makes it.
 
     Reading is also allowed to a person who opens a link or types an address, and to a program, which sends none of the
     headers. What changes something must say where it comes from.

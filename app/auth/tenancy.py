@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, func, select
 
 from app.auth.caller import Caller
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, EvaluationJob, Run, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import NotFound
 
@@ -63,13 +63,13 @@ class KnownRuns:
         self._found.add((project, run_id))
 
 
-async def require(sessions: Sessions, caller: Caller, owned: Owned, id: str) -> None:
+async def require(database: Database, caller: Caller, owned: Owned, id: str) -> None:
     """Raises NotFound if it is not the caller's, exactly as if it did not exist."""
     if caller.project is None:
         return
     project = None
     if "\x00" not in id:  # Postgres has no such text
-        async with sessions() as session:
-            project = (await session.execute(owned.project.where(owned.id == id))).scalar_one_or_none()
+        async with database() as tx:
+            project = (await tx.execute(owned.project.where(owned.id == id))).scalar_one_or_none()
     if project != caller.project:
         raise NotFound(f"There is no {owned.called} {id!r}.")

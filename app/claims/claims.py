@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.claims.lease import Lease, Row, lapsed, until
 from app.claims.moves import move_held, move_locked
 from app.claims.turns import in_turn, turns
-from app.db.session import Sessions
+from app.db.database import Database
 from app.domain.event_types import EventType
 from app.domain.run_state import Move, RunStatus
 
@@ -36,9 +36,9 @@ class Claims(Generic[Row]):
     unowned: ClassVar[Mapping[str, Any]]
     """The columns of a row that no worker works on."""
 
-    def __init__(self, sessions: Sessions, worker: str, *, ttl_s: float, engine: str) -> None:
+    def __init__(self, database: Database, worker: str, *, ttl_s: float, engine: str) -> None:
         """`engine` is the name of the engine that the worker can reach."""
-        self._sessions = sessions
+        self._database = database
         self.worker = worker
         self.ttl_s = ttl_s
         self._engine = engine
@@ -53,15 +53,15 @@ class Claims(Generic[Row]):
 
     async def claim(self) -> tuple[Row, Lease[Row]] | None:
         """Claim the row whose turn it is; None if there is none."""
-        async with self._sessions.begin() as session:
-            await session.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
-            while (found := await self._next(session)) is not None:
+        async with self._database.begin() as tx:
+            await tx.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
+            while (found := await self._next(tx)) is not None:
                 if found.claims < MAX_CLAIMS:
-                    return await self._take(session, found)
-                await self._give_up(session, found)
+                    return await self._take(tx, found)
+                await self._give_up(tx, found)
         return None
 
-    async def _next(self, session: AsyncSession) -> Row | None:
+    async def _next(self, tx: AsyncSession) -> Row | None:
         table, turn = self.table, turns(self.table)
         orphaned = and_(table.status == RunStatus.RUNNING, lapsed(table.lease_until))
         query = (
@@ -76,9 +76,9 @@ class Claims(Generic[Row]):
             .limit(1)
             .with_for_update(of=table, skip_locked=True)
         )
-        return (await session.execute(query)).scalar_one_or_none()
+        return (await tx.execute(query)).scalar_one_or_none()
 
-    async def _take(self, session: AsyncSession, found: Row) -> tuple[Row, Lease[Row]]:
+    async def _take(self, tx: AsyncSession, found: Row) -> tuple[Row, Lease[Row]]:
         table, previous = self.table, found.owner
         values = {
             "owner": self.worker,
@@ -90,33 +90,33 @@ class Claims(Generic[Row]):
             "wait_reason": None,
             **self._taking(),
         }
-        await move_locked(session, found, Move.CLAIM, **values)
+        await move_locked(tx, found, Move.CLAIM, **values)
         lease = Lease(table, found.id, found.epoch, self.worker)
         data = {"worker": self.worker, "epoch": found.epoch, "attempt": found.claims, "after": previous}
-        await self.append(session, found.id, self.started, lease.actor, data)
-        await session.refresh(found)
-        session.expunge(found)
+        await self.append(tx, found.id, self.started, lease.actor, data)
+        await tx.refresh(found)
+        tx.expunge(found)
         return found, lease
 
-    async def _give_up(self, session: AsyncSession, row: Row) -> None:
+    async def _give_up(self, tx: AsyncSession, row: Row) -> None:
         reason = (
             f"given up: {MAX_CLAIMS} workers took the {self.noun}, one after another, and each ended before it saved "
             f"any progress (the last one was {row.owner})"
         )
         values = {"error": reason, "finished_at": func.now(), **self.unowned}
-        await move_locked(session, row, Move.GIVE_UP, **values)
-        await self.append(session, row.id, self.failed, "system", {"error": reason})
+        await move_locked(tx, row, Move.GIVE_UP, **values)
+        await self.append(tx, row.id, self.failed, "system", {"error": reason})
 
     async def release(self, lease: Lease[Row]) -> None:
         """Let any worker continue immediately. Does nothing if the lease is lost."""
         # A worker that stops in good order says nothing against the work.
         claims = func.greatest(self.table.claims - 1, 0)
-        async with self._sessions.begin() as session:
-            if await move_held(session, lease, Move.RELEASE, claims=claims, **self.unowned):
-                await self.append(session, lease.id, self.released, lease.actor, {})
+        async with self._database.begin() as tx:
+            if await move_held(tx, lease, Move.RELEASE, claims=claims, **self.unowned):
+                await self.append(tx, lease.id, self.released, lease.actor, {})
 
     async def expire(self, owner: str) -> None:
         """End the leases of a worker that is known to be dead."""
         dead = update(self.table).where(self.table.status == RunStatus.RUNNING, self.table.owner == owner)
-        async with self._sessions.begin() as session:
-            await session.execute(dead.values(lease_until=None))
+        async with self._database.begin() as tx:
+            await tx.execute(dead.values(lease_until=None))

@@ -44,10 +44,10 @@ class LeaseLost(Exception):
         super().__init__(f"the lease on {lease.table.__tablename__} {lease.id} with epoch {lease.epoch}: {why}")
 
 
-async def require(session: AsyncSession, lease: Lease[Any]) -> None:
+async def require(tx: AsyncSession, lease: Lease[Any]) -> None:
     """Hold the lease until the transaction ends: the row cannot be claimed before. Raises LeaseLost."""
     query = select(lease.table.id).where(lease.held()).with_for_update(key_share=True)
-    if (await session.execute(query)).scalar_one_or_none() is None:
+    if (await tx.execute(query)).scalar_one_or_none() is None:
         raise LeaseLost(lease)
 
 

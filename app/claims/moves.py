@@ -18,14 +18,14 @@ def moving(table: type[Claimable], move: Move, *where: ColumnElement[bool], **va
     return update(table).where(table.status.in_(move.sources), *where).values(status=move.target, **values)
 
 
-async def move_held(session: AsyncSession, lease: Lease[Any], move: Move, **values: Any) -> bool:
+async def move_held(tx: AsyncSession, lease: Lease[Any], move: Move, **values: Any) -> bool:
     """Make the move with the lease's row; returns whether it was made, which a lost lease prevents."""
     moved = moving(lease.table, move, lease.held(), **values).returning(lease.table.id)
-    return (await session.execute(moved)).scalar_one_or_none() is not None
+    return (await tx.execute(moved)).scalar_one_or_none() is not None
 
 
-async def move_locked(session: AsyncSession, row: Claimable, move: Move, **values: Any) -> None:
+async def move_locked(tx: AsyncSession, row: Claimable, move: Move, **values: Any) -> None:
     """Make the move with a row that is locked, and was found in one of the move's source states."""
     table = type(row)
     moved = moving(table, move, table.id == row.id, **values).returning(table)
-    (await session.execute(moved, execution_options={"populate_existing": True})).scalar_one()
+    (await tx.execute(moved, execution_options={"populate_existing": True})).scalar_one()

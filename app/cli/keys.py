@@ -102,8 +102,8 @@ def _bootstrap(settings: Any, name: str) -> Json:
     import asyncio
 
     from app.auth.bootstrap import first_key
+    from app.db.database import DatabaseUrlError
     from app.db.migration import SchemaError
-    from app.db.session import DatabaseUrlError
     from app.logs import configure_logs
     from app.processes.data_directory import DataDirectoryError
     from app.processes.postgres import EmbeddedPostgresError

@@ -20,18 +20,18 @@ def migrate() -> None:
     if settings.database_url is None:
         raise Failure("DATABASE_URL is not set; `learnloop serve` brings its embedded database up to date itself")
     with plainly():
-        from app.db.session import parse_url
+        from app.db.database import parse_url
 
         asyncio.run(_migrate(parse_url(settings.database_url.get_secret_value())))
     results.print("the database has the schema of this version")
 
 
 async def _migrate(url: "URL") -> None:
+    from app.db.database import make_engine
     from app.db.migration import migrate_when_up
-    from app.db.session import make_engine
 
-    database = make_engine(url)
+    database_engine = make_engine(url)
     try:
-        await migrate_when_up(database)
+        await migrate_when_up(database_engine)
     finally:
-        await database.dispose()
+        await database_engine.dispose()

@@ -37,8 +37,8 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        from app.db.database import DatabaseUrlError
         from app.db.migration import SchemaError
-        from app.db.session import DatabaseUrlError
         from app.processes.data_directory import DataDirectoryError
         from app.processes.listening import CannotListen
         from app.processes.postgres import EmbeddedPostgresError

@@ -9,22 +9,22 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.datasets.store import DatasetStore
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import InboxPart
 
 _PART_BYTES = 4 << 20
 
 
-async def save(session: AsyncSession, file: Path, hash: str) -> None:
+async def save(tx: AsyncSession, file: Path, hash: str) -> None:
     """Store the file in the session's transaction; what is there already stays."""
     # Parts of two files would not fit together.
-    await session.execute(select(func.pg_advisory_xact_lock(int(hash[:15], 16))))
-    if await session.scalar(select(InboxPart.number).where(InboxPart.sha256 == hash).limit(1)) is not None:
+    await tx.execute(select(func.pg_advisory_xact_lock(int(hash[:15], 16))))
+    if await tx.scalar(select(InboxPart.number).where(InboxPart.sha256 == hash).limit(1)) is not None:
         return
     parts = _parts(file)
     number = 0
     while (content := await asyncio.to_thread(next, parts, None)) is not None:
-        await session.execute(insert(InboxPart).values(sha256=hash, number=number, content=content))
+        await tx.execute(insert(InboxPart).values(sha256=hash, number=number, content=content))
         number += 1
 
 
@@ -34,17 +34,17 @@ def _parts(file: Path) -> Iterator[bytes]:
             yield zlib.compress(piece, level=1)
 
 
-async def fetch(sessions: Sessions, store: DatasetStore, hash: str) -> None:
+async def fetch(database: Database, store: DatasetStore, hash: str) -> None:
     """Write the inbox's file to the data directory, unless it is there or the database does not have it."""
     if await asyncio.to_thread(store.inbox_path(hash).is_file):
         return
     made = store.scratch()
     try:
         number = 0
-        async with sessions() as session:
-            while (part := await session.get(InboxPart, (hash, number))) is not None:
+        async with database() as tx:
+            while (part := await tx.get(InboxPart, (hash, number))) is not None:
                 await asyncio.to_thread(_append, made, part.content)
-                session.expunge(part)
+                tx.expunge(part)
                 number += 1
         if number:
             await asyncio.to_thread(store.keep_inbox, made, hash)

@@ -10,7 +10,7 @@ from pathlib import Path
 from app.datasets import inbox_parts, rows
 from app.datasets.rows import Kind
 from app.datasets.store import DatasetStore
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import DatasetVersion
 from app.domain.stored_request import Choice
 from environment.json_type import Json
@@ -34,18 +34,18 @@ class UnknownDataset(ValueError):
         self.kind: Kind = kind
 
 
-async def pin(sessions: Sessions, data_dir: Path, environment: Choice, project: str | None) -> Choice:
+async def pin(database: Database, data_dir: Path, environment: Choice, project: str | None) -> Choice:
     """The environment with hashes in place of names of inboxes and scenarios. Raises UnknownDataset.
 
     An inbox that was imported under the name, and not prepared or uploaded, stays as it is.
     """
     config, datasets = dict(environment.config), traits(environment.name).datasets
-    finder = _Finder(sessions, DatasetStore(data_dir), project)
+    finder = _Finder(database, DatasetStore(data_dir), project)
     if "inbox" in datasets and config.get("inbox") not in (None, *datasets["inbox"]):
         inbox = await finder.inbox(config["inbox"])
         if inbox is not None:
             config["inbox"] = {"sha256": inbox.sha256, "name": inbox.name, "version": inbox.version}
-            questions = await rows.questions_of(sessions, project, inbox) if "scenarios" not in config else None
+            questions = await rows.questions_of(database, project, inbox) if "scenarios" not in config else None
             if questions is not None:
                 config["scenarios"] = {"sha256": questions.sha256}
     if "scenarios" in datasets and isinstance(config.get("scenarios"), str):
@@ -53,7 +53,7 @@ async def pin(sessions: Sessions, data_dir: Path, environment: Choice, project: 
     return Choice(name=environment.name, config=config)
 
 
-async def make_present(sessions: Sessions, data_dir: Path, environment: Choice) -> None:
+async def make_present(database: Database, data_dir: Path, environment: Choice) -> None:
     """Have the inbox that the environment refers to by its hash in the data directory, if it was uploaded."""
     inbox = environment.config.get("inbox")
     if (
@@ -61,19 +61,19 @@ async def make_present(sessions: Sessions, data_dir: Path, environment: Choice) 
         and isinstance(inbox, dict)
         and isinstance(inbox.get("sha256"), str)
     ):
-        await inbox_parts.fetch(sessions, DatasetStore(data_dir), inbox["sha256"])
+        await inbox_parts.fetch(database, DatasetStore(data_dir), inbox["sha256"])
 
 
-async def demonstrations(sessions: Sessions, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
+async def demonstrations(database: Database, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
     """The version of the demonstrations that `NAME` or `NAME@VERSION` means now. Raises UnknownDataset."""
-    return await _Finder(sessions, DatasetStore(data_dir), project).named("demonstrations", given)
+    return await _Finder(database, DatasetStore(data_dir), project).named("demonstrations", given)
 
 
 class _Finder:
     """Finds versions for a project; looks for newly prepared ones where the database has none."""
 
-    def __init__(self, sessions: Sessions, store: DatasetStore, project: str | None) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database, store: DatasetStore, project: str | None) -> None:
+        self._database = database
         self._store = store
         self._project = project
 
@@ -99,13 +99,13 @@ class _Finder:
     async def _content(self, kind: Kind, hash: str, name: Json) -> DatasetVersion:
         for look_again in (False, True):
             if look_again:
-                await rows.register_prepared(self._sessions, self._store)
-            if (found := await rows.find_content(self._sessions, self._project, kind, hash, str(name))) is not None:
+                await rows.register_prepared(self._database, self._store)
+            if (found := await rows.find_content(self._database, self._project, kind, hash, str(name))) is not None:
                 return found
         raise UnknownDataset(kind, f"with the SHA-256 {hash!r}")
 
     async def _newest(self, kind: Kind, parts: re.Match[str]) -> DatasetVersion | None:
         # A newer version may have been prepared since.
-        await rows.register_prepared(self._sessions, self._store)
+        await rows.register_prepared(self._database, self._store)
         version = int(parts["version"]) if parts["version"] else None
-        return await rows.find(self._sessions, self._project, kind, parts["name"], version)
+        return await rows.find(self._database, self._project, kind, parts["name"], version)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.auth.caller import ANY_PROJECT
 from app.datasets.rows import Kind
 from app.datasets.store import DatasetStore
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Run
 from app.errors import Conflict, NotFound
 
@@ -39,15 +39,15 @@ class InUse(Conflict):
 
 
 async def delete_inbox(
-    sessions: Sessions, store: DatasetStore, project: str, name: str, version: int | None
+    database: Database, store: DatasetStore, project: str, name: str, version: int | None
 ) -> list[DatasetVersion]:
     """Delete that version of an uploaded inbox, or all; returns what was deleted, newest first.
 
     Raises NotFound; InUse; Conflict for what was prepared in the data directory.
     """
     row = DatasetVersion
-    async with sessions.begin() as session:
-        found = await _versions(session, project, "inbox", row.name == name, version)
+    async with database.begin() as tx:
+        found = await _versions(tx, project, "inbox", row.name == name, version)
         if not found:
             raise NotFound(f"There is no inbox {_label(name, version)!r}.")
         if any(each.origin.get("source") == "prepared" for each in found):
@@ -56,25 +56,25 @@ async def delete_inbox(
         others = select(row.sha256).where(
             row.kind == "inbox", row.sha256.in_(hashes), row.id.not_in([each.id for each in found])
         )
-        last = hashes - set((await session.execute(others)).scalars())
-        used = await _users(session, "inbox", last)
+        last = hashes - set((await tx.execute(others)).scalars())
+        used = await _users(tx, "inbox", last)
         about = (
             select(row.name).where(row.kind == "scenarios", row.inbox_sha256.in_(last)).distinct().order_by(row.name)
         )
-        used["scenarios"] = list((await session.execute(about)).scalars())
+        used["scenarios"] = list((await tx.execute(about)).scalars())
         if any(used.values()):
             raise InUse(f"Inbox {_label(name, version)}", used)
-        await session.execute(delete(row).where(row.id.in_([each.id for each in found])))
-        await session.execute(delete(InboxPart).where(InboxPart.sha256.in_(last)))
+        await tx.execute(delete(row).where(row.id.in_([each.id for each in found])))
+        await tx.execute(delete(InboxPart).where(InboxPart.sha256.in_(last)))
         for each in found:
-            session.expunge(each)
+            tx.expunge(each)
     for hash in last:
         await asyncio.to_thread(store.inbox_path(hash).unlink, missing_ok=True)
     return found
 
 
 async def delete_documents(
-    sessions: Sessions, project: str, kind: Literal["scenarios", "demonstrations"], hash: str
+    database: Database, project: str, kind: Literal["scenarios", "demonstrations"], hash: str
 ) -> list[DatasetVersion]:
     """Delete the project's stored scenarios or demonstrations with that hash, and their names; returns those, newest
     first.
@@ -82,34 +82,32 @@ async def delete_documents(
     Raises NotFound or InUse.
     """
     row = DatasetVersion
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         mine = (Document.project == project, Document.sha256 == hash, Document.kind == kind)
-        if (await session.execute(select(Document.sha256).where(*mine))).first() is None:
+        if (await tx.execute(select(Document.sha256).where(*mine))).first() is None:
             raise NotFound(f"There are no {kind} {hash!r}.")
-        found = await _versions(session, project, kind, row.sha256 == hash, None)
-        used = await _users(session, kind, {hash}, project)
+        found = await _versions(tx, project, kind, row.sha256 == hash, None)
+        used = await _users(tx, kind, {hash}, project)
         if any(used.values()):
             raise InUse(f"The set of {kind} {hash}", used)
-        await session.execute(delete(row).where(row.id.in_([each.id for each in found])))
-        await session.execute(delete(Document).where(*mine))
+        await tx.execute(delete(row).where(row.id.in_([each.id for each in found])))
+        await tx.execute(delete(Document).where(*mine))
         for each in found:
-            session.expunge(each)
+            tx.expunge(each)
     return found
 
 
 async def _versions(
-    session: AsyncSession, project: str, kind: Kind, which: ColumnElement[bool], version: int | None
+    tx: AsyncSession, project: str, kind: Kind, which: ColumnElement[bool], version: int | None
 ) -> list[DatasetVersion]:
     row = DatasetVersion
     query = select(row).where(row.project == project, row.kind == kind, which).with_for_update()
     if version is not None:
         query = query.where(row.version == version)
-    return list((await session.execute(query.order_by(row.id.desc()))).scalars())
+    return list((await tx.execute(query.order_by(row.id.desc()))).scalars())
 
 
-async def _users(
-    session: AsyncSession, kind: Kind, hashes: set[str], project: str = ANY_PROJECT
-) -> dict[str, list[str]]:
+async def _users(tx: AsyncSession, kind: Kind, hashes: set[str], project: str = ANY_PROJECT) -> dict[str, list[str]]:
     """Runs and evaluations that still need that content; of one project, or with `*` of all."""
     found: dict[str, list[str]] = {}
     for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
@@ -118,7 +116,7 @@ async def _users(
         query = select(table.id).where(table.status.in_(_OPEN), referred.in_(hashes))
         if project != ANY_PROJECT:
             query = query.where(owner == project)
-        found[name] = list((await session.execute(query.order_by(table.id))).scalars())
+        found[name] = list((await tx.execute(query.order_by(table.id))).scalars())
     return found
 
 

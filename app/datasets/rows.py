@@ -19,7 +19,7 @@ from ulid import ULID
 from app.auth.caller import ANY_PROJECT
 from app.datasets.recipe import is_hub_id
 from app.datasets.store import DatasetStore, StoreError, Version, canonical
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import DatasetVersion, Document
 from environment.json_type import Json
 
@@ -42,23 +42,23 @@ class NewVersion:
     origin: Mapping[str, Json] = field(default_factory=dict)
 
 
-async def add(session: AsyncSession, new: NewVersion) -> DatasetVersion:
+async def add(tx: AsyncSession, new: NewVersion) -> DatasetVersion:
     """The version after the newest of its name; the newest itself if that has the same content."""
     lock = int.from_bytes(sha256(f"{new.project} {new.kind} {new.name}".encode()).digest()[:8], signed=True)
-    await session.execute(select(func.pg_advisory_xact_lock(lock)))
+    await tx.execute(select(func.pg_advisory_xact_lock(lock)))
     query = (
         select(DatasetVersion)
         .where(DatasetVersion.project == new.project, DatasetVersion.kind == new.kind, DatasetVersion.name == new.name)
         .order_by(DatasetVersion.version.desc())
         .limit(1)
     )
-    newest = (await session.execute(query)).scalar_one_or_none()
+    newest = (await tx.execute(query)).scalar_one_or_none()
     if newest is not None and (newest.sha256, newest.inbox_sha256) == (new.sha256, new.inbox_sha256):
         return newest
     row = _row(new, version=newest.version + 1 if newest else 1)
-    session.add(row)
-    await session.flush()
-    await session.refresh(row)
+    tx.add(row)
+    await tx.flush()
+    await tx.refresh(row)
     return row
 
 
@@ -78,7 +78,7 @@ def _row(new: NewVersion, version: int) -> DatasetVersion:
 
 
 async def listed(
-    sessions: Sessions, project: str | None, kind: Kind, name: str | None, cursor: str | None, limit: int
+    database: Database, project: str | None, kind: Kind, name: str | None, cursor: str | None, limit: int
 ) -> Sequence[DatasetVersion]:
     """The newest first; one more than `limit` if there are more."""
     query = select(DatasetVersion).where(DatasetVersion.kind == kind)
@@ -88,60 +88,60 @@ async def listed(
         query = query.where(DatasetVersion.name == name)
     if cursor is not None:
         query = query.where(DatasetVersion.id < cursor)
-    async with sessions() as session:
-        return (await session.execute(query.order_by(DatasetVersion.id.desc()).limit(limit + 1))).scalars().all()
+    async with database() as tx:
+        return (await tx.execute(query.order_by(DatasetVersion.id.desc()).limit(limit + 1))).scalars().all()
 
 
 async def find(
-    sessions: Sessions, project: str | None, kind: Kind, name: str, version: int | None = None
+    database: Database, project: str | None, kind: Kind, name: str, version: int | None = None
 ) -> DatasetVersion | None:
     """That version of the name, or the newest."""
     query = select(DatasetVersion).where(DatasetVersion.kind == kind, DatasetVersion.name == name)
     if version is not None:
         query = query.where(DatasetVersion.version == version)
-    return await _first(sessions, project, query)
+    return await _first(database, project, query)
 
 
 async def find_content(
-    sessions: Sessions, project: str | None, kind: Kind, hash: str, name: str
+    database: Database, project: str | None, kind: Kind, hash: str, name: str
 ) -> DatasetVersion | None:
     """A version with that content; of that name, if there is one."""
     query = select(DatasetVersion).where(DatasetVersion.kind == kind, DatasetVersion.sha256 == hash)
     query = query.order_by((DatasetVersion.name == name).desc())
-    return await _first(sessions, project, query)
+    return await _first(database, project, query)
 
 
-async def questions_of(sessions: Sessions, project: str | None, inbox: DatasetVersion) -> DatasetVersion | None:
+async def questions_of(database: Database, project: str | None, inbox: DatasetVersion) -> DatasetVersion | None:
     """The newest scenarios of the inbox's name that are about this version of it."""
     query = select(DatasetVersion).where(
         DatasetVersion.kind == "scenarios",
         DatasetVersion.name == inbox.name,
         DatasetVersion.inbox_sha256 == inbox.sha256,
     )
-    return await _first(sessions, project, query)
+    return await _first(database, project, query)
 
 
-async def _first(sessions: Sessions, project: str | None, query: Any) -> DatasetVersion | None:
+async def _first(database: Database, project: str | None, query: Any) -> DatasetVersion | None:
     if project is not None:
         query = query.where(DatasetVersion.project.in_((project, ANY_PROJECT)))
     own_first = (DatasetVersion.project == ANY_PROJECT).asc()
-    async with sessions() as session:
-        found = await session.execute(query.order_by(own_first, DatasetVersion.version.desc()).limit(1))
+    async with database() as tx:
+        found = await tx.execute(query.order_by(own_first, DatasetVersion.version.desc()).limit(1))
         row: DatasetVersion | None = found.scalar_one_or_none()
         return row
 
 
-async def register_prepared(sessions: Sessions, store: DatasetStore) -> None:
+async def register_prepared(database: Database, store: DatasetStore) -> None:
     """Let all projects find what was prepared in the data directory."""
     prepared = await asyncio.to_thread(_prepared, store)
-    async with sessions() as session:
+    async with database() as tx:
         query = select(DatasetVersion.name, DatasetVersion.version).where(
             DatasetVersion.project == ANY_PROJECT, DatasetVersion.kind == "inbox"
         )
-        known = {(name, version) for name, version in await session.execute(query)}
+        known = {(name, version) for name, version in await tx.execute(query)}
     for each in prepared:
         if (each.name, each.version) not in known:
-            await _register(sessions, store, each)
+            await _register(database, store, each)
 
 
 def _prepared(store: DatasetStore) -> list[Version]:
@@ -166,7 +166,7 @@ def _without_folders(version: Version) -> dict[str, Json]:
     return {"recipe": recipe, "sources": {shown(source): hash for source, hash in version.sources.items()}}
 
 
-async def _register(sessions: Sessions, store: DatasetStore, version: Version) -> None:
+async def _register(database: Database, store: DatasetStore, version: Version) -> None:
     origin = {"source": "prepared", "counts": version.counts, **_without_folders(version)}
     inbox = NewVersion(
         ANY_PROJECT, "inbox", version.name, version.inbox["sha256"], version.inbox["emails"], origin=origin
@@ -181,14 +181,14 @@ async def _register(sessions: Sessions, store: DatasetStore, version: Version) -
         new.append(
             NewVersion(ANY_PROJECT, "scenarios", version.name, hash, len(rows), inbox_sha256=about, origin=origin)
         )
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         if text is not None:
             document = insert(Document).values(
                 project=ANY_PROJECT, sha256=new[1].sha256, kind="scenarios", content=cast(literal(text, Text), JSONB)
             )
-            await session.execute(document.on_conflict_do_nothing())
+            await tx.execute(document.on_conflict_do_nothing())
         for each in new:
             row = _row(each, version.version)
             values = {column.key: getattr(row, column.key) for column in DatasetVersion.__table__.columns}
             del values["created_at"]
-            await session.execute(insert(DatasetVersion).values(values).on_conflict_do_nothing())
+            await tx.execute(insert(DatasetVersion).values(values).on_conflict_do_nothing())

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
-from app.db.session import Sessions
+from app.db.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class DatabaseTime:
         return self.told + timedelta(seconds=time.monotonic() - self._at)
 
 
-async def database_time(sessions: Sessions) -> DatabaseTime:
+async def database_time(database: Database) -> DatabaseTime:
     """Ask the database. Raises DATABASE_DOWN."""
-    async with sessions() as session:
-        return DatabaseTime((await session.execute(select(func.clock_timestamp()))).scalar_one())
+    async with database() as tx:
+        return DatabaseTime((await tx.execute(select(func.clock_timestamp()))).scalar_one())

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from app.db.session import DatabaseUrlError
+from app.db.database import DatabaseUrlError
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
 from environment.first_line import first_line

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from sqlalchemy import URL
 
-from app.db.session import SERVER_SETTINGS
+from app.db.database import SERVER_SETTINGS
 from environment.first_line import first_line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import DateTime, cast, func, select, update
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import EvaluationJob
 
 MAX_ATTEMPTS = 5
@@ -25,7 +25,7 @@ _NEXT = cast(EvaluationJob.published["next_at"].astext, DateTime(timezone=True))
 class Publications:
     """Each call is one transaction."""
 
-    sessions: Sessions
+    database: Database
 
     async def claim(self, hidden_s: float) -> EvaluationJob | None:
         """One that is due; nobody else gets it for `hidden_s` seconds."""
@@ -36,15 +36,15 @@ class Publications:
             .limit(1)
             .with_for_update(skip_locked=True)
         )
-        async with self.sessions.begin() as session:
-            row = (await session.execute(due)).scalar_one_or_none()
+        async with self.database.begin() as tx:
+            row = (await tx.execute(due)).scalar_one_or_none()
             if row is None:
                 return None
-            now = (await session.execute(select(func.now()))).scalar_one()
+            now = (await tx.execute(select(func.now()))).scalar_one()
             attempts = row.published["attempts"] + 1 if row.published else 1
             row.published = _due(attempts, now + timedelta(seconds=hidden_s))
-            await session.flush()
-            session.expunge(row)
+            await tx.flush()
+            tx.expunge(row)
             return row
 
     async def succeeded(self, id: str, urls: Mapping[str, str]) -> None:
@@ -57,14 +57,14 @@ class Publications:
         if attempts >= MAX_ATTEMPTS:
             await self._set(job.id, {"state": "failed", "error": error})
             return
-        async with self.sessions.begin() as session:
-            now = (await session.execute(select(func.now()))).scalar_one()
+        async with self.database.begin() as tx:
+            now = (await tx.execute(select(func.now()))).scalar_one()
             due = {**_due(attempts, now + timedelta(seconds=retry_s)), "error": error}
-            await session.execute(update(EvaluationJob).where(EvaluationJob.id == job.id).values(published=due))
+            await tx.execute(update(EvaluationJob).where(EvaluationJob.id == job.id).values(published=due))
 
     async def _set(self, id: str, published: Mapping[str, Any]) -> None:
-        async with self.sessions.begin() as session:
-            await session.execute(update(EvaluationJob).where(EvaluationJob.id == id).values(published=dict(published)))
+        async with self.database.begin() as tx:
+            await tx.execute(update(EvaluationJob).where(EvaluationJob.id == id).values(published=dict(published)))
 
 
 def _due(attempts: int, next_at: Any) -> dict[str, Any]:

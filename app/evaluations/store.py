@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, LeaseLost, require
 from app.claims.moves import move_held, move_locked
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, Trajectory
 from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
@@ -38,13 +38,13 @@ _LIGHT = [
 class EvaluationStore:
     """Each call is one transaction."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def get(self, id: str) -> EvaluationJob:
         """Raises NotFound."""
-        async with self._sessions() as session:
-            found = await session.get(EvaluationJob, id)
+        async with self._database() as tx:
+            found = await tx.get(EvaluationJob, id)
         if found is None:
             raise NotFound(f"There is no evaluation {id!r}.")
         return found
@@ -56,31 +56,31 @@ class EvaluationStore:
             query = query.where(EvaluationJob.id < before)
         if project is not None:
             query = query.where(EvaluationJob.project == project)
-        async with self._sessions() as session:
-            return (await session.execute(query)).scalars().all()
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalars().all()
 
     async def trajectories(self, id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
         """Light rows in the order of saving, from the one after `after`."""
         query = select(*_LIGHT).where(Trajectory.evaluation_id == id, Trajectory.seq > after)
-        async with self._sessions() as session:
-            return (await session.execute(query.order_by(Trajectory.seq).limit(limit))).all()
+        async with self._database() as tx:
+            return (await tx.execute(query.order_by(Trajectory.seq).limit(limit))).all()
 
     async def events(self, id: str, *, after: int, limit: int) -> Sequence[EvaluationEvent]:
         """Its events in order, from the one after `after`."""
         mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id, EvaluationEvent.seq > after)
-        async with self._sessions() as session:
-            return (await session.execute(mine.order_by(EvaluationEvent.seq).limit(limit))).scalars().all()
+        async with self._database() as tx:
+            return (await tx.execute(mine.order_by(EvaluationEvent.seq).limit(limit))).scalars().all()
 
     async def cancel(self, id: str, actor: str) -> EvaluationStatus:
         """Cancel it, or ask its worker to. Raises NotFound, NotAllowed."""
-        async with self._sessions.begin() as session:
-            row = await _locked(session, id)
+        async with self._database.begin() as tx:
+            row = await _locked(tx, id)
             if row.status in (EvaluationStatus.QUEUED, EvaluationStatus.PAUSED):
-                await move_locked(session, row, Move.CANCEL, finished_at=func.now())
-                await append_to_evaluation(session, id, EventType.EVALUATION_CANCELLED, actor)
+                await move_locked(tx, row, Move.CANCEL, finished_at=func.now())
+                await append_to_evaluation(tx, id, EventType.EVALUATION_CANCELLED, actor)
             elif row.status == EvaluationStatus.RUNNING and not row.cancel_requested:
                 row.cancel_requested = True
-                await append_to_evaluation(session, id, EventType.EVALUATION_CANCEL_REQUESTED, actor)
+                await append_to_evaluation(tx, id, EventType.EVALUATION_CANCEL_REQUESTED, actor)
             elif row.status in TERMINAL - {EvaluationStatus.CANCELLED}:
                 raise NotAllowed(f"Cannot cancel a {row.status} evaluation", _allowed(row.status))
             return EvaluationStatus(row.status)
@@ -91,8 +91,8 @@ class EvaluationStore:
 
         Raises NotFound, NotAllowed, and Conflict where its budget would stop it again.
         """
-        async with self._sessions.begin() as session:
-            row = await _locked(session, id)
+        async with self._database.begin() as tx:
+            row = await _locked(tx, id)
             if (move := RESUMING.get(row.status)) is None:
                 raise NotAllowed(f"Cannot resume a {row.status} evaluation", _allowed(row.status))
             data: dict[str, Any] = {"error": row.error} if row.error else {}
@@ -103,18 +103,18 @@ class EvaluationStore:
             judged = and_(Trajectory.evaluation_id == id, Trajectory.score_explanation.is_not(None))
             # Fewer, if what it had done was deleted because of its age.
             done = select(func.count()).where(judged).scalar_subquery()
-            await move_locked(session, row, move, done=done, wait_reason=None, cancel_requested=False, **values)
-            await append_to_evaluation(session, id, EventType.EVALUATION_RESUMED, actor, data)
+            await move_locked(tx, row, move, done=done, wait_reason=None, cancel_requested=False, **values)
+            await append_to_evaluation(tx, id, EventType.EVALUATION_RESUMED, actor, data)
             return EvaluationStatus(move.target)
 
     async def delete(self, id: str) -> EvaluationJob:
         """Delete one that has ended, with its trajectories. Raises NotFound, NotAllowed."""
-        async with self._sessions.begin() as session:
-            row = await _locked(session, id)
+        async with self._database.begin() as tx:
+            row = await _locked(tx, id)
             if row.status not in TERMINAL:
                 raise NotAllowed(f"Cannot delete a {row.status} evaluation", _allowed(row.status))
-            await session.execute(delete(EvaluationJob).where(EvaluationJob.id == id))
-            session.expunge(row)
+            await tx.execute(delete(EvaluationJob).where(EvaluationJob.id == id))
+            tx.expunge(row)
             return row
 
     async def heartbeat(self, lease: Lease[EvaluationJob], wait_reason: str | None, driven_s: float) -> bool:
@@ -124,8 +124,8 @@ class EvaluationStore:
         """
         values = {"wait_reason": wait_reason, "driven_s": EvaluationJob.driven_s + driven_s}
         save = update(EvaluationJob).where(lease.held()).values(values).returning(EvaluationJob.cancel_requested)
-        async with self._sessions.begin() as session:
-            cancel = (await session.execute(save)).scalar_one_or_none()
+        async with self._database.begin() as tx:
+            cancel = (await tx.execute(save)).scalar_one_or_none()
         if cancel is None:
             raise LeaseLost(lease)
         return cancel
@@ -138,15 +138,15 @@ class EvaluationStore:
         `shortage` describes the budget that stopped it.
         """
         values = {**UNOWNED, "cancel_requested": False, "wait_reason": reason, "shortage": shortage}
-        async with self._sessions.begin() as session:
-            if await move_held(session, lease, Move.SUSPEND, **values):
+        async with self._database.begin() as tx:
+            if await move_held(tx, lease, Move.SUSPEND, **values):
                 data = {"reason": reason, **(shortage or {})}
-                await append_to_evaluation(session, lease.id, EventType.EVALUATION_PAUSED, lease.actor, data)
+                await append_to_evaluation(tx, lease.id, EventType.EVALUATION_PAUSED, lease.actor, data)
 
     async def keep_lost(self, lease: Lease[EvaluationJob], lost: Mapping[str, Any]) -> None:
         """Save what the work used that was not saved. Does nothing if the lease is lost."""
-        async with self._sessions.begin() as session:
-            await session.execute(update(EvaluationJob).where(lease.held()).values(lost=dict(lost)))
+        async with self._database.begin() as tx:
+            await tx.execute(update(EvaluationJob).where(lease.held()).values(lost=dict(lost)))
 
     async def finish(
         self,
@@ -163,53 +163,53 @@ class EvaluationStore:
         to be published.
         """
         move, event = _ENDINGS[status]
-        async with self._sessions.begin() as session:
+        async with self._database.begin() as tx:
             try:
-                await require(session, lease)
+                await require(tx, lease)
             except LeaseLost:
                 return
             if report is not None:
-                report = await _promoted(session, lease.id, report)
+                report = await _promoted(tx, lease.id, report)
             values = {"error": error, "report": report, "finished_at": func.now(), "cancel_requested": False, **UNOWNED}
-            await move_held(session, lease, move, published=NEW if publish else None, **values)
+            await move_held(tx, lease, move, published=NEW if publish else None, **values)
             data = {"error": error} if error else {} if report is None else _headlines(report)
-            await append_to_evaluation(session, lease.id, event, lease.actor, data)
+            await append_to_evaluation(tx, lease.id, event, lease.actor, data)
 
     async def rows(self, id: str) -> Sequence[Row[Any]]:
         """Light rows of all its rollouts, with the explanation of the score, which every judged one has."""
         columns: list[ColumnElement[Any]] = [*_LIGHT, Trajectory.__table__.c.score_explanation]
         query = select(*columns).where(Trajectory.evaluation_id == id)
-        async with self._sessions() as session:
-            return (await session.execute(query.order_by(Trajectory.seq))).all()
+        async with self._database() as tx:
+            return (await tx.execute(query.order_by(Trajectory.seq))).all()
 
     async def messages(self, id: str, slots: Sequence[Slot]) -> dict[str, list[Any]]:
         """What a judge reads of those rollouts, by their ids."""
         query = select(Trajectory.id, Trajectory.messages, Trajectory.additional_histories).where(
             Trajectory.evaluation_id == id, Trajectory.slot.in_(map(str, slots))
         )
-        async with self._sessions() as session:
+        async with self._database() as tx:
             return {
                 row.id: transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
-                for row in (await session.execute(query)).all()
+                for row in (await tx.execute(query)).all()
             }
 
     async def keep_rollout(self, lease: Lease[EvaluationJob], row: Mapping[str, Any]) -> None:
         """Save a finished rollout, which is not judged yet. Raises LeaseLost."""
-        async with self._sessions.begin() as session:
-            await require(session, lease)
-            await session.execute(insert(Trajectory).values(**row).on_conflict_do_nothing())
-            await session.execute(update(EvaluationJob).where(lease.held()).values(claims=0))
+        async with self._database.begin() as tx:
+            await require(tx, lease)
+            await tx.execute(insert(Trajectory).values(**row).on_conflict_do_nothing())
+            await tx.execute(update(EvaluationJob).where(lease.held()).values(claims=0))
 
     async def keep_verdicts(
         self, lease: Lease[EvaluationJob], verdicts: Sequence[Mapping[str, Any]], calls: Sequence[JudgeCall]
     ) -> None:
         """Save the verdicts on all rollouts of a scenario, by their ids, and what they cost. Raises LeaseLost."""
-        async with self._sessions.begin() as session:
-            await require(session, lease)
+        async with self._database.begin() as tx:
+            await require(tx, lease)
             for verdict in verdicts:
                 columns = {name: value for name, value in verdict.items() if name != "id"}
-                await session.execute(update(Trajectory).where(Trajectory.id == verdict["id"]).values(**columns))
-            row = await session.get_one(EvaluationJob, lease.id)
+                await tx.execute(update(Trajectory).where(Trajectory.id == verdict["id"]).values(**columns))
+            row = await tx.get_one(EvaluationJob, lease.id)
             row.done, row.claims = row.done + len(verdicts), 0
             row.judge = _with_cost(row.judge, calls)
 
@@ -219,9 +219,9 @@ def _allowed(status: str) -> list[str]:
     return [verb for verb, states in of.items() if status in states]
 
 
-async def _locked(session: AsyncSession, id: str) -> EvaluationJob:
+async def _locked(tx: AsyncSession, id: str) -> EvaluationJob:
     found = (
-        await session.execute(select(EvaluationJob).where(EvaluationJob.id == id).with_for_update())
+        await tx.execute(select(EvaluationJob).where(EvaluationJob.id == id).with_for_update())
     ).scalar_one_or_none()
     if found is None:
         raise NotFound(f"There is no evaluation {id!r}.")
@@ -255,19 +255,19 @@ def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict
     return budget
 
 
-async def _promoted(session: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _promoted(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Promote the challenger of a trial that was won, unless the name was given to another checkpoint meanwhile; the
     report says so."""
-    trial = StoredEvaluation.parse((await session.get_one(EvaluationJob, id)).request).trial
+    trial = StoredEvaluation.parse((await tx.get_one(EvaluationJob, id)).request).trial
     if trial is None or report["trial"]["decision"] != Decision.PROMOTE:
         return report
     of_name = select(Promotion).where(Promotion.project == trial.project, Promotion.name == trial.name)
-    newest = (await session.execute(of_name.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
+    newest = (await tx.execute(of_name.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
     now = newest.id if newest is not None and newest.withdrawn_at is None else None
     if now != trial.incumbent:
         return {**report, "trial": {**report["trial"], "decision": "overtaken"}}
     difference = report["models"][1]["difference"]["success"]
-    session.add(
+    tx.add(
         Promotion(
             project=trial.project,
             name=trial.name,

@@ -17,8 +17,8 @@ import psycopg
 import structlog
 from sqlalchemy import URL, select
 
+from app.db.database import Database
 from app.db.json_text import dumps
-from app.db.session import Sessions
 from app.db.tables import Event
 from app.errors import DATABASE_DOWN
 from app.events.log import CHANNEL
@@ -79,10 +79,10 @@ class _Tail:
 class EventFeed:
     """`start` before use, `close` after."""
 
-    def __init__(self, sessions: Sessions, url: URL, on_hint: Callable[[], None]) -> None:
+    def __init__(self, database: Database, url: URL, on_hint: Callable[[], None]) -> None:
         """`on_hint` is called when anything happened to any run."""
         self.places = StreamPlaces()
-        self._sessions = sessions
+        self._database = database
         self._url = url
         self._on_hint = on_hint
         self._tails: defaultdict[str, _Tail] = defaultdict(_Tail)
@@ -112,8 +112,8 @@ class EventFeed:
     async def read(self, run_id: str, after: int, limit: int) -> list[Shown]:
         """Events of a run after that sequence number, in order."""
         query = select(Event).where(Event.run_id == run_id, Event.seq > after).order_by(Event.seq).limit(limit)
-        async with self._sessions() as session:
-            return [_shown(row) for row in (await session.execute(query)).scalars()]
+        async with self._database() as tx:
+            return [_shown(row) for row in (await tx.execute(query)).scalars()]
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[list[Shown] | Moved]:
         """The events after that sequence number as they come, and how far the run is when that has changed.
@@ -162,8 +162,8 @@ class EventFeed:
         """One before the newest event: a tail begins with it, and watchers catch up by themselves."""
         query = select(Event.seq).where(Event.run_id == run_id).order_by(Event.seq.desc()).limit(1)
         with contextlib.suppress(*DATABASE_DOWN):
-            async with self._sessions() as session:
-                return ((await session.execute(query)).scalar_one_or_none() or 1) - 1
+            async with self._database() as tx:
+                return ((await tx.execute(query)).scalar_one_or_none() or 1) - 1
         return 0
 
     async def _look_for_ever(self) -> None:
@@ -180,7 +180,7 @@ class EventFeed:
     async def _look(self) -> None:
         if not (watched := list(self._tails)):
             return
-        positions = await positions_of(self._sessions, watched)
+        positions = await positions_of(self._database, watched)
         for run_id in watched:
             if (tail := self._tails.get(run_id)) is not None:
                 await self._note(run_id, tail, positions.get(run_id))

@@ -41,7 +41,7 @@ _APPENDING = _appending()
 
 
 async def append(
-    session: AsyncSession,
+    tx: AsyncSession,
     run_id: str,
     type: EventType,
     actor: str,
@@ -55,20 +55,20 @@ async def append(
     """
     values = {"type": str(type), "version": 1, "iteration": iteration, "actor": actor, "data": dict(data or {})}
     parameters = {"run_id": run_id} | {f"new_{name}": value for name, value in values.items()}
-    await session.flush()  # which a statement on tables does not do by itself
-    seq, occurred_at, _ = (await session.execute(_APPENDING, parameters)).one()
+    await tx.flush()  # which a statement on tables does not do by itself
+    seq, occurred_at, _ = (await tx.execute(_APPENDING, parameters)).one()
     event = Event(run_id=run_id, seq=seq, occurred_at=occurred_at, **values)
-    await enqueue(session, event)
+    await enqueue(tx, event)
     return int(seq)
 
 
 async def append_to_evaluation(
-    session: AsyncSession, evaluation_id: str, type: EventType, actor: str, data: Mapping[str, Any] | None = None
+    tx: AsyncSession, evaluation_id: str, type: EventType, actor: str, data: Mapping[str, Any] | None = None
 ) -> int:
     """The same for an evaluation."""
     job = EvaluationJob
     advance = update(job).where(job.id == evaluation_id).values(event_seq=job.event_seq + 1).returning(job.event_seq)
-    seq = (await session.execute(advance.execution_options(synchronize_session=False))).scalar_one()
+    seq = (await tx.execute(advance.execution_options(synchronize_session=False))).scalar_one()
     event = {
         "evaluation_id": evaluation_id,
         "seq": seq,
@@ -77,6 +77,6 @@ async def append_to_evaluation(
         "actor": actor,
         "data": dict(data or {}),
     }
-    row = (await session.execute(insert(EvaluationEvent).values(event).returning(EvaluationEvent))).scalar_one()
-    await enqueue(session, row)
+    row = (await tx.execute(insert(EvaluationEvent).values(event).returning(EvaluationEvent))).scalar_one()
+    await enqueue(tx, row)
     return seq

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
+from app.db.database import Database
 from app.db.json_text import dumps
-from app.db.session import Sessions
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 
@@ -29,11 +29,11 @@ class Position:
     moved: Moved | None
 
 
-async def positions_of(sessions: Sessions, run_ids: Collection[str]) -> dict[str, Position]:
+async def positions_of(database: Database, run_ids: Collection[str]) -> dict[str, Position]:
     """By run; deleted runs are missing."""
     query = select(Run.id, Run.status, Run.event_seq, *_FIGURES).where(Run.id.in_(run_ids))
-    async with sessions() as session:
-        rows = (await session.execute(query)).all()
+    async with database() as tx:
+        rows = (await tx.execute(query)).all()
     return {row.id: Position(row.event_seq, _moved(row)) for row in rows}
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, Select, case, func, literal, null, se
 from sqlalchemy.dialects.postgresql import JSONB
 
 from app.aio.event_loops import run_on_loop
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Feedback, Run, Trajectory
 from app.errors import DATABASE_DOWN
 from app.feedback.sums import events_about, sums_of
@@ -33,9 +33,9 @@ class StoredFeedback:
     Without the database there is none, and judging goes on.
     """
 
-    def __init__(self, sessions: Sessions, main_loop: asyncio.AbstractEventLoop, run: Run) -> None:
+    def __init__(self, database: Database, main_loop: asyncio.AbstractEventLoop, run: Run) -> None:
         """`main_loop` is the event loop on which the database is queried."""
-        self._sessions = sessions
+        self._database = database
         self._main_loop = main_loop
         graph = run.stored_request.environment.config.get("graph")
         graph_of = func.coalesce(Run.request["environment"]["config"]["graph"], literal(None, JSONB))
@@ -63,16 +63,16 @@ class StoredFeedback:
 
     async def _evidence(self) -> list[Evidence]:
         query = _emails(Trajectory.run_id.in_(self._alike)).order_by(Trajectory.seq.desc()).limit(_NEWEST)
-        async with self._sessions() as session:
-            return [_evidence(row) for row in await session.execute(query)]
+        async with self._database() as tx:
+            return [_evidence(row) for row in await tx.execute(query)]
 
 
-async def emails(sessions: Sessions, run_id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
+async def emails(database: Database, run_id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
     """What is known of each of the run's emails that has feedback, in the order of saving from the one after `after`;
     the columns of `_emails`."""
     query = _emails(Trajectory.run_id == run_id).where(Trajectory.seq > after).order_by(Trajectory.seq).limit(limit)
-    async with sessions() as session:
-        return (await session.execute(query)).all()
+    async with database() as tx:
+        return (await tx.execute(query)).all()
 
 
 def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:

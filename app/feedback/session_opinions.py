@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Subquery, func, select
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Feedback
 from app.feedback.sums import events_about, sums_of
 
@@ -51,17 +51,17 @@ def have(opinions: Opinions, summed: Subquery) -> ColumnElement[bool]:
     }[opinions]
 
 
-async def opinions_of(sessions: Sessions, ids: Collection[str]) -> Mapping[str, SessionOpinions]:
+async def opinions_of(database: Database, ids: Collection[str]) -> Mapping[str, SessionOpinions]:
     """Of those of the sessions that have any."""
     listed = sorted(ids)
     summed = summed_opinions(Feedback.session_id.in_(listed) | Feedback.against_session_id.in_(listed))
     query = select(summed).where(summed.c.subject.in_(listed))
-    async with sessions() as session:
-        rows = await session.execute(query)
+    async with database() as tx:
+        rows = await tx.execute(query)
     return {row.subject: SessionOpinions(row.events, row.wins, row.losses, row.simulated) for row in rows}
 
 
-async def comments_on(sessions: Sessions, ids: Collection[str]) -> Mapping[str, Sequence[str]]:
+async def comments_on(database: Database, ids: Collection[str]) -> Mapping[str, Sequence[str]]:
     """The newest ten comments on each session that has any, newest first."""
     query = (
         select(Feedback.session_id, Feedback.comment)
@@ -69,8 +69,8 @@ async def comments_on(sessions: Sessions, ids: Collection[str]) -> Mapping[str, 
         .order_by(Feedback.id.desc())
     )
     found: defaultdict[str, list[str]] = defaultdict(list)
-    async with sessions() as session:
-        for id, comment in await session.execute(query):
+    async with database() as tx:
+        for id, comment in await tx.execute(query):
             if id is not None and comment is not None and len(found[id]) < _MOST_COMMENTS:
                 found[id].append(comment)
     return found

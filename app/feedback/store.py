@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, Feedback, Reflection, Run, Trajectory
 from app.errors import Conflict, InvalidRequest, NotFound, ServiceError
 from app.schemas.feedback import FeedbackEvent
@@ -33,7 +33,7 @@ class Recorded:
 
 
 async def take(
-    sessions: Sessions, events: Sequence[FeedbackEvent], source: str, sees: Callable[[str | None], bool]
+    database: Database, events: Sequence[FeedbackEvent], source: str, sees: Callable[[str | None], bool]
 ) -> list[Recorded]:
     """Store the valid events in one transaction; returns the result of each, in their order.
 
@@ -41,19 +41,19 @@ async def take(
     a trajectory or a session that does not exist, InvalidRequest for one that the event does not fit, Conflict for an
     event id that stands for something else already.
     """
-    async with sessions.begin() as session:
-        emails = await _Emails.of(session, events, sees)
-        worked = await _worked(session, events, sees)
-        now = (await session.execute(select(func.now()))).scalar_one()
+    async with database.begin() as tx:
+        emails = await _Emails.of(tx, events, sees)
+        worked = await _worked(tx, events, sees)
+        now = (await tx.execute(select(func.now()))).scalar_one()
         rows = [_row(event, emails, worked, source, now) for event in events]
         sound = [row for row in rows if not isinstance(row, ServiceError)]
-        new = await _insert(session, sound)
-        stored = await _stored(session, [_key(row) for row in sound if row["id"] not in new])
+        new = await _insert(tx, sound)
+        stored = await _stored(tx, [_key(row) for row in sound if row["id"] not in new])
     return [_taken(event, row, new, stored) for event, row in zip(events, rows, strict=True)]
 
 
 async def listed(
-    sessions: Sessions, run_id: str, *, before: str | None, limit: int
+    database: Database, run_id: str, *, before: str | None, limit: int
 ) -> Sequence[Row[Feedback, int | None]]:
     """Events on the run's trajectories with the trajectory's iteration, the newest first; `before` is a row's id."""
     query = (
@@ -65,17 +65,17 @@ async def listed(
     )
     if before is not None:
         query = query.where(Feedback.id < before)
-    async with sessions() as session:
-        return (await session.execute(query)).all()
+    async with database() as tx:
+        return (await tx.execute(query)).all()
 
 
-async def of_session(sessions: Sessions, session_id: str, *, before: str | None, limit: int) -> Sequence[Feedback]:
+async def of_session(database: Database, session_id: str, *, before: str | None, limit: int) -> Sequence[Feedback]:
     """Opinions of the session, the newest first; `before` is a row's id."""
     query = select(Feedback).where(Feedback.session_id == session_id).order_by(Feedback.id.desc()).limit(limit)
     if before is not None:
         query = query.where(Feedback.id < before)
-    async with sessions() as session:
-        return (await session.execute(query)).scalars().all()
+    async with database() as tx:
+        return (await tx.execute(query)).scalars().all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ class _Emails:
 
     @classmethod
     async def of(
-        cls, session: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
+        cls, tx: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
     ) -> "_Emails":
         places = {(event.run_id, event.iteration) for event in events if event.run_id is not None}
-        shown = await _shown(session, places) if places else {}
+        shown = await _shown(tx, places) if places else {}
         named = {*shown.values(), *(id for event in events for id in (event.trajectory_id, event.over) if id)}
-        return cls(shown, await _known(session, named, sees))
+        return cls(shown, await _known(tx, named, sees))
 
     def subject(self, event: FeedbackEvent) -> dict[str, Any]:
         """What the event is about, as columns. Raises NotFound, InvalidRequest."""
@@ -133,13 +133,13 @@ class _Emails:
             )
 
 
-async def _shown(session: AsyncSession, places: Iterable[tuple[str, int | None]]) -> dict[tuple[str, int], str]:
+async def _shown(tx: AsyncSession, places: Iterable[tuple[str, int | None]]) -> dict[tuple[str, int], str]:
     key = tuple_(Reflection.run_id, Reflection.iteration)
     query = select(Reflection.run_id, Reflection.iteration, Reflection.trajectory_id).where(key.in_(places))
-    return {(run_id, iteration): id for run_id, iteration, id in await session.execute(query)}
+    return {(run_id, iteration): id for run_id, iteration, id in await tx.execute(query)}
 
 
-async def _known(session: AsyncSession, ids: Iterable[str], sees: Callable[[str | None], bool]) -> dict[str, _Email]:
+async def _known(tx: AsyncSession, ids: Iterable[str], sees: Callable[[str | None], bool]) -> dict[str, _Email]:
     """The trajectories of these ids that are seen, kept from being deleted until the transaction ends."""
     email, project = Trajectory.outcome["email"], func.coalesce(Run.model_project, Trajectory.project)
     query = (
@@ -148,7 +148,7 @@ async def _known(session: AsyncSession, ids: Iterable[str], sees: Callable[[str 
         .where(Trajectory.id.in_(ids))
         .with_for_update(read=True, key_share=True, of=Trajectory)
     )
-    found = await session.execute(query)
+    found = await tx.execute(query)
     return {
         id: _Email(of or "", run_id, is_email, bool(written)) for id, of, run_id, is_email, written in found if sees(of)
     }
@@ -164,7 +164,7 @@ class _Worked:
 
 
 async def _worked(
-    session: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
+    tx: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
 ) -> dict[str, _Worked]:
     """The sessions that the events name and the sender sees, kept from being deleted until the transaction ends."""
     of_sessions = [event for event in events if event.session_id is not None]
@@ -175,7 +175,7 @@ async def _worked(
         .where(AgentSession.id.in_({id for event in of_sessions for id in (event.session_id, event.over) if id}))
         .with_for_update(read=True, key_share=True)
     )
-    return {id: _Worked(of, alone) for id, of, alone in await session.execute(query) if sees(of)}
+    return {id: _Worked(of, alone) for id, of, alone in await tx.execute(query) if sees(of)}
 
 
 def _session_subject(event: FeedbackEvent, session_id: str, worked: Mapping[str, _Worked]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _row(
     }
 
 
-async def _insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
+async def _insert(tx: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
     """Ids of the rows whose event was not known."""
     if not rows:
         return set()
@@ -232,17 +232,17 @@ async def _insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[
     )
     # Always in the same order: otherwise two requests with the same events could deadlock.
     ordered = sorted(rows, key=lambda row: (row["project"], row["event_id"]))
-    return set((await session.execute(add, ordered)).scalars())
+    return set((await tx.execute(add, ordered)).scalars())
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:
     return row["project"], row["event_id"]
 
 
-async def _stored(session: AsyncSession, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Feedback]:
+async def _stored(tx: AsyncSession, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Feedback]:
     if not keys:
         return {}
-    found = await session.execute(select(Feedback).where(tuple_(Feedback.project, Feedback.event_id).in_(keys)))
+    found = await tx.execute(select(Feedback).where(tuple_(Feedback.project, Feedback.event_id).in_(keys)))
     return {(row.project, row.event_id): row for row in found.scalars()}
 
 

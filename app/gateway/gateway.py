@@ -25,7 +25,7 @@ from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions
 from app.aio.event_loops import shielded
 from app.aio.periodic import every
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, Run
 from app.errors import NotFound
 from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
@@ -83,12 +83,12 @@ class BegunStream:
 class SessionGateway:
     """For all sessions, in one process."""
 
-    def __init__(self, sessions: Sessions, calls: SessionCalls, models: ModelResolver, upstream: Upstream) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database, calls: SessionCalls, models: ModelResolver, upstream: Upstream) -> None:
+        self._database = database
         self.calls = calls
         self._models = models
         self.upstream = upstream
-        self._replies = KnownReplies(sessions)
+        self._replies = KnownReplies(database)
         self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
         """Of checkpoints on other backends, and until when that is taken for right."""
@@ -119,9 +119,9 @@ class SessionGateway:
     async def _session(self, id: str) -> KnownSession:
         if (kept := self._known.get(id)) is not None:
             return kept
-        async with self._sessions() as session:
-            row = await session.get(AgentSession, id)
-            run = None if row is None or row.model_run_id is None else await session.get(Run, row.model_run_id)
+        async with self._database() as tx:
+            row = await tx.get(AgentSession, id)
+            run = None if row is None or row.model_run_id is None else await tx.get(Run, row.model_run_id)
         if row is None:
             raise NotFound(f"There is no session {id!r}.")
         if run is None and row.backend != embedded.NAME:
@@ -212,14 +212,14 @@ class SessionGateway:
 @asynccontextmanager
 async def open_session_gateway(service: Resources) -> AsyncIterator[SessionGateway]:
     """The gateway of a running service."""
-    calls, store = SessionCalls(service.sessions), AgentSessions(service.sessions)
-    models = ModelResolver(service.sessions, service.engine, service.connect, base_models(service.settings))
+    calls, store = SessionCalls(service.database), AgentSessions(service.database)
+    models = ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
     async with (
         aclosing(Upstream()) as upstream,
         calls.working(),
         every(_EXPIRE_EVERY_S, store.expire, "expire agent sessions"),
     ):
-        yield SessionGateway(service.sessions, calls, models, upstream)
+        yield SessionGateway(service.database, calls, models, upstream)
 
 
 @dataclass(slots=True)

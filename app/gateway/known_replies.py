@@ -13,7 +13,7 @@ from sqlalchemy import select, tuple_
 
 from app.agent_sessions.canonical import CanonicalRequest, conversation_with, conversations
 from app.agent_sessions.records import unpack_answer, unpack_request
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import SessionCall
 from environment.json_type import Json
 
@@ -34,8 +34,8 @@ class _Replies:
 class KnownReplies:
     """Of the sessions that this process saw last."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._known: OrderedDict[str, _Replies] = OrderedDict()
         self._ids = 0
 
@@ -93,8 +93,8 @@ class KnownReplies:
             row.answer.is_not(None),
             tuple_(row.digest, row.occurrence).not_in(sorted(known.calls)),
         )
-        async with self._sessions() as session:
-            rows = (await session.execute(query)).all()
+        async with self._database() as tx:
+            rows = (await tx.execute(query)).all()
         for digest, occurrence, request, answer in rows:
             asked = unpack_request(request)
             assert answer is not None

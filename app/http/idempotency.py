@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.aio.periodic import every
 from app.auth.scopes import SESSIONS, model_path, route_path
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import IdempotencyKey
 from app.errors import DATABASE_DOWN, Conflict, InvalidRequest, ServiceError, StillRunning, problem_of
 from environment.first_line import first_line
@@ -65,7 +65,7 @@ class Claim:
 _claim: ContextVar[Claim | None] = ContextVar("idempotency_claim", default=None)
 
 
-async def complete(session: AsyncSession, *, status: int, reply: BaseModel, has_secret: bool = False) -> None:
+async def complete(tx: AsyncSession, *, status: int, reply: BaseModel, has_secret: bool = False) -> None:
     """Save the response to the current request in the transaction that creates what it reports: both or neither.
 
     Of a response with a secret only the status is saved. Without an Idempotency-Key nothing happens. Raises Conflict if
@@ -73,12 +73,12 @@ async def complete(session: AsyncSession, *, status: int, reply: BaseModel, has_
     """
     if (claim := _claim.get()) is not None:
         claim.keep_body = claim.keep_body and not has_secret
-        await _complete(session, claim, status, reply.model_dump_json())
+        await _complete(tx, claim, status, reply.model_dump_json())
 
 
-async def _complete(session: AsyncSession, claim: Claim, status: int, body: str) -> None:
+async def _complete(tx: AsyncSession, claim: Claim, status: int, body: str) -> None:
     kept = update(IdempotencyKey).where(claim.held()).values(status=status, body=body if claim.keep_body else None)
-    if (await session.execute(kept.returning(IdempotencyKey.key))).scalar_one_or_none() is None:
+    if (await tx.execute(kept.returning(IdempotencyKey.key))).scalar_one_or_none() is None:
         raise Conflict(
             f"The request with Idempotency-Key {claim.key!r} took too long, and a repetition has replaced it."
         )
@@ -123,28 +123,28 @@ class Idempotency:
         if not is_post or not given or "caller" not in scope["state"] or _is_of_agent(scope):
             await self._app(scope, receive, send)
             return
-        sessions: Sessions = scope["app"].state.service.sessions
+        database: Database = scope["app"].state.service.database
         try:
             key = _checked(given)
             message = await receive()
             request = await asyncio.to_thread(_request_hash, scope, message.get("body", b""))
-            claim = await _claimed(sessions, scope, key, request)
+            claim = await _claimed(database, scope, key, request)
         except (ServiceError, *DATABASE_DOWN) as error:
             await problem_of(error, scope["path"])(scope, receive, send)
             return
         if isinstance(claim, Response):
             await claim(scope, receive, send)
             return
-        await self._answer(sessions, claim, scope, _again(message, receive), send)
+        await self._answer(database, claim, scope, _again(message, receive), send)
 
-    async def _answer(self, sessions: Sessions, claim: Claim, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, database: Database, claim: Claim, scope: Scope, receive: Receive, send: Send) -> None:
         reply, reset = _Reply(), _claim.set(claim)
         try:
-            async with every(_RENEW_EVERY_S, partial(_renew, sessions, claim), "renew the lease of an Idempotency-Key"):
+            async with every(_RENEW_EVERY_S, partial(_renew, database, claim), "renew the lease of an Idempotency-Key"):
                 await self._app(scope, receive, partial(reply.take, send))
         finally:
             _claim.reset(reset)
-            await _settle(sessions, claim, reply)
+            await _settle(database, claim, reply)
         if not reply.passes:
             await send(reply.start)
             await send({"type": "http.response.body", "body": bytes(reply.body)})
@@ -173,14 +173,14 @@ def _request_hash(scope: Scope, body: bytes) -> str:
     return hashlib.sha256(head.encode() + body).hexdigest()
 
 
-async def _claimed(sessions: Sessions, scope: Scope, key: str, request: str) -> Claim | Response:
+async def _claimed(database: Database, scope: Scope, key: str, request: str) -> Claim | Response:
     """The claim to the key, or the response to the first request with it. Raises Conflict, StillRunning."""
     project = scope["state"]["caller"].namespace
-    async with sessions.begin() as session:
-        since = (await session.execute(_claiming(project, key, request))).scalar_one_or_none()
+    async with database.begin() as tx:
+        since = (await tx.execute(_claiming(project, key, request))).scalar_one_or_none()
         if since is not None:
             return Claim(project, key, since, keep_body=not _has_secret(route_path(scope)))
-        first = await session.get(IdempotencyKey, (project, key))
+        first = await tx.get(IdempotencyKey, (project, key))
     if first is not None and first.request_sha256 != request:
         raise Conflict(f"Idempotency-Key {key!r} was already used for a different request.")
     if first is None or first.status is None:
@@ -207,22 +207,22 @@ def _claiming(project: str, key: str, request: str) -> Any:
     ).returning(row.created_at)
 
 
-async def _renew(sessions: Sessions, claim: Claim) -> None:
+async def _renew(database: Database, claim: Claim) -> None:
     renewed = update(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None))
-    async with sessions.begin() as session:
-        await session.execute(renewed.values(lease_until=func.clock_timestamp() + _LEASE))
+    async with database.begin() as tx:
+        await tx.execute(renewed.values(lease_until=func.clock_timestamp() + _LEASE))
 
 
-async def _settle(sessions: Sessions, claim: Claim, reply: _Reply) -> None:
+async def _settle(database: Database, claim: Claim, reply: _Reply) -> None:
     """Save the response or free the key. A failure here must not cost the client its response."""
     if claim.completed and reply.to_keep:
         return
     try:
-        async with sessions.begin() as session:
+        async with database.begin() as tx:
             if reply.to_keep:
-                await _complete(session, claim, reply.start["status"], reply.body.decode())
+                await _complete(tx, claim, reply.start["status"], reply.body.decode())
             else:
-                await session.execute(delete(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None)))
+                await tx.execute(delete(IdempotencyKey).where(claim.held(), IdempotencyKey.status.is_(None)))
     except (Conflict, *DATABASE_DOWN) as error:
         log.warning("response not saved for repetition", error=first_line(error))
 
@@ -238,13 +238,13 @@ def _again(first: Message, receive: Receive) -> Receive:
 
 
 @asynccontextmanager
-async def purging(sessions: Sessions) -> AsyncIterator[None]:
+async def purging(database: Database) -> AsyncIterator[None]:
     """While open, deletes expired responses periodically."""
-    async with every(_PURGE_EVERY_S, partial(purge, sessions), "purge idempotency keys"):
+    async with every(_PURGE_EVERY_S, partial(purge, database), "purge idempotency keys"):
         yield
 
 
-async def purge(sessions: Sessions) -> None:
+async def purge(database: Database) -> None:
     """Delete everything older than 24 hours."""
-    async with sessions.begin() as session:
-        await session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < func.clock_timestamp() - KEPT))
+    async with database.begin() as tx:
+        await tx.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < func.clock_timestamp() - KEPT))

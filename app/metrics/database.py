@@ -11,7 +11,7 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import lapsed
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import EvaluationJob, Event, Run, WebhookDelivery
 from app.domain.delivery_state import DeliveryState
 from app.domain.evaluation_state import EvaluationStatus
@@ -55,23 +55,23 @@ class DatabaseFigures:
         )
 
 
-async def read(sessions: Sessions) -> DatabaseFigures:
+async def read(database: Database) -> DatabaseFigures:
     """Read them in one transaction, and one connection."""
-    async with sessions() as session:
-        runs = await _counts(session, Run, RunStatus)
-        waiting, orphaned = (await session.execute(_RUNNING)).one()
-        age = (await session.execute(_QUEUE_AGE)).scalar_one()
-        evaluations = await _counts(session, EvaluationJob, EvaluationStatus)
-        pending, lag = (await session.execute(_PENDING)).one()
-        failed = (await session.execute(_FAILED)).scalar_one()
+    async with database() as tx:
+        runs = await _counts(tx, Run, RunStatus)
+        waiting, orphaned = (await tx.execute(_RUNNING)).one()
+        age = (await tx.execute(_QUEUE_AGE)).scalar_one()
+        evaluations = await _counts(tx, EvaluationJob, EvaluationStatus)
+        pending, lag = (await tx.execute(_PENDING)).one()
+        failed = (await tx.execute(_FAILED)).scalar_one()
     deliveries = {str(DeliveryState.PENDING): pending, str(DeliveryState.FAILED): failed}
     return DatabaseFigures(runs, waiting, orphaned, float(age or 0), evaluations, deliveries, float(lag or 0))
 
 
 async def _counts(
-    session: AsyncSession, table: type[Run | EvaluationJob], statuses: type[RunStatus | EvaluationStatus]
+    tx: AsyncSession, table: type[Run | EvaluationJob], statuses: type[RunStatus | EvaluationStatus]
 ) -> dict[str, int]:
-    found = await session.execute(select(table.status, func.count()).group_by(table.status))
+    found = await tx.execute(select(table.status, func.count()).group_by(table.status))
     return {str(status): 0 for status in statuses} | {status: count for status, count in found.all()}  # noqa: C416 - rows are no tuples to mypy
 
 

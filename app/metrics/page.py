@@ -48,7 +48,7 @@ class MetricsPage:
     async def _of_database(self) -> list[Metric]:
         try:
             async with asyncio.timeout(_TIMEOUT_S), self._turn:
-                figures: DatabaseFigures = await database.read(self._resources.sessions)
+                figures: DatabaseFigures = await database.read(self._resources.database)
         except (TimeoutError, *DATABASE_DOWN) as error:
             _UNREAD.inc()
             log.warning("a scrape lacks the figures of the database", error=first_line(error))

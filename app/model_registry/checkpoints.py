@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 
 from app.auth.caller import Caller
 from app.backends import Connect
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 class Checkpoints:
     """Those of one model. Methods raise UnknownModelName or Unavailable."""
 
-    sessions: Sessions
+    database: Database
     engine: EngineClient
     connect: Connect
     model: ModelName
@@ -89,7 +89,7 @@ class Checkpoints:
             step=step,
             actor=caller.actor,
         )
-        return await Promotions(self.sessions).promote(promotion)
+        return await Promotions(self.database).promote(promotion)
 
     async def require_promotable(self, name: str, step: int) -> None:
         """Raises NotFound, or Conflict if a model has that name."""
@@ -121,16 +121,16 @@ class Checkpoints:
             Run.parent_run_id.in_(select(Run.id).where(*self._trained_it())), Run.status.in_(LIVE)
         )
         live = select(Run.id).where(*self._trained_it(), Run.status.in_(LIVE))
-        async with self.sessions() as session:
+        async with self.database() as tx:
             sampled = [
                 (step, f"is what rollouts of run {id} are sampled from")
-                for id in (await session.execute(live)).scalars().all()
-                for step in await sampled_steps(session, id)
+                for id in (await tx.execute(live)).scalars().all()
+                for step in await sampled_steps(tx, id)
             ]
             found = [
                 *sampled,
-                *((step, f"is what run {id} starts from") for step, id in await session.execute(forks)),
-                *((step, f"is the best of run {id}") for step, id in await session.execute(best)),
+                *((step, f"is what run {id} starts from") for step, id in await tx.execute(forks)),
+                *((step, f"is the best of run {id}") for step, id in await tx.execute(best)),
             ]
         return {step: why for step, why in found if step is not None} | promoted
 
@@ -138,8 +138,8 @@ class Checkpoints:
         """Mark runs' checkpoints as deleted."""
         runs = select(Run.id).where(*self._trained_it()).scalar_subquery()
         gone = update(Checkpoint).where(Checkpoint.run_id.in_(runs), Checkpoint.step.in_(steps))
-        async with self.sessions.begin() as session:
-            await session.execute(gone.where(Checkpoint.deleted_at.is_(None)).values(deleted_at=func.now()))
+        async with self.database.begin() as tx:
+            await tx.execute(gone.where(Checkpoint.deleted_at.is_(None)).values(deleted_at=func.now()))
 
     async def _model_id(self) -> str:
         """The model's id on the engine."""
@@ -185,9 +185,9 @@ class Checkpoints:
     async def _note_pushed(self, step: int, pushed: Pushed, caller: Caller) -> None:
         made = (await self._of_runs()).get(step)
         data = {"step": step, "url": pushed.url, "revision": pushed.revision}
-        async with self.sessions.begin() as session:
-            if made is not None and await session.get(Run, made.run_id, with_for_update=True) is not None:
-                await append(session, made.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
+        async with self.database.begin() as tx:
+            if made is not None and await tx.get(Run, made.run_id, with_for_update=True) is not None:
+                await append(tx, made.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
 
     def _require_engine(self) -> None:
         if self.backend != embedded.NAME:
@@ -196,18 +196,18 @@ class Checkpoints:
     async def _of_runs(self) -> dict[int, Checkpoint]:
         """Each step as the newest run that made it recorded it."""
         query = select(Checkpoint).join(Run, Run.id == Checkpoint.run_id).where(*self._trained_it())
-        async with self.sessions() as session:
-            rows = (await session.execute(query.order_by(Run.id))).scalars().all()
+        async with self.database() as tx:
+            rows = (await tx.execute(query.order_by(Run.id))).scalars().all()
         return {row.step: row for row in rows}
 
     async def _promoted(self) -> dict[str, int]:
-        current = await Promotions(self.sessions).all(self.model.project, model=self.model.name)
+        current = await Promotions(self.database).all(self.model.project, model=self.model.name)
         return {each.name: each.step for each in current}
 
     async def _is_model(self, name: ModelName) -> bool:
         query = select(Run.id).where(*_trained(name)).limit(1)
-        async with self.sessions() as session:
-            if (await session.execute(query)).scalar_one_or_none() is not None:
+        async with self.database() as tx:
+            if (await tx.execute(query)).scalar_one_or_none() is not None:
                 return True
         return str(name) in await self.engine.steps()
 

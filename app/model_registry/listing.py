@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from app.auth.caller import Caller
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
@@ -17,7 +17,7 @@ from training.protocol.model_name import ModelName
 
 
 async def listed(
-    sessions: Sessions, base_models: Collection[str], engine: EngineClient, caller: Caller
+    database: Database, base_models: Collection[str], engine: EngineClient, caller: Caller
 ) -> list[dict[str, Json]]:
     """Base models, models and promoted names, in this order. Raises Unavailable."""
     found = [
@@ -25,7 +25,7 @@ async def listed(
         for each in await engine.models()
         if each["id"] in base_models or _sees(caller, each["id"])
     ]
-    found += await _elsewhere(sessions, caller)
+    found += await _elsewhere(database, caller)
     return found + [
         {
             "id": str(ModelName(each.project, each.name)),
@@ -35,18 +35,18 @@ async def listed(
             "backend": each.backend,
             "promoted": str(ModelName(each.project, each.model_name, each.step)),
         }
-        for each in await Promotions(sessions).all(caller.project)
+        for each in await Promotions(database).all(caller.project)
     ]
 
 
 async def one(
-    sessions: Sessions, models: ModelResolver, engine: EngineClient, caller: Caller, name: str
+    database: Database, models: ModelResolver, engine: EngineClient, caller: Caller, name: str
 ) -> dict[str, Json]:
     """The model that any name means: a model, a checkpoint, or the checkpoint of a run.
 
     Raises UnknownModelName, Unavailable, or Conflict for a run that has no checkpoint yet.
     """
-    found = await listed(sessions, models.base_models, engine, caller)
+    found = await listed(database, models.base_models, engine, caller)
     for each in reversed(found):  # what is promoted comes last, and before a model of the same name
         if each["id"] == name:
             return each
@@ -69,15 +69,15 @@ def _sees(caller: Caller, name: str) -> bool:
         return caller.project is None
 
 
-async def _elsewhere(sessions: Sessions, caller: Caller) -> list[dict[str, Json]]:
+async def _elsewhere(database: Database, caller: Caller) -> list[dict[str, Json]]:
     """Models that runs trained on other backends, each as its newest run left it."""
     names = (Run.backend, Run.model_project, Run.model_name)
     query = select(Run).where(Run.backend != embedded.NAME, Run.step.is_not(None))
     if caller.project is not None:
         query = query.where(Run.model_project == caller.project)
     query = query.ext(distinct_on(*names)).order_by(*names, Run.id.desc())
-    async with sessions() as session:
-        runs = (await session.execute(query)).scalars().all()
+    async with database() as tx:
+        runs = (await tx.execute(query)).scalars().all()
     return [
         {
             "id": str(ModelName(run.model_project, run.model_name)),

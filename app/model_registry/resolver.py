@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from app.auth.caller import Caller
 from app.backends import Connect
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.names import TINY_BASE
 from app.errors import Conflict, NotFound, Unavailable
@@ -67,7 +67,7 @@ class ResolvedModel:
 class ModelResolver:
     """Methods that take a name raise UnknownModelName."""
 
-    sessions: Sessions
+    database: Database
     engine: Engine
     connect: Connect
     base_models: frozenset[str]
@@ -87,7 +87,7 @@ class ModelResolver:
         if not caller.sees(model.project):
             raise UnknownModelName(name)
         asked_as = None
-        if model.step is None and (promoted := await Promotions(self.sessions).current(model.project, model.name)):
+        if model.step is None and (promoted := await Promotions(self.database).current(model.project, model.name)):
             asked_as = str(model)
             model = ModelName(promoted.project, promoted.model_name, promoted.step)
         return ResolvedModel(str(model), model.step, await self._newest_run(model), asked_as)
@@ -127,17 +127,17 @@ class ModelResolver:
         return ResolvedModel(name, found.step, await self._newest_run(found))
 
     async def _of_run_id(self, caller: Caller, run_id: str, step: str | None) -> ResolvedModel:
-        async with self.sessions() as session:
-            run = await session.get(Run, run_id)
+        async with self.database() as tx:
+            run = await tx.get(Run, run_id)
         if run is None or not caller.sees(run.model_project):
             raise UnknownModelName(run_id)
         return of_run(run, None if step is None else int(step))
 
     async def _newest_run(self, name: ModelName) -> Run | None:
         trains_it = (Run.model_project == name.project, Run.model_name == name.name)
-        async with self.sessions() as session:
+        async with self.database() as tx:
             query = select(Run).where(*trains_it).order_by(Run.id.desc()).limit(1)
-            return (await session.execute(query)).scalar_one_or_none()
+            return (await tx.execute(query)).scalar_one_or_none()
 
 
 def of_run(run: Run, step: int | None) -> ResolvedModel:

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.auth.caller import Caller
 from app.backends import Connect
-from app.db.session import Sessions
+from app.db.database import Database
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.engine_client import EngineClient
@@ -61,7 +61,7 @@ class TrainableModels:
     """Those that a caller sees. Methods raise UnknownTrainable for an id, and Unavailable."""
 
     caller: Caller
-    sessions: Sessions
+    database: Database
     engine: EngineClient
     connect: Connect
     store: RunStore
@@ -118,14 +118,14 @@ class TrainableModels:
     async def to_delete(self, model: ModelName) -> AsyncIterator[None]:
         """As `to_train`; raises Conflict if a run needs the model, or a promoted name means it."""
         async with self.store.holding_model(embedded.NAME, model, unneeded=True):
-            if promoted := await Promotions(self.sessions).all(model.project, model=model.name):
+            if promoted := await Promotions(self.database).all(model.project, model=model.name):
                 raise Conflict(f"{model} is promoted as {promoted[0].project}/{promoted[0].name}.")
             yield
 
     @asynccontextmanager
     async def to_delete_checkpoints(self, model: ModelName, steps: Collection[int]) -> AsyncIterator[None]:
         """As `to_train`; raises Conflict if one of the checkpoints must stay."""
-        checkpoints = Checkpoints(self.sessions, self.engine, self.connect, model, embedded.NAME)
+        checkpoints = Checkpoints(self.database, self.engine, self.connect, model, embedded.NAME)
         async with self.store.holding_model(embedded.NAME, model):
             for step, why in (await checkpoints.in_use()).items():
                 if step in steps:

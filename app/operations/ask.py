@@ -13,7 +13,7 @@ from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
 from app.datasets.references import UnknownDataset, pin
 from app.db.clock import database_time
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.domain.stored_request import Choice
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
@@ -138,25 +138,25 @@ async def invoke(service: Service, models: ModelResolver, parameters: InvokePara
 
 
 async def _of_run(service: Service, models: ModelResolver, run_id: str, request: AskRequest, caller: Caller) -> _Agent:
-    await require(service.sessions, caller, RUN, run_id)
+    await require(service.database, caller, RUN, run_id)
     run = await service.store.get(run_id)
     resolved = of_run(run, request.checkpoint)
     endpoint = await models.endpoint(resolved)
     if request.environment is not None:  # not the one that the run was trained in
         return _Agent(endpoint, resolved.step, run, _choice(request.environment))
     own = run.stored_request.environment
-    return _Agent(endpoint, resolved.step, run, own, await _state(service.sessions, run.id, resolved.step))
+    return _Agent(endpoint, resolved.step, run, own, await _state(service.database, run.id, resolved.step))
 
 
-async def _state(sessions: Sessions, run_id: str, step: int | None) -> dict[str, Json] | None:
+async def _state(database: Database, run_id: str, step: int | None) -> dict[str, Json] | None:
     """The environment's state after the iteration that made the checkpoint."""
     query = (
         select(Reflection.state)
         .join(Checkpoint, (Checkpoint.run_id == Reflection.run_id) & (Checkpoint.iteration == Reflection.iteration))
         .where(Checkpoint.run_id == run_id, Checkpoint.step == step)
     )
-    async with sessions() as session:
-        return (await session.execute(query)).scalar_one_or_none()
+    async with database() as tx:
+        return (await tx.execute(query)).scalar_one_or_none()
 
 
 async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -> _Agent:
@@ -174,14 +174,14 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -
 
 
 async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Tell | None) -> AskOut:
-    made = await _environment(service.sessions, service.settings, agent)
+    made = await _environment(service.database, service.settings, agent)
     try:
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
         scenario = _scenario(made, request)
         own_loop = await _own_loop(service.settings, agent)
         max_turns = agent.run.stored_request.config.max_turns if agent.run else None
-        clock = await database_time(service.sessions)
+        clock = await database_time(service.database)
         async with open_chat(agent.endpoint) as chat:
             attempt = await rollout(
                 made,
@@ -196,7 +196,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
         answer = made.answer(attempt.outcome)
     finally:
         made.close()
-    await _save(service.sessions, agent, attempt)
+    await _save(service.database, agent, attempt)
     count_rollouts("ask", [attempt])
     if attempt.failure is not None:
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
@@ -230,13 +230,13 @@ def _missing(agent: _Agent, error: str | None) -> str:
     )
 
 
-async def _environment(sessions: Sessions, settings: Settings, agent: _Agent) -> Environment:
+async def _environment(database: Database, settings: Settings, agent: _Agent) -> Environment:
     where = ("body", "environment")
     project = agent.run.model_project if agent.run else agent.project
     try:
         data_dir = settings.data_dir
-        chosen = await pin(sessions, data_dir, _for_asking(agent.environment), project)
-        whole = await resolve_references(sessions, data_dir, _for_asking(chosen), project)
+        chosen = await pin(database, data_dir, _for_asking(agent.environment), project)
+        whole = await resolve_references(database, data_dir, _for_asking(chosen), project)
         return await asyncio.to_thread(make_environment, whole, data_dir, EnvironmentAccess(settings))
     except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
@@ -270,7 +270,7 @@ def _scenario(made: Environment, request: AskRequest) -> Scenario:
         raise InvalidRequest(("body",) if request.input is None else ("body", "input"), str(error)) from error
 
 
-async def _save(sessions: Sessions, agent: _Agent, attempt: Rollout) -> None:
+async def _save(database: Database, agent: _Agent, attempt: Rollout) -> None:
     row: dict[str, Any] = rollout_row(attempt) | {
         "run_id": agent.run.id if agent.run else None,
         "project": agent.project,
@@ -282,5 +282,5 @@ async def _save(sessions: Sessions, agent: _Agent, attempt: Rollout) -> None:
         "score_parts": {},
         "reward_parts": {},
     }
-    async with sessions.begin() as session:
-        await session.execute(insert(Trajectory), [row])
+    async with database.begin() as tx:
+        await tx.execute(insert(Trajectory), [row])

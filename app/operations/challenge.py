@@ -38,7 +38,7 @@ async def challenge(
     """Queue the trial. Raises NotFound, Conflict if there is no champion to beat, InvalidRequest or Unavailable."""
     project, model = checkpoints.model.project, checkpoints.model
     await checkpoints.require_promotable(asked.name, asked.step)
-    promotions = Promotions(checkpoints.sessions)
+    promotions = Promotions(checkpoints.database)
     champion = await promotions.current(project, asked.champion)
     if champion is None:
         raise Conflict(f"Nothing is promoted to {project}/{asked.champion} yet; promote to it without if_better_than.")

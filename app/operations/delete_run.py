@@ -28,7 +28,7 @@ async def remove(resources: Resources, store: RunStore, run_id: str) -> Run:
     async def forget_model() -> None:
         if run.started_at is None or not resources.reaches(run.engine):
             return
-        if await Promotions(resources.sessions).all(run.model_project, model=run.model_name):
+        if await Promotions(resources.database).all(run.model_project, model=run.model_name):
             return
         async with asyncio.timeout(_ENGINE_TIMEOUT_S):
             backend = await resources.connect(run.backend)

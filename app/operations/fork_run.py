@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select
 from ulid import ULID
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Reflection, Run
 from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
@@ -24,26 +24,26 @@ async def fork(
 ) -> Started:
     """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or
     Unavailable."""
-    sessions = starter.resources.sessions
+    database = starter.resources.database
     parent = await starter.store.get(parent_id)
     require_verb(parent, Verb.FORK)
-    checkpoint = await _checkpoint(sessions, parent, request.checkpoint)
+    checkpoint = await _checkpoint(database, parent, request.checkpoint)
     name = request.model.name or f"fork-{ULID()}".lower()
-    await _require_new(sessions, parent, name)
+    await _require_new(database, parent, name)
     base = ModelName(parent.model_project, parent.model_name, checkpoint.step)
     model = {"project": base.project, "name": name, "base_model": str(base)}
     whole = LearnLoopRequest.model_validate({**_changed(parent.request, request), "model": model})
-    async with sessions() as session:
-        learned = await session.get(Reflection, (parent_id, checkpoint.iteration))
+    async with database() as tx:
+        learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
     return await starter.start(run_id, whole, actor, save_reply, Parent(parent_id, checkpoint.step, learned))
 
 
-async def _checkpoint(sessions: Sessions, parent: Run, step: int | None) -> Checkpoint:
+async def _checkpoint(database: Database, parent: Run, step: int | None) -> Checkpoint:
     step = parent.best_step if step is None else step
     if step is None:
         raise Conflict(f"Run {parent.id} has no checkpoint yet; fork it after its baseline evaluation.")
-    async with sessions() as session:
-        found = await session.get(Checkpoint, (parent.id, step))
+    async with database() as tx:
+        found = await tx.get(Checkpoint, (parent.id, step))
     if found is None:
         raise NotFound(f"Run {parent.id} has no checkpoint {step}.")
     if found.deleted_at is not None:
@@ -51,13 +51,13 @@ async def _checkpoint(sessions: Sessions, parent: Run, step: int | None) -> Chec
     return found
 
 
-async def _require_new(sessions: Sessions, parent: Run, name: str) -> None:
+async def _require_new(database: Database, parent: Run, name: str) -> None:
     """Raises Conflict if the model exists: it has a base of its own."""
     same = select(Run.id).where(
         Run.backend == parent.backend, Run.model_project == parent.model_project, Run.model_name == name
     )
-    async with sessions() as session:
-        taken = (await session.execute(same.limit(1))).scalar_one_or_none()
+    async with database() as tx:
+        taken = (await tx.execute(same.limit(1))).scalar_one_or_none()
     if taken is not None:
         raise Conflict(
             f"A fork creates a new model, and run {taken} trains {parent.model_project}/{name}; choose another name."

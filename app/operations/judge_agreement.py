@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from sqlalchemy import select
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run, Trajectory
 from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
@@ -57,12 +57,12 @@ class _Verdicts:
         )
 
 
-async def agreement_of(sessions: Sessions, settings: Settings, run: Run, request: AgreementRequest) -> Agreement:
+async def agreement_of(database: Database, settings: Settings, run: Run, request: AgreementRequest) -> Agreement:
     """The report on the judges of the request. Raises InvalidRequest for a judge that cannot be built, Conflict if the
     run's environment cannot, or if the run has no such rollouts."""
-    services = await _services(sessions, settings, run)
+    services = await _services(database, settings, run)
     judges = [_judge(place, each.name, each.config, services) for place, each in enumerate(request.judges)]
-    groups = _whole_groups(await _newest(sessions, run.id, request), request.trajectories)
+    groups = _whole_groups(await _newest(database, run.id, request), request.trajectories)
     if not groups:
         raise Conflict(f"Run {run.id} has no finished rollouts of the kind {request.kind} yet.")
     verdicts = [await _verdicts(judge, groups) for judge in judges]
@@ -73,11 +73,11 @@ async def agreement_of(sessions: Sessions, settings: Settings, run: Run, request
     return _report(run.id, rows, *verdicts)
 
 
-async def _services(sessions: Sessions, settings: Settings, run: Run) -> JudgeServices:
+async def _services(database: Database, settings: Settings, run: Run) -> JudgeServices:
     try:
-        whole = await resolve_references(sessions, settings.data_dir, run.stored_request.environment, run.model_project)
+        whole = await resolve_references(database, settings.data_dir, run.stored_request.environment, run.model_project)
         with closing(await asyncio.to_thread(make_environment, whole, settings.data_dir)) as environment:
-            return judge_services(settings, sessions, asyncio.get_running_loop(), run, environment)
+            return judge_services(settings, database, asyncio.get_running_loop(), run, environment)
     except (UnknownEnvironment, PluginFault, ValueError) as error:
         raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
 
@@ -91,7 +91,7 @@ def _judge(place: int, name: str, config: dict[str, Any], services: JudgeService
         raise InvalidRequest(("body", "judges", place, "config"), str(error)) from error
 
 
-async def _newest(sessions: Sessions, run_id: str, request: AgreementRequest) -> Sequence[Trajectory]:
+async def _newest(database: Database, run_id: str, request: AgreementRequest) -> Sequence[Trajectory]:
     """Finished rollouts, the newest first; so many that the last group may be cut off."""
     query = (
         select(Trajectory)
@@ -99,8 +99,8 @@ async def _newest(sessions: Sessions, run_id: str, request: AgreementRequest) ->
         .order_by(Trajectory.seq.desc())
         .limit(request.trajectories + _LARGEST_GROUP)
     )
-    async with sessions() as session:
-        return (await session.execute(query)).scalars().all()
+    async with database() as tx:
+        return (await tx.execute(query)).scalars().all()
 
 
 def _whole_groups(rows: Sequence[Trajectory], most: int) -> list[list[Trajectory]]:

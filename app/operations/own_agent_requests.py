@@ -9,7 +9,7 @@ import httpx
 from pydantic import ValidationError
 
 from app.agent_sessions.traffic import SessionFilter, scenarios_of_sessions
-from app.db.session import Sessions
+from app.db.database import Database
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest
 from app.http.body_limit import MAX_VALUES_OF_BIG
@@ -35,7 +35,7 @@ _FETCH_TIMEOUT_S = 30.0
 class OwnAgentRequests:
     """Prepares the environment `agent` of requests; any other stays as it is."""
 
-    sessions: Sessions
+    database: Database
     settings: Settings
 
     async def prepared(self, environment: Choice, project: str) -> tuple[Choice, list[str]]:
@@ -84,8 +84,8 @@ class OwnAgentRequests:
             new = documents.document(project, "scenarios", rows)
         except (AddressRefused, httpx.HTTPError, ValueError) as error:
             raise InvalidRequest(where, f"the scenarios cannot be fetched: {error or type(error).__name__}") from error
-        async with self.sessions.begin() as session:
-            await documents.save(session, [new])
+        async with self.database.begin() as tx:
+            await documents.save(tx, [new])
         return new.reference
 
     async def _from_sessions(self, given: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
@@ -97,12 +97,12 @@ class OwnAgentRequests:
             [first, *_] = error.errors(include_url=False)
             raise InvalidRequest((*where, *first["loc"]), message_of(first)) from error
         try:
-            found = await scenarios_of_sessions(self.sessions, project, which)
+            found = await scenarios_of_sessions(self.database, project, which)
             new = documents.document(project, "scenarios", found.rows)
         except ValueError as error:
             raise InvalidRequest(where, str(error)) from error
-        async with self.sessions.begin() as session:
-            await documents.save(session, [new])
+        async with self.database.begin() as tx:
+            await documents.save(tx, [new])
         return new.reference, found.notes
 
     async def _read(self, url: str) -> bytes:

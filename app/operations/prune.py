@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, DateTime, Select, and_, cast, delete, exis
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import (
     AgentSession,
     Base,
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 _Delete = Callable[[AsyncSession, Any], Awaitable[None]]
 
 
-async def prune(sessions: Sessions, settings: Settings) -> None:
+async def prune(database: Database, settings: Settings) -> None:
     """Delete all that is too old by now."""
     by_owner: Sequence[tuple[type[Run] | type[EvaluationJob], Collection[str], str, int | None, _Delete]] = (
         (Run, RUN_ENDED, "trajectories", settings.keep_trajectories_days, _trajectories),
@@ -58,7 +58,7 @@ async def prune(sessions: Sessions, settings: Settings) -> None:
     )
     for table, ended, kind, days, delete_from in by_owner:
         if days is not None:
-            await _of_ended(sessions, table, ended, kind, timedelta(days=days), delete_from)
+            await _of_ended(database, table, ended, kind, timedelta(days=days), delete_from)
     asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
     over = and_(AgentSession.state != AgentSessionState.OPEN, AgentSession.run_id.is_(None), ~_HAS_OPINIONS)
     settled = WebhookDelivery.state != DeliveryState.PENDING
@@ -70,11 +70,11 @@ async def prune(sessions: Sessions, settings: Settings) -> None:
     ):
         if days is not None:
             old = made_at < func.now() - timedelta(days=days)
-            await _in_batches(sessions, owned, key, old if which is None else and_(old, which))
+            await _in_batches(database, owned, key, old if which is None else and_(old, which))
 
 
 async def _of_ended(
-    sessions: Sessions,
+    database: Database,
     table: type[Run] | type[EvaluationJob],
     ended: Collection[str],
     kind: str,
@@ -94,38 +94,38 @@ async def _of_ended(
         .with_for_update(skip_locked=True)
     )
     while True:
-        async with sessions.begin() as session:
-            found: Run | EvaluationJob | None = (await session.execute(due)).scalar_one_or_none()
+        async with database.begin() as tx:
+            found: Run | EvaluationJob | None = (await tx.execute(due)).scalar_one_or_none()
             if found is None:
                 return
-            await delete_from(session, found)
-            now = (await session.execute(select(func.now()))).scalar_one()
+            await delete_from(tx, found)
+            now = (await tx.execute(select(func.now()))).scalar_one()
             found.pruned = {**found.pruned, kind: now.isoformat()}
             log.info("pruned", of=table.__tablename__, id=found.id, deleted=kind)
 
 
-async def _trajectories(session: AsyncSession, run: Run) -> None:
+async def _trajectories(tx: AsyncSession, run: Run) -> None:
     """All but those that the run's pages show or that somebody judged."""
     mine = Trajectory.run_id == run.id
-    await session.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
-    await session.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
-    await session.execute(delete(AgentSession).where(AgentSession.run_id == run.id))
+    await tx.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
+    await tx.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
+    await tx.execute(delete(AgentSession).where(AgentSession.run_id == run.id))
 
 
-async def _of_evaluation(session: AsyncSession, evaluation: EvaluationJob) -> None:
+async def _of_evaluation(tx: AsyncSession, evaluation: EvaluationJob) -> None:
     """Its report, with all figures, stays."""
-    await session.execute(delete(Trajectory).where(Trajectory.evaluation_id == evaluation.id, ~_HAS_FEEDBACK))
+    await tx.execute(delete(Trajectory).where(Trajectory.evaluation_id == evaluation.id, ~_HAS_FEEDBACK))
 
 
-async def _evaluation_events(session: AsyncSession, evaluation: EvaluationJob) -> None:
-    await session.execute(delete(EvaluationEvent).where(EvaluationEvent.evaluation_id == evaluation.id))
+async def _evaluation_events(tx: AsyncSession, evaluation: EvaluationJob) -> None:
+    await tx.execute(delete(EvaluationEvent).where(EvaluationEvent.evaluation_id == evaluation.id))
 
 
-async def _events(session: AsyncSession, run: Run) -> None:
-    await session.execute(delete(Event).where(Event.run_id == run.id))
+async def _events(tx: AsyncSession, run: Run) -> None:
+    await tx.execute(delete(Event).where(Event.run_id == run.id))
 
 
-async def _sum_up_ledger(session: AsyncSession, run: Run) -> None:
+async def _sum_up_ledger(tx: AsyncSession, run: Run) -> None:
     """One row for each phase instead of one for each iteration: the run's totals, and its budget, stay what they were.
     Rows of an unfinished iteration stay, because a retry counts on from them."""
     saved = and_(LedgerEntry.run_id == run.id, LedgerEntry.iteration < run.next_iteration)
@@ -136,20 +136,20 @@ async def _sum_up_ledger(session: AsyncSession, run: Run) -> None:
         .group_by(LedgerEntry.phase, LedgerEntry.wasted)
         .order_by(LedgerEntry.phase, LedgerEntry.wasted)
     )
-    rows = [dict(row) for row in (await session.execute(sums)).mappings()]
-    await session.execute(delete(LedgerEntry).where(saved))
+    rows = [dict(row) for row in (await tx.execute(sums)).mappings()]
+    await tx.execute(delete(LedgerEntry).where(saved))
     if rows:
         last = {"run_id": run.id, "iteration": run.next_iteration - 1}
-        await session.execute(insert(LedgerEntry), [row | last for row in rows])
+        await tx.execute(insert(LedgerEntry), [row | last for row in rows])
 
 
 async def _in_batches(
-    sessions: Sessions, table: type[Base], key: InstrumentedAttribute[str], which: ColumnElement[bool]
+    database: Database, table: type[Base], key: InstrumentedAttribute[str], which: ColumnElement[bool]
 ) -> None:
     batch = select(key).where(which).limit(_BATCH).with_for_update(skip_locked=True)
     while True:
-        async with sessions.begin() as session:
-            deleted = (await session.execute(delete(table).where(key.in_(batch)).returning(key))).all()
+        async with database.begin() as tx:
+            deleted = (await tx.execute(delete(table).where(key.in_(batch)).returning(key))).all()
         if deleted:
             log.info("pruned old rows", table=table.__tablename__, rows=len(deleted))
         if len(deleted) < _BATCH:

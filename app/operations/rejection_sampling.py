@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Row, Select, func, select
 
 from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run, Trajectory
 from app.domain.run_state import TERMINAL
 from app.errors import Conflict
@@ -57,13 +57,13 @@ class Kept:
                 )
 
 
-async def best_rollouts(sessions: Sessions, run: Run, wanted: BestRollouts, max_bytes: int) -> tuple[Kept, int]:
+async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_bytes: int) -> tuple[Kept, int]:
     """The best rollouts of the run, and of how many. Raises Conflict if it has none, too many, or has not ended."""
     if run.status not in TERMINAL:
         raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
     kept = Kept(wanted.per_scenario, run.stored_request.config.max_completion_tokens, max_bytes)
-    async with sessions() as session:
-        there, highest = (await session.execute(_finished(run.id, func.count(), func.max(Trajectory.reward)))).one()
+    async with database() as tx:
+        there, highest = (await tx.execute(_finished(run.id, func.count(), func.max(Trajectory.reward)))).one()
         best = (
             _finished(
                 run.id,
@@ -76,7 +76,7 @@ async def best_rollouts(sessions: Sessions, run: Run, wanted: BestRollouts, max_
             .where(Trajectory.reward >= wanted.min_reward)
             .order_by(Trajectory.scenario_id, Trajectory.reward.desc(), Trajectory.seq)
         )
-        result = await session.stream(best, execution_options={"yield_per": _AT_ONCE})
+        result = await tx.stream(best, execution_options={"yield_per": _AT_ONCE})
         async for rows in result.partitions():
             kept.take(rows)
     if not there:

@@ -78,25 +78,25 @@ class EvaluationStarter:
             done=0,
             judge={},
         )
-        async with self.resources.sessions.begin() as session:
-            session.add(job)
-            await session.flush()
+        async with self.resources.database.begin() as tx:
+            tx.add(job)
+            await tx.flush()
             created = {
                 "models": [each.label for each in stored.models],
                 "environment": stored.environment.name,
                 "judge": stored.judge.name,
                 "rollouts": job.total,
             }
-            await append_to_evaluation(session, id, EventType.EVALUATION_CREATED, caller.actor, created)
-            await session.refresh(job)
-            await save_reply(session, job)
+            await append_to_evaluation(tx, id, EventType.EVALUATION_CREATED, caller.actor, created)
+            await tx.refresh(job)
+            await save_reply(tx, job)
         self.wake_worker()
         return job
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:
             return None
-        await require(self.resources.sessions, caller, RUN, request.run_id)
+        await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
 
     async def _contestant(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
@@ -193,10 +193,10 @@ class EvaluationStarter:
 
     async def _pinned(self, choice: Choice, project: str) -> Choice:
         """With the versions of the inbox and the scenarios that it names."""
-        own_agents = OwnAgentRequests(self.resources.sessions, self.resources.settings)
+        own_agents = OwnAgentRequests(self.resources.database, self.resources.settings)
         choice, _ = await own_agents.prepared(choice, project)
         try:
-            return await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
+            return await pin(self.resources.database, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
@@ -206,7 +206,7 @@ class EvaluationStarter:
         where = ("body", "environment")
         try:
             settings = self.resources.settings
-            whole = await resolve_references(self.resources.sessions, settings.data_dir, choice, project)
+            whole = await resolve_references(self.resources.database, settings.data_dir, choice, project)
             made = await asyncio.to_thread(make_environment, whole, settings.data_dir, EnvironmentAccess(settings))
         except UnknownDocument as error:
             raise InvalidRequest((*where, "config", error.kind), str(error)) from error

@@ -109,12 +109,12 @@ class RunStarter:
         run = _new_run(plan, engine, parent)
         endpoints: list[NewEndpoint] = []
 
-        async def also(session: AsyncSession) -> None:
-            endpoints.extend(await self.endpoints.attach(session, run_id, run.model_project, request.webhooks))
-            await session.flush()  # the first event is sent to them, too
+        async def also(tx: AsyncSession) -> None:
+            endpoints.extend(await self.endpoints.attach(tx, run_id, run.model_project, request.webhooks))
+            await tx.flush()  # the first event is sent to them, too
             if parent is not None:
-                await _save_descent(session, run_id, parent, actor)
-            await save_reply(session, plan.warnings)
+                await _save_descent(tx, run_id, parent, actor)
+            await save_reply(tx, plan.warnings)
 
         await self.store.create(run, new, also=also, actor=actor)
         self.wake_worker()
@@ -181,10 +181,10 @@ class RunStarter:
     async def _pinned(self, plan: RunPlan) -> RunPlan:
         """With the versions of the inbox and the scenarios that it names, and what is to be known of them."""
         project = plan.model.project
-        own_agents = OwnAgentRequests(self.resources.sessions, self.resources.settings)
+        own_agents = OwnAgentRequests(self.resources.database, self.resources.settings)
         choice, notes = await own_agents.prepared(plan.environment, project)
         try:
-            pinned = await pin(self.resources.sessions, self.resources.settings.data_dir, choice, project)
+            pinned = await pin(self.resources.database, self.resources.settings.data_dir, choice, project)
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
         return replace(plan, environment=pinned, warnings=(*plan.warnings, *notes))
@@ -210,7 +210,7 @@ class RunStarter:
     async def _stored_demonstrations(self, name: str, project: str) -> dict[str, Json]:
         """Which version it is that the name means."""
         try:
-            found = await demonstrations(self.resources.sessions, self.resources.settings.data_dir, name, project)
+            found = await demonstrations(self.resources.database, self.resources.settings.data_dir, name, project)
         except UnknownDataset as error:
             raise InvalidRequest(("body", "warm_start", "demonstrations", "dataset"), str(error)) from error
         return {"sha256": found.sha256, "name": found.name, "version": found.version, "count": found.size}
@@ -219,7 +219,7 @@ class RunStarter:
         """The environment with the stored documents that it refers to."""
         try:
             return await documents.resolve_references(
-                self.resources.sessions, self.resources.settings.data_dir, plan.environment, plan.model.project
+                self.resources.database, self.resources.settings.data_dir, plan.environment, plan.model.project
             )
         except UnknownDocument as error:
             short = error.kind == "graph" and plan.request.graph is not None
@@ -273,13 +273,13 @@ def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, paren
     )
 
 
-async def _save_descent(session: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
+async def _save_descent(tx: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
     """Note the fork in the parent's log, and copy what its environment had learned: the parent can be deleted."""
     data = {"run_id": run_id, "step": parent.step}
-    await append(session, parent.run_id, EventType.RUN_FORKED, actor, data)
+    await append(tx, parent.run_id, EventType.RUN_FORKED, actor, data)
     if parent.learned is not None:
         row = {"state": parent.learned.state, "trajectory_id": parent.learned.trajectory_id}
-        await session.execute(insert(Reflection), [{"run_id": run_id, "iteration": INHERITED, **row}])
+        await tx.execute(insert(Reflection), [{"run_id": run_id, "iteration": INHERITED, **row}])
 
 
 def _checked(

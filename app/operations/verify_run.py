@@ -21,7 +21,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import defer
 
 from app.db import json_text
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import Conflict
 from app.runs.configuration import make_environment
@@ -48,7 +48,7 @@ class _Stored(NamedTuple):
     reflection: Reflection | None
 
 
-async def verify(sessions: Sessions, data_dir: Path, run: Run) -> Verification:
+async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
     """Check the iterations saved so far. Raises Conflict if the run's environment cannot be created again, or its
     trajectories were deleted."""
     if (deleted_at := run.pruned.get("trajectories")) is not None:
@@ -57,35 +57,35 @@ async def verify(sessions: Sessions, data_dir: Path, run: Run) -> Verification:
             "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS): its figures can no longer be computed again."
         )
     try:
-        whole = await resolve_references(sessions, data_dir, run.stored_request.environment, run.model_project)
+        whole = await resolve_references(database, data_dir, run.stored_request.environment, run.model_project)
         environment = await asyncio.to_thread(make_environment, whole, data_dir)
     except (UnknownEnvironment, PluginFault, ValueError) as error:
         raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
     with closing(environment):
-        begin_with(environment, await inherited_state(sessions, run.id))
+        begin_with(environment, await inherited_state(database, run.id))
         check = _Check(run, environment)
         for number in range(run.next_iteration):
-            stored = await _stored(sessions, run.id, number)
+            stored = await _stored(database, run.id, number)
             await asyncio.to_thread(check.iteration, stored)
     return check.verification()
 
 
-async def _stored(sessions: Sessions, run_id: str, iteration: int) -> _Stored:
-    async with sessions() as session:
-        evaluations = await session.execute(
+async def _stored(database: Database, run_id: str, iteration: int) -> _Stored:
+    async with database() as tx:
+        evaluations = await tx.execute(
             select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.iteration == iteration)
         )
-        trajectories = await session.execute(
+        trajectories = await tx.execute(
             select(Trajectory)
             .options(defer(Trajectory.messages), defer(Trajectory.tools), defer(Trajectory.additional_histories))
             .where(Trajectory.run_id == run_id, Trajectory.iteration == iteration)
             .order_by(Trajectory.seq)
         )
         return _Stored(
-            await session.get_one(Iteration, (run_id, iteration)),
+            await tx.get_one(Iteration, (run_id, iteration)),
             evaluations.scalars().all(),
             trajectories.scalars().all(),
-            await session.get(Reflection, (run_id, iteration)),
+            await tx.get(Reflection, (run_id, iteration)),
         )
 
 

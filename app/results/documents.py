@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import select
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.domain.run_state import RunStatus
 from app.errors import NotFound
@@ -70,8 +70,8 @@ def content_type(name: str) -> str:
 class Results:
     """Reads the results of runs."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def names(self, run_id: str) -> list[str]:
         """All names, in the order in which the documents were produced. Raises NotFound."""
@@ -115,9 +115,9 @@ class Results:
             .join_from(Reflection, Trajectory, Trajectory.id == Reflection.trajectory_id)
             .where(Reflection.run_id == run_id, Reflection.iteration == 0)
         )
-        async with self._sessions() as session:
-            run = (await session.execute(about_run)).one_or_none()
-            emails, scores = (await session.execute(about_baseline)).one_or_none() or (False, False)
+        async with self._database() as tx:
+            run = (await tx.execute(about_run)).one_or_none()
+            emails, scores = (await tx.execute(about_baseline)).one_or_none() or (False, False)
         if run is None:
             raise NotFound(f"There is no run {run_id!r}.")
         iterations, status = run
@@ -131,13 +131,13 @@ class Results:
             .join(Reflection, Reflection.trajectory_id == Trajectory.id)
             .where(Reflection.run_id == run_id, Reflection.iteration == iteration)
         )
-        async with self._sessions() as session:
-            row = (await session.execute(query)).scalar_one()
+        async with self._database() as tx:
+            row = (await tx.execute(query)).scalar_one()
         return _document(showcase_email(row).model_dump())
 
     async def _node_scores(self, run_id: str, iteration: int) -> bytes:
-        async with self._sessions() as session:
-            reflection = await session.get_one(Reflection, (run_id, iteration))
+        async with self._database() as tx:
+            reflection = await tx.get_one(Reflection, (run_id, iteration))
         return _document(reflection.state["node_scores"])
 
     async def _rewards(self, run_id: str, iteration: int) -> bytes:
@@ -146,9 +146,9 @@ class Results:
             .where(Evaluation.run_id == run_id, Evaluation.iteration == iteration)
             .order_by(Evaluation.split, Evaluation.mode, Evaluation.step)
         )
-        async with self._sessions() as session:
-            row = await session.get_one(Iteration, (run_id, iteration))
-            evaluations = (await session.execute(held_out)).scalars().all()
+        async with self._database() as tx:
+            row = await tx.get_one(Iteration, (run_id, iteration))
+            evaluations = (await tx.execute(held_out)).scalars().all()
         rewards = {name: getattr(row, f"reward_{name}") for name in ("mean", "median", "min", "max", "count")}
         return _document(
             {"iteration": iteration, "step": row.step, **rewards, "success": row.success, "malformed": row.malformed}
@@ -173,8 +173,8 @@ class Results:
         after = -1
         while True:
             page = mine.where(Trajectory.seq > after).order_by(Trajectory.seq).limit(_ROWS_AT_ONCE)
-            async with self._sessions() as session:
-                rows = (await session.execute(page)).scalars().all()
+            async with self._database() as tx:
+                rows = (await tx.execute(page)).scalars().all()
             if not rows:
                 return
             after = rows[-1].seq

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import structlog
 from sqlalchemy import update
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.errors import DATABASE_DOWN
 from app.results.documents import Results
@@ -39,9 +39,9 @@ def sizes(folder: Path) -> dict[str, int]:
 class ResultsFiles:
     """Writes the folders of runs. One call at a time for each run."""
 
-    def __init__(self, sessions: Sessions, data_dir: Path) -> None:
-        self._sessions = sessions
-        self._results = Results(sessions)
+    def __init__(self, database: Database, data_dir: Path) -> None:
+        self._database = database
+        self._results = Results(database)
         self._data_dir = data_dir
 
     async def write(self, run_id: str, *, completed: bool = False) -> None:
@@ -55,8 +55,8 @@ class ResultsFiles:
             error = f"{type(failure).__name__}: {failure}"
             log.warning("results not written", run_id=run_id, error=error)
         changed = update(Run).where(Run.id == run_id, Run.results_error.is_distinct_from(error))
-        async with self._sessions.begin() as session:
-            await session.execute(changed.values(results_error=error))
+        async with self._database.begin() as tx:
+            await tx.execute(changed.values(results_error=error))
 
     async def _write_missing(self, run_id: str, completed: bool) -> None:
         folder = results_folder(self._data_dir, run_id)

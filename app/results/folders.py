@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy import select
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 
 _DATABASE_FILE = ".database"
@@ -24,7 +24,7 @@ async def remove_folder(data_dir: Path, run_id: str) -> None:
     await asyncio.to_thread(shutil.rmtree, data_dir / "runs" / run_id, ignore_errors=True)
 
 
-async def remove_leftovers(sessions: Sessions, data_dir: Path, database_name: str) -> None:
+async def remove_leftovers(database: Database, data_dir: Path, database_name: str) -> None:
     """Remove folders of runs that are not in the database any more: we died before, or another process deleted them.
 
     `database_name` names the database. Folders of another one stay, for their runs may well be there.
@@ -39,8 +39,8 @@ async def remove_leftovers(sessions: Sessions, data_dir: Path, database_name: st
         return
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
-        async with sessions() as session:
-            there = set((await session.execute(select(Run.id).where(Run.id.in_(some)))).scalars())
+        async with database() as tx:
+            there = set((await tx.execute(select(Run.id).where(Run.id.in_(some)))).scalars())
         for run_id in (id for id in some if id not in there):
             await remove_folder(data_dir, run_id)
             log.info("removed the folder of a deleted run", run_id=run_id)

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Run
 
 _FIGURES = ("success", "mean_reward", "malformed", "turns")
@@ -12,17 +12,17 @@ _SPLITS = ("test", "validation")
 """The first one that was evaluated both before and after is reported."""
 
 
-async def summarise(sessions: Sessions, run_id: str) -> dict[str, Any]:
+async def summarise(database: Database, run_id: str) -> dict[str, Any]:
     """`held_out.<mode>.before|after` (with the split and steps compared) and `training_reward.first|last`."""
-    async with sessions() as session:
-        run = await session.get_one(Run, run_id)
+    async with database() as tx:
+        run = await tx.get_one(Run, run_id)
         evaluations = (
-            await session.execute(
+            await tx.execute(
                 select(Evaluation).where(Evaluation.run_id == run_id).order_by(Evaluation.iteration, Evaluation.step)
             )
         ).scalars()
         rewards = (
-            await session.execute(
+            await tx.execute(
                 select(Iteration.reward_mean)
                 .where(Iteration.run_id == run_id, Iteration.reward_mean.is_not(None))
                 .order_by(Iteration.iteration)

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import aliased
 
 from app.claims.claims import Claims
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
@@ -44,10 +44,10 @@ class RunClaims(Claims[Run]):
     unowned = UNOWNED
 
     def __init__(
-        self, sessions: Sessions, worker: str, *, ttl_s: float, limits: Limits, backends: Sequence[str], engine: str
+        self, database: Database, worker: str, *, ttl_s: float, limits: Limits, backends: Sequence[str], engine: str
     ) -> None:
         """`backends` are those that the worker can drive."""
-        super().__init__(sessions, worker, ttl_s=ttl_s, engine=engine)
+        super().__init__(database, worker, ttl_s=ttl_s, engine=engine)
         self._limits = limits
         self._backends = list(backends)
 

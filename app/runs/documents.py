@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.auth.caller import ANY_PROJECT
 from app.datasets.references import make_present
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Document
 from app.domain.stored_request import Choice
 from environment.json_type import Json
@@ -66,30 +66,30 @@ def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
     return of_environment.size(content)
 
 
-async def save(session: AsyncSession, documents: Iterable[NewDocument]) -> None:
+async def save(tx: AsyncSession, documents: Iterable[NewDocument]) -> None:
     """Store them in the session's transaction; what is there already stays."""
     for each in documents:
         content = cast(literal(each.text, Text), JSONB)
         row = insert(Document).values(
             project=each.project, sha256=each.reference["sha256"], kind=each.kind, content=content
         )
-        await session.execute(row.on_conflict_do_nothing())
+        await tx.execute(row.on_conflict_do_nothing())
 
 
-async def stored_text(sessions: Sessions, project: str | None, kind: Kind, hash: str) -> str:
+async def stored_text(database: Database, project: str | None, kind: Kind, hash: str) -> str:
     """The JSON text of a stored document that the project, or with None any, may use. Raises UnknownDocument."""
     query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind).limit(1)
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
-    async with sessions() as session:
-        text = (await session.execute(query)).scalar_one_or_none()
+    async with database() as tx:
+        text = (await tx.execute(query)).scalar_one_or_none()
     if text is None:
         raise UnknownDocument(kind, hash)
     return text
 
 
 async def listed(
-    sessions: Sessions, project: str | None, kind: Kind, limit: int
+    database: Database, project: str | None, kind: Kind, limit: int
 ) -> Sequence[tuple[str, int, datetime]]:
     """Hash, stored bytes and time of the documents that the project, or with None any, may use; newest first."""
     size = func.pg_column_size(Document.content)
@@ -97,20 +97,20 @@ async def listed(
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
     newest = query.group_by(Document.sha256).order_by(func.max(Document.created_at).desc()).limit(limit)
-    async with sessions() as session:
-        return [(sha256, stored, created_at) for sha256, stored, created_at in await session.execute(newest)]
+    async with database() as tx:
+        return [(sha256, stored, created_at) for sha256, stored, created_at in await tx.execute(newest)]
 
 
-async def resolve_references(sessions: Sessions, data_dir: Path, environment: Choice, project: str | None) -> Choice:
+async def resolve_references(database: Database, data_dir: Path, environment: Choice, project: str | None) -> Choice:
     """The environment with documents in place of the references in its config. Raises UnknownDocument.
 
     Only documents that the project may use are found; None: any. An inbox that it refers to is put into the data
     directory.
     """
-    await make_present(sessions, data_dir, environment)
+    await make_present(database, data_dir, environment)
     config = dict(environment.config)
     for kind, hash in _references(config):
-        config[kind] = await asyncio.to_thread(json.loads, await stored_text(sessions, project, kind, hash))
+        config[kind] = await asyncio.to_thread(json.loads, await stored_text(database, project, kind, hash))
     return Choice(name=environment.name, config=config)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Float, Select, cast, delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, require
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
 from app.domain.event_types import EventType
 from app.errors import Conflict
@@ -108,16 +108,16 @@ def _used_any(usage: Usage) -> bool:
     return usage.tokens > 0 or usage.usd is not None
 
 
-async def save(session: AsyncSession, run_id: str, iteration: int, entries: Sequence[Entry], *, whole: bool) -> None:
+async def save(tx: AsyncSession, run_id: str, iteration: int, entries: Sequence[Entry], *, whole: bool) -> None:
     """Save rows of an iteration in the caller's transaction; `whole`: it is done, and these are all of its tokens."""
     mine = (LedgerEntry.run_id == run_id, LedgerEntry.iteration == iteration, LedgerEntry.wasted.is_(False))
-    before = {row.phase: row for row in (await session.execute(select(LedgerEntry).where(*mine))).scalars()}
+    before = {row.phase: row for row in (await tx.execute(select(LedgerEntry).where(*mine))).scalars()}
     merged = {entry.phase: entry for entry in entries if not entry.wasted}
     for phase, row in before.items():
         entry, stored = merged.get(phase, Entry(phase)), _usage(row)
         usage = entry.usage if whole else _most(entry.usage, stored)
         merged[phase] = replace(entry, seconds=entry.seconds + row.seconds, usage=usage)
-    await session.execute(delete(LedgerEntry).where(*mine))
+    await tx.execute(delete(LedgerEntry).where(*mine))
     rows = [
         {
             "run_id": run_id,
@@ -132,21 +132,21 @@ async def save(session: AsyncSession, run_id: str, iteration: int, entries: Sequ
         for entry in [*merged.values(), *(entry for entry in entries if entry.wasted)]
     ]
     if rows:
-        await session.execute(insert(LedgerEntry), rows)
+        await tx.execute(insert(LedgerEntry), rows)
 
 
-async def save_unfinished(sessions: Sessions, lease: Lease[Run], meter: Meter, seconds: float) -> None:
+async def save_unfinished(database: Database, lease: Lease[Run], meter: Meter, seconds: float) -> None:
     """Save what the unfinished iterations used so far, when the work stops. Raises LeaseLost."""
-    async with sessions.begin() as session:
-        await require(session, lease)
+    async with database.begin() as tx:
+        await require(tx, lease)
         for iteration in sorted({meter.iteration, *meter.unfinished}):
             used = [Entry(phase, 0.0, usage) for phase, usage in meter.unfinished.get(iteration, {}).items()]
             driven = [Entry(OTHER, seconds)] if iteration == meter.iteration else []
             entries = [*used, *driven, *_lost(meter.lost(iteration))]
-            await save(session, lease.id, iteration, entries, whole=False)
+            await save(tx, lease.id, iteration, entries, whole=False)
 
 
-async def prior_usage(sessions: Sessions, run_id: str) -> PriorUsage:
+async def prior_usage(database: Database, run_id: str) -> PriorUsage:
     """What a run used before this worker drives it."""
     mine = (JudgeCall.run_id == run_id, JudgeCall.cached.is_(False))
     most = select(
@@ -158,10 +158,10 @@ async def prior_usage(sessions: Sessions, run_id: str) -> PriorUsage:
             for column in (JudgeCall.prompt_tokens, JudgeCall.completion_tokens, JudgeCall.cost_usd)
         ),
     )
-    async with sessions() as session:
-        run = await session.get_one(Run, run_id)
-        rows = (await session.execute(select(LedgerEntry).where(LedgerEntry.run_id == run_id))).scalars().all()
-        prompt_per_turn, *judging = (await session.execute(most)).one()
+    async with database() as tx:
+        run = await tx.get_one(Run, run_id)
+        rows = (await tx.execute(select(LedgerEntry).where(LedgerEntry.run_id == run_id))).scalars().all()
+        prompt_per_turn, *judging = (await tx.execute(most)).one()
     unfinished = [row for row in rows if row.iteration >= run.next_iteration and not row.wasted]
     by_iteration: dict[int, dict[Phase, Usage]] = {}
     for row in unfinished:
@@ -196,12 +196,12 @@ def totals_of(sums: Iterable[Mapping[str, Any]]) -> Totals:
     return Totals(seconds, by_kind[False] + by_kind[True], by_kind[True])
 
 
-async def totals(session: AsyncSession, run_id: str) -> Totals:
+async def totals(tx: AsyncSession, run_id: str) -> Totals:
     """The sums of a run's rows."""
-    return totals_of([dict(row) for row in (await session.execute(sums_of(run_id))).mappings()])
+    return totals_of([dict(row) for row in (await tx.execute(sums_of(run_id))).mappings()])
 
 
-async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> dict[str, Any]:
+async def change_budget(tx: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Change the budget of a run that is resumed; None leaves it. Returns the budget; raises Conflict if it would stop
     the run again."""
     stored = run.stored_request.budget
@@ -209,7 +209,7 @@ async def change_budget(session: AsyncSession, run: Run, given: Mapping[str, Any
     reached = select(Event.data).where(
         Event.run_id == run.id, Event.seq == run.event_seq - 1, Event.type == EventType.BUDGET_REACHED
     )
-    if (shortage := (await session.execute(reached)).scalar_one_or_none()) is not None:
+    if (shortage := (await tx.execute(reached)).scalar_one_or_none()) is not None:
         limit, needs = shortage["limit"], shortage["needs"]
         most = budget.get(limit)
         if most is not None and (most < needs or most <= shortage["max"]):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.stored_request import NoSignalRule
 from training.no_signal import NoSignal
@@ -17,12 +17,12 @@ class NoSignalStop(Exception):
         self.rule = rule
 
 
-async def check_rule(sessions: Sessions, run_id: str, rule: NoSignalRule) -> None:
+async def check_rule(database: Database, run_id: str, rule: NoSignalRule) -> None:
     """Raises NoSignalStop if the run's rule stops it now."""
     if rule.action == "continue":
         return
-    async with sessions() as session:
-        run = await session.get_one(Run, run_id)
+    async with database() as tx:
+        run = await tx.get_one(Run, run_id)
     unfinished = run.next_iteration <= run.iterations_total
     if run.no_signal_iterations >= rule.after and (unfinished or rule.action == "fail"):
         raise NoSignalStop(

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
@@ -118,13 +118,13 @@ _FIGURES = _figures_query()
 class RunQueries:
     """Reads; no call changes anything."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def figures(self, run_ids: Sequence[str]) -> dict[str, RunFigures]:
         """Of those runs that there are, in one statement."""
-        async with self._sessions() as session:
-            found = (await session.execute(_FIGURES, {"run_ids": run_ids})).all()
+        async with self._database() as tx:
+            found = (await tx.execute(_FIGURES, {"run_ids": run_ids})).all()
         return {run.id: _figures(run, *lists) for run, *lists in found}
 
     async def runs(
@@ -159,8 +159,8 @@ class RunQueries:
             .where(Iteration.iteration > 0, Iteration.reward_mean.is_not(None), (Iteration.iteration - 1) % every == 0)
             .group_by(Iteration.run_id)
         )
-        async with self._sessions() as session:
-            found = await session.execute(query, {"run_ids": run_ids})
+        async with self._database() as tx:
+            found = await tx.execute(query, {"run_ids": run_ids})
             return {run_id: [mean for mean in means if mean is not None] for run_id, means in found}
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
@@ -175,8 +175,8 @@ class RunQueries:
             .order_by(Iteration.iteration)
             .limit(limit)
         )
-        async with self._sessions() as session:
-            return [ShownIteration(*row) for row in await session.execute(query)]
+        async with self._database() as tx:
+            return [ShownIteration(*row) for row in await tx.execute(query)]
 
     async def reflection(self, run_id: str, iteration: int | None) -> Reflection:
         """What was learned after an iteration, None for the newest. Raises NotFound."""
@@ -214,8 +214,8 @@ class RunQueries:
         for name, value in filters.items():
             column: InstrumentedAttribute[Any] = getattr(Trajectory, name)
             query = query if value is None else query.where(column == value)
-        async with self._sessions() as session:
-            return (await session.execute(query.order_by(Trajectory.seq).limit(limit))).all()
+        async with self._database() as tx:
+            return (await tx.execute(query.order_by(Trajectory.seq).limit(limit))).all()
 
     async def asked_as(
         self, promoted: str, *, project: str | None, before: int | None, limit: int
@@ -226,13 +226,13 @@ class RunQueries:
             query = query.where(Trajectory.project == project)
         if before is not None:
             query = query.where(Trajectory.seq < before)
-        async with self._sessions() as session:
-            return (await session.execute(query.order_by(Trajectory.seq.desc()).limit(limit))).all()
+        async with self._database() as tx:
+            return (await tx.execute(query.order_by(Trajectory.seq.desc()).limit(limit))).all()
 
     async def trajectory(self, trajectory_id: str) -> Trajectory:
         """Raises NotFound."""
-        async with self._sessions() as session:
-            found = await session.get(Trajectory, trajectory_id)
+        async with self._database() as tx:
+            found = await tx.get(Trajectory, trajectory_id)
         if found is None:
             raise NotFound(f"There is no trajectory {trajectory_id!r}.")
         return found
@@ -240,8 +240,8 @@ class RunQueries:
     async def tokens(self, trajectory_id: str) -> Sequence[Any]:
         """What the agent sampled in a trajectory, turn by turn. Raises NotFound."""
         query = select(Trajectory.tokens).where(Trajectory.id == trajectory_id)
-        async with self._sessions() as session:
-            found: Sequence[Any] | None = (await session.execute(query)).scalar_one_or_none()
+        async with self._database() as tx:
+            found: Sequence[Any] | None = (await tx.execute(query)).scalar_one_or_none()
         if found is None:
             raise NotFound(f"There is no trajectory {trajectory_id!r}.")
         return found
@@ -256,18 +256,18 @@ class RunQueries:
 
     async def engine_of(self, backend: str, project: str, name: str) -> str | None:
         """The engine that has the model, as far as runs tell; None if none was driven yet."""
-        async with self._sessions() as session:
-            return (await session.execute(selected_engine(backend, project, name))).scalar_one_or_none()
+        async with self._database() as tx:
+            return (await tx.execute(selected_engine(backend, project, name))).scalar_one_or_none()
 
     async def require_run(self, run_id: str) -> None:
         """Raises NotFound."""
-        async with self._sessions() as session:
-            if (await session.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
+        async with self._database() as tx:
+            if (await tx.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
                 raise NotFound(f"There is no run {run_id!r}.")
 
     async def _rows(self, query: Select[_Entity]) -> Sequence[_Entity]:
-        async with self._sessions() as session:
-            return (await session.execute(query)).scalars().all()
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalars().all()
 
 
 def selected_engine(backend: str, project: str, name: str) -> Select[str | None]:

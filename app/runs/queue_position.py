@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, ScalarSelect, and_, func, select
 
 from app.claims.turns import turns
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 from app.runs.claims import Limits
@@ -19,7 +19,7 @@ class QueuePosition:
     reason: str
 
 
-async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueuePosition | None:
+async def queue_position(database: Database, run: Run, limits: Limits) -> QueuePosition | None:
     """None unless the run is queued."""
     if run.status != RunStatus.QUEUED:
         return None
@@ -30,8 +30,8 @@ async def queue_position(sessions: Sessions, run: Run, limits: Limits) -> QueueP
         _count(others, Run.backend == run.backend),
         _count(others),
     )
-    async with sessions() as session:
-        before, of_project, on_backend, in_all = (await session.execute(counts)).one()
+    async with database() as tx:
+        before, of_project, on_backend, in_all = (await tx.execute(counts)).one()
     before = before or 0  # none: it has been claimed meanwhile
     if limits.per_project is not None and of_project >= limits.per_project:
         return QueuePosition(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")

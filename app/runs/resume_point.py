@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run
 from environment.base import Environment, Reflective
 from training.rollout_schedule import sampled_after
@@ -16,10 +16,10 @@ INHERITED = -1
 """The iteration of the reflection that a forked run starts with: before its baseline."""
 
 
-async def inherited_state(sessions: Sessions, run_id: str) -> Mapping[str, Any] | None:
+async def inherited_state(database: Database, run_id: str) -> Mapping[str, Any] | None:
     """What the environment of a forked run had learned before the run; None if it begins with nothing."""
-    async with sessions() as session:
-        reflection = await session.get(Reflection, (run_id, INHERITED))
+    async with database() as tx:
+        reflection = await tx.get(Reflection, (run_id, INHERITED))
     return reflection.state if reflection else None
 
 
@@ -32,17 +32,17 @@ def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> Non
             raise ValueError(f"the saved state has no {error.args[0]}, which the environment needs") from None
 
 
-async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:
+async def resume_of(database: Database, run_id: str) -> Resume | None:
     """None for a run whose baseline is not saved yet."""
-    async with sessions() as session:
-        run = await session.get_one(Run, run_id)
+    async with database() as tx:
+        run = await tx.get_one(Run, run_id)
         if run.next_iteration == 0:
             return None
         assert run.step is not None
         assert run.best_step is not None
         config = run.stored_request.config
         best = (
-            await session.execute(
+            await tx.execute(
                 select(Evaluation.success, Evaluation.mean_reward)
                 .where(
                     Evaluation.run_id == run_id,
@@ -54,7 +54,7 @@ async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:
                 .limit(1)
             )
         ).one_or_none()
-        snapshots = await session.execute(
+        snapshots = await tx.execute(
             select(Iteration.iteration, Iteration.step, Reflection.state)
             .outerjoin(
                 Reflection, and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
@@ -76,13 +76,13 @@ async def resume_of(sessions: Sessions, run_id: str) -> Resume | None:
     )
 
 
-async def sampled_steps(session: AsyncSession, run_id: str) -> set[int]:
+async def sampled_steps(tx: AsyncSession, run_id: str) -> set[int]:
     """The steps that rollouts of a run are still sampled from, or will be, of those that it has made."""
-    run = await session.get_one(Run, run_id)
+    run = await tx.get_one(Run, run_id)
     config = run.stored_request.config
     if run.next_iteration > config.all_iterations:
         return set()
     steps = select(Iteration.step).where(
         Iteration.run_id == run_id, Iteration.iteration >= sampled_after(config, run.next_iteration)
     )
-    return set((await session.execute(steps)).scalars())
+    return set((await tx.execute(steps)).scalars())

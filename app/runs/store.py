@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, LeaseLost
 from app.claims.moves import move_held, move_locked
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE, Move, RunStatus, Verb, allowed
@@ -53,8 +53,8 @@ class PendingRequests:
 class RunStore:
     """Runs in the database."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def create(
         self,
@@ -69,14 +69,14 @@ class RunStore:
         Raises ModelBusy if a live run holds its model.
         """
         try:
-            async with self._sessions.begin() as session:
-                await _hold_models(session, run)
-                session.add(run)
-                await session.flush()  # a busy model is found before a large graph is sent
-                await save(session, documents)
+            async with self._database.begin() as tx:
+                await _hold_models(tx, run)
+                tx.add(run)
+                await tx.flush()  # a busy model is found before a large graph is sent
+                await save(tx, documents)
                 if also is not None:
-                    await also(session)
-                await append(session, run.id, EventType.RUN_CREATED, actor, _created(run))
+                    await also(tx)
+                await append(tx, run.id, EventType.RUN_CREATED, actor, _created(run))
         except IntegrityError as error:
             holder = await self._holder(run)
             if holder is None:
@@ -85,13 +85,13 @@ class RunStore:
 
     async def _holder(self, run: Run) -> str | None:
         query = _live(run.backend, ModelName(run.model_project, run.model_name))
-        async with self._sessions() as session:
-            return (await session.execute(query)).scalar_one_or_none()
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalar_one_or_none()
 
     async def get(self, run_id: str) -> Run:
         """Raises NotFound."""
-        async with self._sessions() as session:
-            run = await session.get(Run, run_id)
+        async with self._database() as tx:
+            run = await tx.get(Run, run_id)
         if run is None:
             raise NotFound(f"There is no run {run_id!r}.")
         return run
@@ -109,8 +109,8 @@ class RunStore:
                 "phase_total": progress.total,
             }
         save = update(Run).where(lease.held()).values(**values).returning(Run.cancel_requested, Run.pause_requested)
-        async with self._sessions.begin() as session:
-            row = (await session.execute(save)).one_or_none()
+        async with self._database.begin() as tx:
+            row = (await tx.execute(save)).one_or_none()
         if row is None:
             raise LeaseLost(lease)
         return PendingRequests(*row)
@@ -120,29 +120,29 @@ class RunStore:
 
         Raises NotFound, NotAllowed.
         """
-        async with self._sessions.begin() as session:
-            run = await _locked(session, run_id, Verb.CANCEL)
+        async with self._database.begin() as tx:
+            run = await _locked(tx, run_id, Verb.CANCEL)
             if run.status == RunStatus.RUNNING:
                 if not run.cancel_requested:
                     run.cancel_requested = True
-                    await append(session, run_id, EventType.CANCEL_REQUESTED, actor)
+                    await append(tx, run_id, EventType.CANCEL_REQUESTED, actor)
             elif run.status != RunStatus.CANCELLED:
-                await move_locked(session, run, Move.CANCEL, finished_at=func.now(), wait_reason=None)
-                await append(session, run_id, EventType.RUN_CANCELLED, actor)
+                await move_locked(tx, run, Move.CANCEL, finished_at=func.now(), wait_reason=None)
+                await append(tx, run_id, EventType.RUN_CANCELLED, actor)
             return RunStatus(run.status)
 
     async def pause(self, run_id: str, actor: str) -> RunStatus:
         """Pause a waiting run, or ask the worker of a running one to do so; otherwise as `cancel`."""
-        async with self._sessions.begin() as session:
-            run = await _locked(session, run_id, Verb.PAUSE)
+        async with self._database.begin() as tx:
+            run = await _locked(tx, run_id, Verb.PAUSE)
             if run.status == RunStatus.RUNNING:
                 if not run.pause_requested:
                     run.pause_requested = True
-                    await append(session, run_id, EventType.PAUSE_REQUESTED, actor)
+                    await append(tx, run_id, EventType.PAUSE_REQUESTED, actor)
             else:
                 reason = f"paused by {actor}"
-                await move_locked(session, run, Move.PAUSE, wait_reason=reason)
-                await append(session, run_id, EventType.RUN_PAUSED, actor, {"reason": reason})
+                await move_locked(tx, run, Move.PAUSE, wait_reason=reason)
+                await append(tx, run_id, EventType.RUN_PAUSED, actor, {"reason": reason})
             return RunStatus(run.status)
 
     async def resume(self, run_id: str, actor: str, budget: Mapping[str, Any] | None = None) -> RunStatus:
@@ -166,15 +166,15 @@ class RunStore:
         budget: Mapping[str, Any] | None = None,
     ) -> RunStatus:
         try:
-            async with self._sessions.begin() as session:
-                run = await _locked(session, run_id, verb)
+            async with self._database.begin() as tx:
+                run = await _locked(tx, run_id, verb)
                 data: dict[str, Any] = {"error": run.error} if run.error else {}
                 if verb is Verb.RESUME:
-                    changed = await ledger.change_budget(session, run, budget)
+                    changed = await ledger.change_budget(tx, run, budget)
                     if budget is not None:
                         data["budget"] = changed
-                await move_locked(session, run, move, **_AFRESH)
-                await append(session, run_id, event, actor, data)
+                await move_locked(tx, run, move, **_AFRESH)
+                await append(tx, run_id, event, actor, data)
         except IntegrityError as error:
             run = await self.get(run_id)
             if (holder := await self._holder(run)) is None:
@@ -188,11 +188,11 @@ class RunStore:
         `shortage` describes the budget that stopped it.
         """
         values = {"pause_requested": False, "wait_reason": reason, **UNOWNED}
-        async with self._sessions.begin() as session:
-            if await move_held(session, lease, Move.SUSPEND, **values):
+        async with self._database.begin() as tx:
+            if await move_held(tx, lease, Move.SUSPEND, **values):
                 if shortage is not None:
-                    await append(session, lease.id, EventType.BUDGET_REACHED, lease.actor, shortage)
-                await append(session, lease.id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
+                    await append(tx, lease.id, EventType.BUDGET_REACHED, lease.actor, shortage)
+                await append(tx, lease.id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
 
     async def finish(
         self,
@@ -205,24 +205,24 @@ class RunStore:
         """End a running run with a final status. Does nothing if the lease is lost."""
         move, event = _ENDINGS[status]
         values = {"error": error, "summary": summary, "finished_at": func.now(), "wait_reason": None, **UNOWNED}
-        async with self._sessions.begin() as session:
-            if await move_held(session, lease, move, **values):
+        async with self._database.begin() as tx:
+            if await move_held(tx, lease, move, **values):
                 data = {"error": error} if error else {"summary": summary} if summary else {}
-                await append(session, lease.id, event, lease.actor, data)
+                await append(tx, lease.id, event, lease.actor, data)
 
     async def delete(self, run_id: str, forget_model: Callable[[], Awaitable[None]]) -> Run:
         """Delete a run that has ended and all its rows; returns the deleted run. Raises NotFound, NotAllowed.
 
         `forget_model` deletes its model first, unless another run needs that; if it raises, nothing is deleted.
         """
-        async with self._sessions.begin() as session:
-            run = await _locked(session, run_id, Verb.DELETE)
-            await _hold_models(session, run)
+        async with self._database.begin() as tx:
+            run = await _locked(tx, run_id, Verb.DELETE)
+            await _hold_models(tx, run)
             needs_it = _needs(run.backend, ModelName(run.model_project, run.model_name))
             others = select(Run.id).where(Run.id != run_id, needs_it).limit(1)
-            if (await session.execute(others)).scalar_one_or_none() is None:
+            if (await tx.execute(others)).scalar_one_or_none() is None:
                 await forget_model()
-            await session.delete(run)
+            await tx.delete(run)
         return run
 
     @asynccontextmanager
@@ -231,19 +231,19 @@ class RunStore:
 
         Raises ModelBusy if a live run holds it; with `unneeded`, Conflict if any run still needs it.
         """
-        async with self._sessions.begin() as session:
-            await _hold(session, {str(model)})
-            if (holder := (await session.execute(_live(backend, model))).scalar_one_or_none()) is not None:
+        async with self._database.begin() as tx:
+            await _hold(tx, {str(model)})
+            if (holder := (await tx.execute(_live(backend, model))).scalar_one_or_none()) is not None:
                 raise ModelBusy(str(model), holder)
             needing = select(Run.id).where(_needs(backend, model)).limit(1)
-            if unneeded and (run_id := (await session.execute(needing)).scalar_one_or_none()) is not None:
+            if unneeded and (run_id := (await tx.execute(needing)).scalar_one_or_none()) is not None:
                 raise Conflict(f"Run {run_id} needs {model}. Delete the run: the model goes with it.")
             yield
 
 
-async def _locked(session: AsyncSession, run_id: str, verb: Verb) -> Run:
+async def _locked(tx: AsyncSession, run_id: str, verb: Verb) -> Run:
     """The run's row, locked until the transaction ends. Raises NotFound, NotAllowed."""
-    run = await session.get(Run, run_id, with_for_update={"key_share": True})
+    run = await tx.get(Run, run_id, with_for_update={"key_share": True})
     if run is None:
         raise NotFound(f"There is no run {run_id!r}.")
     require_verb(run, verb)
@@ -257,19 +257,19 @@ def require_verb(run: Run, verb: Verb) -> None:
         raise NotAllowed(f"Cannot {verb} a {run.status} run", verbs)
 
 
-async def _hold_models(session: AsyncSession, run: Run) -> None:
+async def _hold_models(tx: AsyncSession, run: Run) -> None:
     """Until the transaction ends no other creates or deletes a run of its model or of its base model: a model must not
     be deleted while a new run begins to need it."""
     base, at, _ = run.base_model.partition("@")
-    await _hold(session, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
+    await _hold(tx, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
 
 
 _HOLDING = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("what", type_=Text), 0)))
 
 
-async def _hold(session: AsyncSession, names: Iterable[str]) -> None:
+async def _hold(tx: AsyncSession, names: Iterable[str]) -> None:
     for name in sorted(names):
-        await session.execute(_HOLDING, {"what": f"model {name}"})
+        await tx.execute(_HOLDING, {"what": f"model {name}"})
 
 
 def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:

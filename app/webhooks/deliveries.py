@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
 from app.errors import Conflict, NotFound
@@ -21,8 +21,8 @@ _QUEUED_AGAIN = {"state": DeliveryState.PENDING, "attempts": 0, "next_attempt_at
 class Deliveries:
     """Deliveries in the database."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     async def listed(
         self, endpoint_id: str, *, state: DeliveryState | None, before: int | None, limit: int
@@ -33,15 +33,15 @@ class Deliveries:
             query = query.where(WebhookDelivery.state == state)
         if before is not None:
             query = query.where(WebhookDelivery.seq < before)
-        async with self._sessions() as session:
-            await require(session, endpoint_id)
-            return (await session.execute(query.order_by(WebhookDelivery.seq.desc()).limit(limit))).scalars().all()
+        async with self._database() as tx:
+            await require(tx, endpoint_id)
+            return (await tx.execute(query.order_by(WebhookDelivery.seq.desc()).limit(limit))).scalars().all()
 
     async def get(self, id: str) -> tuple[WebhookDelivery, Sequence[WebhookAttempt]]:
         """A delivery and its attempts in order. Raises NotFound."""
         attempts = select(WebhookAttempt).where(WebhookAttempt.delivery_id == id).order_by(WebhookAttempt.number)
-        async with self._sessions() as session:
-            return await _delivery(session, id), (await session.execute(attempts)).scalars().all()
+        async with self._database() as tx:
+            return await _delivery(tx, id), (await tx.execute(attempts)).scalars().all()
 
     async def redeliver(self, id: str) -> WebhookDelivery:
         """Queue a delivery again with the full retry schedule. Raises NotFound; Conflict if its endpoint is disabled or
@@ -49,14 +49,14 @@ class Deliveries:
 
         It keeps its id and its bytes, so that the receiver can recognise it. A pending one only becomes due now.
         """
-        async with self._sessions.begin() as session:
-            row = await _delivery(session, id)
+        async with self._database.begin() as tx:
+            row = await _delivery(tx, id)
             if row.event_seq is not None:
-                await _require_enabled(session, row.endpoint_id)
-            await turns.hold(session, row.subject)
-            await session.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(_QUEUED_AGAIN))
-            await turns.assign(session, row.subject, row.receiver)
-            return await _delivery(session, id)
+                await _require_enabled(tx, row.endpoint_id)
+            await turns.hold(tx, row.subject)
+            await tx.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(_QUEUED_AGAIN))
+            await turns.assign(tx, row.subject, row.receiver)
+            return await _delivery(tx, id)
 
     async def replay(self, endpoint_id: str, run_id: str, after_seq: int) -> tuple[int, int | None]:
         """Send a run's events with a greater `seq` to an endpoint, whether or not they were sent before.
@@ -64,61 +64,61 @@ class Deliveries:
         Returns how many were queued, and the `after_seq` of the next batch; None: there are no more. Raises NotFound or
         Conflict.
         """
-        async with self._sessions.begin() as session:
-            url = (await _require_enabled(session, endpoint_id)).url
-            project = await _require_covered(session, endpoint_id, run_id)
-            await turns.hold(session, run_id)
-            await _require_room(session, endpoint_id, project)
-            events = await _subscribed_events(session, endpoint_id, run_id, after_seq)
-            known = await _queue_again(session, endpoint_id, run_id, [event.seq for event in events])
+        async with self._database.begin() as tx:
+            url = (await _require_enabled(tx, endpoint_id)).url
+            project = await _require_covered(tx, endpoint_id, run_id)
+            await turns.hold(tx, run_id)
+            await _require_room(tx, endpoint_id, project)
+            events = await _subscribed_events(tx, endpoint_id, run_id, after_seq)
+            known = await _queue_again(tx, endpoint_id, run_id, [event.seq for event in events])
             new = [
                 delivery(event, endpoint_id, url, event_body(event), project)
                 for event in events
                 if event.seq not in known
             ]
             if new:
-                await session.execute(insert(WebhookDelivery), new)
-            await turns.assign(session, run_id, endpoint_id)
+                await tx.execute(insert(WebhookDelivery), new)
+            await turns.assign(tx, run_id, endpoint_id)
         return len(events), events[-1].seq if len(events) == REPLAY_BATCH else None
 
 
-async def _delivery(session: AsyncSession, id: str) -> WebhookDelivery:
-    found = await session.get(WebhookDelivery, id, populate_existing=True)
+async def _delivery(tx: AsyncSession, id: str) -> WebhookDelivery:
+    found = await tx.get(WebhookDelivery, id, populate_existing=True)
     if found is None:
         raise NotFound(f"There is no delivery {id!r}.")
     return found
 
 
-async def _require_enabled(session: AsyncSession, id: str | None) -> WebhookEndpoint:
+async def _require_enabled(tx: AsyncSession, id: str | None) -> WebhookEndpoint:
     if id is None:
         raise Conflict("The webhook of this delivery was deleted.")
-    endpoint = await require(session, id)
+    endpoint = await require(tx, id)
     if endpoint.disabled_at is not None:
         raise Conflict(f"The webhook is disabled ({endpoint.disabled_reason}); enable it first.")
     return endpoint
 
 
-async def _require_covered(session: AsyncSession, endpoint_id: str, run_id: str) -> str:
+async def _require_covered(tx: AsyncSession, endpoint_id: str, run_id: str) -> str:
     """The run's project. Raises NotFound if the endpoint does not receive the run's events."""
     covered = (
         select(Run.model_project)
         .join(WebhookEndpoint, covers_run(run_id, Run.model_project))
         .where(Run.id == run_id, WebhookEndpoint.id == endpoint_id)
     )
-    if (project := (await session.execute(covered)).scalar_one_or_none()) is None:
+    if (project := (await tx.execute(covered)).scalar_one_or_none()) is None:
         raise NotFound(f"There is no run {run_id!r} whose events this webhook receives.")
     return project
 
 
-async def _require_room(session: AsyncSession, endpoint_id: str, project: str) -> None:
+async def _require_room(tx: AsyncSession, endpoint_id: str, project: str) -> None:
     row = WebhookDelivery
     waiting = (row.project == project, row.receiver == endpoint_id, row.state == DeliveryState.PENDING)
     last = select(row.id).where(*waiting).offset(MAX_PENDING - REPLAY_BATCH).limit(1)
-    if (await session.execute(last)).scalar_one_or_none() is not None:
+    if (await tx.execute(last)).scalar_one_or_none() is not None:
         raise Conflict(f"About {MAX_PENDING:,} deliveries already wait for this webhook; replay when they are through.")
 
 
-async def _subscribed_events(session: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:
+async def _subscribed_events(tx: AsyncSession, endpoint_id: str, run_id: str, after_seq: int) -> Sequence[Event]:
     query = (
         select(Event)
         .join(WebhookEndpoint, WebhookEndpoint.id == endpoint_id)
@@ -126,10 +126,10 @@ async def _subscribed_events(session: AsyncSession, endpoint_id: str, run_id: st
         .order_by(Event.seq)
         .limit(REPLAY_BATCH)
     )
-    return (await session.execute(query)).scalars().all()
+    return (await tx.execute(query)).scalars().all()
 
 
-async def _queue_again(session: AsyncSession, endpoint_id: str, run_id: str, seqs: Sequence[int]) -> set[int]:
+async def _queue_again(tx: AsyncSession, endpoint_id: str, run_id: str, seqs: Sequence[int]) -> set[int]:
     """Queue the existing deliveries of these events again; returns the `seq` of those events."""
     mine = (
         WebhookDelivery.endpoint_id == endpoint_id,
@@ -137,7 +137,7 @@ async def _queue_again(session: AsyncSession, endpoint_id: str, run_id: str, seq
         WebhookDelivery.event_seq.in_(seqs),
     )
     known = select(WebhookDelivery.event_seq).where(*mine)
-    found = {seq for seq in (await session.execute(known)).scalars() if seq is not None}
+    found = {seq for seq in (await tx.execute(known)).scalars() if seq is not None}
     settled = update(WebhookDelivery).where(*mine, WebhookDelivery.state != DeliveryState.PENDING)
-    await session.execute(settled.values(_QUEUED_AGAIN))
+    await tx.execute(settled.values(_QUEUED_AGAIN))
     return found

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from app import instruments
-from app.db.session import Sessions
+from app.db.database import Database
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
 from app.webhooks.queue import ClaimedDelivery, Group, claim, record_attempt
@@ -41,14 +41,14 @@ class Dispatcher:
 
     def __init__(
         self,
-        sessions: Sessions,
+        database: Database,
         sender: Sender,
         *,
         retry_delays_s: Sequence[float] = RETRY_DELAYS_S,
         visibility_timeout_s: float = VISIBILITY_TIMEOUT_S,
         concurrency: int = CONCURRENCY,
     ) -> None:
-        self._sessions = sessions
+        self._database = database
         self._sender = sender
         self._retry_delays_s = retry_delays_s
         self._visibility_timeout_s = visibility_timeout_s
@@ -107,7 +107,7 @@ class Dispatcher:
         in_flight = Counter(self._sending.values())
         last_attempt = len(self._retry_delays_s) + 1
         due = await claim(
-            self._sessions,
+            self._database,
             slots,
             in_flight,
             visibility_timeout_s=self._visibility_timeout_s,
@@ -135,7 +135,7 @@ class Dispatcher:
             while True:
                 try:
                     async with recording_of_project, self._recording:
-                        return await record_attempt(self._sessions, claimed, result, delay_s)
+                        return await record_attempt(self._database, claimed, result, delay_s)
                 except DATABASE_DOWN:
                     self._repeated.warning("webhook attempt could not be saved, retrying", delivery=claimed.id)
                 await asyncio.sleep(_POLL_S)

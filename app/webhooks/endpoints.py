@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.db.clock import database_time
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run, WebhookEndpoint
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.schemas.run_request import RunWebhook
@@ -37,8 +37,8 @@ class NewEndpoint:
 class Endpoints:
     """Endpoints in the database. Methods that take an endpoint's id raise NotFound if there is none."""
 
-    def __init__(self, sessions: Sessions, box: SecretBox, guard: AddressGuard) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database, box: SecretBox, guard: AddressGuard) -> None:
+        self._database = database
         self._box = box
         self._guard = guard
 
@@ -46,13 +46,13 @@ class Endpoints:
         """Raises InvalidRequest if the URL is not allowed, NotFound if there is no such run, Conflict if the project
         has too many endpoints."""
         await self._check(request.url, ("body", "url"))
-        async with self._sessions.begin() as session:
+        async with self._database.begin() as tx:
             project = request.project or default_project
             if request.run_id is not None:
-                project = await _project_of(session, request.run_id)
+                project = await _project_of(tx, request.run_id)
             else:
-                await _check_room(session, project)
-            return self._add(session, request.url, request.events, project, request.run_id)
+                await _check_room(tx, project)
+            return self._add(tx, request.url, request.events, project, request.run_id)
 
     async def check(self, hooks: Sequence[RunWebhook]) -> None:
         """Call before `attach`, outside of its transaction. Raises InvalidRequest if a URL is not allowed."""
@@ -60,10 +60,10 @@ class Endpoints:
             await self._check(hook.url, ("body", "webhooks", number, "url"))
 
     async def attach(
-        self, session: AsyncSession, run_id: str, project: str, hooks: Sequence[RunWebhook]
+        self, tx: AsyncSession, run_id: str, project: str, hooks: Sequence[RunWebhook]
     ) -> list[NewEndpoint]:
         """Create the endpoints of a run that is created in this transaction, in the order given, with checked URLs."""
-        return [self._add(session, hook.url, hook.events, project, run_id) for hook in hooks]
+        return [self._add(tx, hook.url, hook.events, project, run_id) for hook in hooks]
 
     async def listed(
         self, *, project: str | None, run_id: str | None, before: str | None, limit: int
@@ -76,13 +76,13 @@ class Endpoints:
             query = query.where(WebhookEndpoint.run_id == run_id)
         if before is not None:
             query = query.where(WebhookEndpoint.id < before)
-        async with self._sessions() as session:
-            return (await session.execute(query)).scalars().all()
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalars().all()
 
     async def get(self, id: str) -> WebhookEndpoint:
         """One endpoint."""
-        async with self._sessions() as session:
-            return await require(session, id)
+        async with self._database() as tx:
+            return await require(tx, id)
 
     async def change(self, id: str, change: EndpointChange) -> WebhookEndpoint:
         """Change the URL or the events, disable or enable. Raises InvalidRequest or Conflict."""
@@ -91,21 +91,21 @@ class Endpoints:
         values: dict[str, Any] = change.model_dump(include={"url", "events"}, exclude_none=True, mode="json")
         if change.enabled:
             values |= {"disabled_at": None, "disabled_reason": None}
-        async with self._sessions.begin() as session:
-            await _require_changeable(session, id)
+        async with self._database.begin() as tx:
+            await _require_changeable(tx, id)
             if values:
-                await session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
+                await tx.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
             if change.enabled is False:
-                await disable(session, id, "disabled by request")
-            return await require(session, id)
+                await disable(tx, id, "disabled by request")
+            return await require(tx, id)
 
     async def remove(self, id: str) -> WebhookEndpoint:
         """Delete an endpoint and return it; its pending deliveries are not sent. Raises Conflict."""
-        async with self._sessions.begin() as session:
-            await _require_changeable(session, id)
-            await disable(session, id, "the endpoint was deleted")
-            removed = await require(session, id)
-            await session.execute(delete(WebhookEndpoint).where(WebhookEndpoint.id == id))
+        async with self._database.begin() as tx:
+            await _require_changeable(tx, id)
+            await disable(tx, id, "the endpoint was deleted")
+            removed = await require(tx, id)
+            await tx.execute(delete(WebhookEndpoint).where(WebhookEndpoint.id == id))
             return removed
 
     async def rotate(self, id: str, overlap_hours: float) -> NewEndpoint:
@@ -116,16 +116,16 @@ class Endpoints:
             "previous_secret": WebhookEndpoint.secret,
             "previous_until": func.now() + timedelta(hours=overlap_hours),
         }
-        async with self._sessions.begin() as session:
-            await _require_changeable(session, id)
-            await session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
-            return NewEndpoint(await require(session, id), secret)
+        async with self._database.begin() as tx:
+            await _require_changeable(tx, id)
+            await tx.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == id).values(values))
+            return NewEndpoint(await require(tx, id), secret)
 
     async def test(self, id: str) -> SendResult:
         """Send a `webhook.test` message now, once, independently of queued deliveries."""
-        async with self._sessions() as session:
-            endpoint = await require(session, id)
-        clock = await database_time(self._sessions)
+        async with self._database() as tx:
+            endpoint = await require(tx, id)
+        clock = await database_time(self._database)
         now = clock.now()
         body = body_text({"type": "webhook.test", "timestamp": rfc3339(now), "endpoint_id": id})
         sender = Sender(self._box, self._guard)
@@ -140,38 +140,36 @@ class Endpoints:
         except AddressRefused as refused:
             raise InvalidRequest(loc, str(refused)) from None
 
-    def _add(
-        self, session: AsyncSession, url: str, events: Sequence[str], project: str, run_id: str | None
-    ) -> NewEndpoint:
+    def _add(self, tx: AsyncSession, url: str, events: Sequence[str], project: str, run_id: str | None) -> NewEndpoint:
         id, secret = str(ULID()), new_secret()
         row = WebhookEndpoint(
             id=id, project=project, run_id=run_id, url=url, events=list(events), secret=self._box.seal(secret, id)
         )
-        session.add(row)
+        tx.add(row)
         return NewEndpoint(row, secret)
 
 
-async def require(session: AsyncSession, id: str) -> WebhookEndpoint:
+async def require(tx: AsyncSession, id: str) -> WebhookEndpoint:
     """The endpoint's current state. Raises NotFound."""
-    found = await session.get(WebhookEndpoint, id, populate_existing=True)
+    found = await tx.get(WebhookEndpoint, id, populate_existing=True)
     if found is None:
         raise NotFound(f"There is no webhook {id!r}.")
     return found
 
 
-async def _require_changeable(session: AsyncSession, id: str) -> None:
-    if (await require(session, id)).id == FRONTEND_ID:
+async def _require_changeable(tx: AsyncSession, id: str) -> None:
+    if (await require(tx, id)).id == FRONTEND_ID:
         raise Conflict("Change the settings FRONTEND_URL and FRONTEND_WEBHOOK_SECRET, which define this webhook.")
 
 
-async def _project_of(session: AsyncSession, run_id: str) -> str:
-    project = (await session.execute(select(Run.model_project).where(Run.id == run_id))).scalar_one_or_none()
+async def _project_of(tx: AsyncSession, run_id: str) -> str:
+    project = (await tx.execute(select(Run.model_project).where(Run.id == run_id))).scalar_one_or_none()
     if project is None:
         raise NotFound(f"There is no run {run_id!r}.")
     return project
 
 
-async def _check_room(session: AsyncSession, project: str) -> None:
+async def _check_room(tx: AsyncSession, project: str) -> None:
     of_project = select(func.count()).where(WebhookEndpoint.project == project, WebhookEndpoint.run_id.is_(None))
-    if (await session.execute(of_project)).scalar_one() >= MAX_ENDPOINTS:
+    if (await tx.execute(of_project)).scalar_one() >= MAX_ENDPOINTS:
         raise Conflict(f"Project {project} already has {MAX_ENDPOINTS} webhooks; delete one first.")

@@ -3,7 +3,7 @@
 from pydantic import HttpUrl, SecretStr
 from sqlalchemy.dialects.postgresql import insert
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import WebhookEndpoint
 from app.security.secret_box import SecretBox
 from app.webhooks.queue import disable
@@ -14,15 +14,15 @@ EVENTS = ("iteration.completed",)
 
 
 async def keep_frontend_endpoint(
-    sessions: Sessions, url: HttpUrl | None, secret: SecretStr | None, box: SecretBox
+    database: Database, url: HttpUrl | None, secret: SecretStr | None, box: SecretBox
 ) -> None:
     """Update the row from the settings; without FRONTEND_URL it is disabled.
 
     Several services may do this simultaneously: it is one statement, and they have the same settings.
     """
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         if url is None:
-            await disable(session, FRONTEND_ID, "FRONTEND_URL is not set any more")
+            await disable(tx, FRONTEND_ID, "FRONTEND_URL is not set any more")
             return
         row = {
             "url": str(url),
@@ -31,4 +31,4 @@ async def keep_frontend_endpoint(
         }
         enabled = {"disabled_at": None, "disabled_reason": None}
         keep = insert(WebhookEndpoint).values(id=FRONTEND_ID, **row)
-        await session.execute(keep.on_conflict_do_update(index_elements=["id"], set_=row | enabled))
+        await tx.execute(keep.on_conflict_do_update(index_elements=["id"], set_=row | enabled))

@@ -34,17 +34,17 @@ _FULL = f"not queued: {MAX_PENDING:,} deliveries already wait for this endpoint;
 log = structlog.get_logger(__name__)
 
 
-async def enqueue(session: AsyncSession, event: Event | EvaluationEvent) -> None:
+async def enqueue(tx: AsyncSession, event: Event | EvaluationEvent) -> None:
     """Write a delivery for every endpoint that subscribes to the event; a dead letter where too many wait already."""
     subject = subject_of(event)
     subscribed = _OF_RUN if isinstance(event, Event) else _OF_EVALUATION
-    found = (await session.execute(subscribed, {"subject": subject, "event_type": event.type})).all()
+    found = (await tx.execute(subscribed, {"subject": subject, "event_type": event.type})).all()
     if not found:
         return
-    await turns.hold(session, subject)
+    await turns.hold(tx, subject)
     project = found[0][2]
     body = event_body(event)
-    crowded = await _crowded(session, subject, project, [id for id, *_ in found])
+    crowded = await _crowded(tx, subject, project, [id for id, *_ in found])
     rows = []
     for id, url, _ in found:
         waiting, full = crowded[id]
@@ -55,11 +55,11 @@ async def enqueue(session: AsyncSession, event: Event | EvaluationEvent) -> None
         else:
             row |= {"state": DeliveryState.PENDING, "last_error": None}
         rows.append(row)
-    await session.execute(insert(WebhookDelivery), rows)
+    await tx.execute(insert(WebhookDelivery), rows)
 
 
 async def _crowded(
-    session: AsyncSession, subject: str, project: str, endpoint_ids: Sequence[str]
+    tx: AsyncSession, subject: str, project: str, endpoint_ids: Sequence[str]
 ) -> dict[str, tuple[bool, bool]]:
     """By endpoint: whether deliveries of the run or evaluation wait for it, and whether as many of the project as may
     do."""
@@ -69,7 +69,7 @@ async def _crowded(
         select(WebhookDelivery.id).where(*pending, WebhookDelivery.project == project).offset(MAX_PENDING - 1).limit(1)
     )
     query = select(WebhookEndpoint.id, waiting, last.exists()).where(WebhookEndpoint.id.in_(endpoint_ids))
-    return {id: (is_waiting, is_full) for id, is_waiting, is_full in (await session.execute(query)).all()}
+    return {id: (is_waiting, is_full) for id, is_waiting, is_full in (await tx.execute(query)).all()}
 
 
 def covers_run(run_id: str | SQLColumnExpression[str], project: SQLColumnExpression[str]) -> ColumnElement[bool]:

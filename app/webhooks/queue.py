@@ -9,7 +9,7 @@ from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.clock import DatabaseTime
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
 from app.webhooks import turns
@@ -45,7 +45,7 @@ class ClaimedDelivery:
 
 
 async def claim(
-    sessions: Sessions,
+    database: Database,
     slots: int,
     in_flight: Mapping[Group, int],
     *,
@@ -58,8 +58,8 @@ async def claim(
     another. Each delivery gets a row for its attempt and is hidden from other dispatchers for `visibility_timeout_s`;
     sending must end by then. One without a receiver, or with more than `last_attempt` attempts, becomes a dead letter.
     """
-    async with sessions.begin() as session:
-        due = (await session.execute(_DUE, _parameters(slots, in_flight))).scalars().all()
+    async with database.begin() as tx:
+        due = (await tx.execute(_DUE, _parameters(slots, in_flight))).scalars().all()
         hide = (
             update(WebhookDelivery)
             .where(WebhookDelivery.id.in_(due))
@@ -70,16 +70,16 @@ async def claim(
             .returning(WebhookDelivery)
             .execution_options(synchronize_session=False)
         )
-        rows = (await session.execute(hide)).scalars().all() if due else []
-        endpoints = await _endpoints(session, rows)
+        rows = (await tx.execute(hide)).scalars().all() if due else []
+        endpoints = await _endpoints(tx, rows)
         reasons = {
             row.id: _undeliverable_reason(row, endpoints.get(row.endpoint_id or ""), last_attempt) for row in rows
         }
         sendable = [row for row in rows if reasons[row.id] is None]
-        begun = await _begin(session, sendable)
+        begun = await _begin(tx, sendable)
     for row in rows:
         if (reason := reasons[row.id]) is not None:
-            await _give_up(sessions, row, reason)
+            await _give_up(database, row, reason)
     return [_claimed(row, endpoints.get(row.endpoint_id or ""), *begun[row.id]) for row in sendable]
 
 
@@ -139,24 +139,24 @@ def _parameters(slots: int, in_flight: Mapping[Group, int]) -> dict[str, Any]:
     }
 
 
-async def _give_up(sessions: Sessions, row: WebhookDelivery, reason: str) -> None:
+async def _give_up(database: Database, row: WebhookDelivery, reason: str) -> None:
     """Make a delivery a dead letter that cannot be sent."""
     settle = update(WebhookDelivery).where(
         WebhookDelivery.id == row.id,
         WebhookDelivery.state == DeliveryState.PENDING,
         WebhookDelivery.attempts == row.attempts,
     )
-    async with sessions.begin() as session:
-        await turns.hold(session, row.subject)
-        await session.execute(settle.values(state=DeliveryState.FAILED, last_error=reason))
-        await turns.advance(session, row.subject, row.receiver)
+    async with database.begin() as tx:
+        await turns.hold(tx, row.subject)
+        await tx.execute(settle.values(state=DeliveryState.FAILED, last_error=reason))
+        await turns.advance(tx, row.subject, row.receiver)
 
 
-async def _endpoints(session: AsyncSession, rows: Any) -> dict[str, WebhookEndpoint]:
+async def _endpoints(tx: AsyncSession, rows: Any) -> dict[str, WebhookEndpoint]:
     ids = {row.endpoint_id for row in rows if row.endpoint_id is not None}
     if not ids:
         return {}
-    found = (await session.execute(select(WebhookEndpoint).where(WebhookEndpoint.id.in_(ids)))).scalars()
+    found = (await tx.execute(select(WebhookEndpoint).where(WebhookEndpoint.id.in_(ids)))).scalars()
     return {endpoint.id: endpoint for endpoint in found}
 
 
@@ -167,7 +167,7 @@ def _undeliverable_reason(row: WebhookDelivery, endpoint: WebhookEndpoint | None
     return _NO_END if row.attempts > last_attempt else None
 
 
-async def _begin(session: AsyncSession, rows: list[WebhookDelivery]) -> dict[str, tuple[int, datetime]]:
+async def _begin(tx: AsyncSession, rows: list[WebhookDelivery]) -> dict[str, tuple[int, datetime]]:
     """The attempts' numbers and times. Rows are written before anything is sent: a crash leaves a trace."""
     if not rows:
         return {}
@@ -182,7 +182,7 @@ async def _begin(session: AsyncSession, rows: list[WebhookDelivery]) -> dict[str
         .from_select(["delivery_id", "number", "started_at"], numbered)
         .returning(WebhookAttempt.delivery_id, WebhookAttempt.number, WebhookAttempt.started_at)
     )
-    return {id: (number, at) for id, number, at in (await session.execute(begin)).all()}
+    return {id: (number, at) for id, number, at in (await tx.execute(begin)).all()}
 
 
 def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int, at: datetime) -> ClaimedDelivery:
@@ -192,7 +192,7 @@ def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int
 
 
 async def record_attempt(
-    sessions: Sessions, claimed: ClaimedDelivery, result: SendResult, retry_delay_s: float | None
+    database: Database, claimed: ClaimedDelivery, result: SendResult, retry_delay_s: float | None
 ) -> None:
     """Save an attempt's result. A failed one is retried after `retry_delay_s`; None: it becomes a dead letter.
 
@@ -202,10 +202,10 @@ async def record_attempt(
         WebhookDelivery.id == claimed.id, WebhookDelivery.state == DeliveryState.PENDING
     )
     mine = settle.where(WebhookDelivery.attempts == claimed.attempts)  # not claimed again since
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         if result.status == 410 and claimed.receiver.id is not None:
-            await disable(session, claimed.receiver.id, "the receiver answered 410: it wants no more")
-        await turns.hold(session, claimed.subject)
+            await disable(tx, claimed.receiver.id, "the receiver answered 410: it wants no more")
+        await turns.hold(tx, claimed.subject)
         if result.error is None:
             settle = settle.values(
                 state=DeliveryState.DELIVERED, delivered_at=func.now(), last_error=None, url=claimed.receiver.url
@@ -215,23 +215,23 @@ async def record_attempt(
         else:
             due = func.now() + timedelta(seconds=retry_delay_s)
             settle = mine.values(next_attempt_at=due, last_error=result.error, url=claimed.receiver.url)
-        await session.execute(settle)
-        await session.execute(
+        await tx.execute(settle)
+        await tx.execute(
             update(WebhookAttempt)
             .where(WebhookAttempt.delivery_id == claimed.id, WebhookAttempt.number == claimed.number)
             .values(seconds=result.seconds, status=result.status, error=result.error)
         )
-        await turns.advance(session, claimed.subject, claimed.group.receiver)
+        await turns.advance(tx, claimed.subject, claimed.group.receiver)
 
 
-async def disable(session: AsyncSession, endpoint_id: str, reason: str) -> None:
+async def disable(tx: AsyncSession, endpoint_id: str, reason: str) -> None:
     """Send nothing more to an endpoint; its pending deliveries become dead letters, which a replay queues again."""
-    await session.execute(
+    await tx.execute(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.id == endpoint_id, WebhookEndpoint.disabled_at.is_(None))
         .values(disabled_at=func.now(), disabled_reason=reason)
     )
-    await session.execute(
+    await tx.execute(
         update(WebhookDelivery)
         .where(WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == DeliveryState.PENDING)
         .values(state=DeliveryState.FAILED, last_error=reason)

@@ -12,25 +12,25 @@ from app.db.tables import WebhookDelivery
 from app.domain.delivery_state import DeliveryState
 
 
-async def hold(session: AsyncSession, subject: str) -> None:
+async def hold(tx: AsyncSession, subject: str) -> None:
     """Until the transaction ends no other changes whose turn it is in that run or evaluation."""
-    await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"deliveries of {subject}", 0))))
+    await tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"deliveries of {subject}", 0))))
 
 
-async def advance(session: AsyncSession, subject: str, receiver: str) -> None:
+async def advance(tx: AsyncSession, subject: str, receiver: str) -> None:
     """One was settled: the next one has its turn."""
     row = WebhookDelivery
     mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
     first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
-    await session.execute(update(row).where(row.id == first, row.is_next.is_(False)).values(is_next=True))
+    await tx.execute(update(row).where(row.id == first, row.is_next.is_(False)).values(is_next=True))
 
 
-async def assign(session: AsyncSession, subject: str, receiver: str) -> None:
+async def assign(tx: AsyncSession, subject: str, receiver: str) -> None:
     """Some were queued again, wherever in the order: the first one of all has its turn."""
     row = WebhookDelivery
     mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
     first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
-    await session.execute(update(row).where(*mine, row.is_next != (row.id == first)).values(is_next=row.id == first))
+    await tx.execute(update(row).where(*mine, row.is_next != (row.id == first)).values(is_next=row.id == first))
 
 
 def of_subject(subject: str) -> ColumnElement[bool]:

@@ -65,7 +65,7 @@ class _Refused(Exception):
 class PushDispatch:
     """Posts each task. The runner answers 200 with the outcome, or 202 and sends it to the session later."""
 
-    sessions: RolloutSessions
+    database: RolloutSessions
     guard: AddressGuard
     receiver: Receiver
     service_url: str
@@ -77,13 +77,13 @@ class PushDispatch:
         return task.timeout_s
 
     async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
-        ended = asyncio.ensure_future(self.sessions.ended(session.id))
+        ended = asyncio.ensure_future(self.database.ended(session.id))
         try:
             posting = asyncio.ensure_future(self._have_done(session, task))
             try:
                 await asyncio.wait({ended, posting}, return_when=asyncio.FIRST_COMPLETED)
                 if not ended.done() and (outcome := posting.result()) is not None:
-                    return await self.sessions.end(session.id, outcome)
+                    return await self.database.end(session.id, outcome)
             finally:
                 posting.cancel()
                 await asyncio.wait({posting})
@@ -97,7 +97,7 @@ class PushDispatch:
         while True:
             if session.api_key is None:  # we, or the worker before us, have posted it already
                 try:
-                    session = await self.sessions.restart(session.id)
+                    session = await self.database.restart(session.id)
                 except SessionOver:
                     return None
             try:
@@ -158,7 +158,7 @@ def _read(status: int, content: bytes) -> Outcome | None:
 class PullDispatch:
     """Offers each task to whoever claims it."""
 
-    sessions: RolloutSessions
+    database: RolloutSessions
     tasks: AgentTasks
     main_loop: asyncio.AbstractEventLoop
     project: str
@@ -172,7 +172,7 @@ class PullDispatch:
         document = task_document(task, self.run_id)
         offered = (session.id, self.project, self.run_id, document, task.timeout_s)
         await self._at_home(lambda: self.tasks.offer(*offered))
-        ended = await self.sessions.ended(session.id)
+        ended = await self.database.ended(session.id)
         with suppress(Exception):  # a row that is left goes with its session
             await self._at_home(lambda: self.tasks.withdraw(session.id))
         return ended

@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy import func, select, union, update
 
 from app.aio.event_loops import run_on_loop
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Promotion, Run
 from app.domain.run_state import LIVE
 from app.domain.stored_request import KeptCheckpoints
@@ -39,7 +39,7 @@ def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) ->
 
 
 async def prune(
-    sessions: Sessions,
+    database: Database,
     main_loop: asyncio.AbstractEventLoop,
     run: Run,
     keep: KeptCheckpoints | None,
@@ -54,27 +54,27 @@ async def prune(
     if keep is None:
         return
     try:
-        steps = await run_on_loop(main_loop, _steps_to_delete(sessions, run, keep))
+        steps = await run_on_loop(main_loop, _steps_to_delete(database, run, keep))
         if not steps:
             return
         there = await backend.checkpoints(run.model_project, run.model_name)
         await policy.delete_checkpoints(set(there) - set(steps))
-        await run_on_loop(main_loop, _mark_deleted(sessions, run.id, steps))
+        await run_on_loop(main_loop, _mark_deleted(database, run.id, steps))
     except (BackendUnavailable, BackendRefused, ValueError, *DATABASE_DOWN) as error:
         log.warning("old checkpoints not deleted", run_id=run.id, error=str(error))
     else:
         log.info("old checkpoints deleted", run_id=run.id, steps=steps)
 
 
-async def _steps_to_delete(sessions: Sessions, run: Run, keep: KeptCheckpoints) -> list[int]:
+async def _steps_to_delete(database: Database, run: Run, keep: KeptCheckpoints) -> list[int]:
     query = select(Checkpoint.step, Checkpoint.success).where(
         Checkpoint.run_id == run.id, Checkpoint.deleted_at.is_(None)
     )
-    async with sessions() as session:
-        made = [Made(step, success) for step, success in await session.execute(query)]
-        best = (await session.execute(select(Run.best_step).where(Run.id == run.id))).scalar_one()
-        others = await session.execute(_needed_by_others(run))
-        needed = {*others.scalars(), *await sampled_steps(session, run.id)}
+    async with database() as tx:
+        made = [Made(step, success) for step, success in await tx.execute(query)]
+        best = (await tx.execute(select(Run.best_step).where(Run.id == run.id))).scalar_one()
+        others = await tx.execute(_needed_by_others(run))
+        needed = {*others.scalars(), *await sampled_steps(tx, run.id)}
     return [step for step in to_delete(made, keep, best_step=best or 0) if step not in needed]
 
 
@@ -89,7 +89,7 @@ def _needed_by_others(run: Run) -> Any:
     return union(promoted, of_runs, of_forks)
 
 
-async def _mark_deleted(sessions: Sessions, run_id: str, steps: Collection[int]) -> None:
+async def _mark_deleted(database: Database, run_id: str, steps: Collection[int]) -> None:
     gone = update(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.step.in_(steps))
-    async with sessions.begin() as session:
-        await session.execute(gone.values(deleted_at=func.now()))
+    async with database.begin() as tx:
+        await tx.execute(gone.values(deleted_at=func.now()))

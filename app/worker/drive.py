@@ -17,7 +17,7 @@ from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
 from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.stored_request import Budget, Choice, StoredRequest
 from app.errors import DATABASE_DOWN
@@ -134,7 +134,7 @@ class _FilesBeside:
 class Driver:
     """Drives runs for a worker."""
 
-    sessions: Sessions
+    database: Database
     connect: Connect
     judge_services: MakeServices
     results: ResultsFiles
@@ -161,11 +161,11 @@ class Driver:
         BudgetReached, NoSignalStop, and what ends a run.
         """
         main_loop = asyncio.get_running_loop()
-        prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.sessions, run.id))
+        prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.database, run.id))
         request = run.stored_request
         meter = Meter(request.budget or Budget(), prior, self.clock)
-        clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
-        journal = StoredJournal(self.sessions, lease, main_loop, on_lost)
+        clock = await retry_while_database_is_down(lambda: database_time(self.database))
+        journal = StoredJournal(self.database, lease, main_loop, on_lost)
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, clock)
         try:
             await run_in_thread(lambda: self._retrying(work), name=f"run-{run.id}")
@@ -180,7 +180,7 @@ class Driver:
         seconds = work.meter.unsettled_s()
         try:
             await retry_while_database_is_down(
-                lambda: ledger.save_unfinished(self.sessions, work.lease, work.meter, seconds), _SETTLE_S
+                lambda: ledger.save_unfinished(self.database, work.lease, work.meter, seconds), _SETTLE_S
             )
         except (LeaseLost, *DATABASE_DOWN) as error:
             log.warning("ledger not saved", run_id=work.run.id, error=str(error))
@@ -225,13 +225,13 @@ class Driver:
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, main_loop = work.run, work.request, work.main_loop
         await run_on_loop(main_loop, self._check_signal(work))  # the worker before may have died before it did so
-        resume = await run_on_loop(main_loop, retry_while_database_is_down(lambda: resume_of(self.sessions, run.id)))
+        resume = await run_on_loop(main_loop, retry_while_database_is_down(lambda: resume_of(self.database, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await run_on_loop(
                 main_loop,
                 retry_while_database_is_down(
-                    lambda: resolve_references(self.sessions, self.data_dir, request.environment, run.model_project)
+                    lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)
                 ),
             )
             another = partial(make_environment, choice, self.data_dir, self.access)
@@ -240,7 +240,7 @@ class Driver:
                 begin_with(
                     environment,
                     await run_on_loop(
-                        main_loop, retry_while_database_is_down(lambda: inherited_state(self.sessions, run.id))
+                        main_loop, retry_while_database_is_down(lambda: inherited_state(self.database, run.id))
                     ),
                 )
             backend = await self.connect(run.backend)
@@ -249,7 +249,7 @@ class Driver:
             found = policy.reproducibility
             await run_on_loop(
                 main_loop,
-                retry_while_database_is_down(lambda: save_reproducibility(self.sessions, work.lease, found)),
+                retry_while_database_is_down(lambda: save_reproducibility(self.database, work.lease, found)),
             )
             results = self.learn(
                 request.config,
@@ -272,7 +272,7 @@ class Driver:
                 await shielded(self._save(work, result))
                 await files.begin()
                 await run_on_loop(main_loop, self._check_signal(work))
-                await prune(self.sessions, main_loop, run, request.checkpoints, backend, policy)
+                await prune(self.database, main_loop, run, request.checkpoints, backend, policy)
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
         """What the run's warm start learns from, if that is still to be done."""
@@ -282,7 +282,7 @@ class Driver:
         if start.sha256 is None:
             return int(start.demonstrations["oracle"])
         hash, project = start.sha256, work.run.model_project
-        text = await retry_while_database_is_down(lambda: stored_text(self.sessions, project, "demonstrations", hash))
+        text = await retry_while_database_is_down(lambda: stored_text(self.database, project, "demonstrations", hash))
         found: list[Json] = await asyncio.to_thread(json.loads, text)
         return found
 
@@ -295,7 +295,7 @@ class Driver:
     async def _check_signal(self, work: _Work) -> None:
         """Raises NoSignalStop."""
         rule = work.request.on_no_signal
-        await retry_while_database_is_down(lambda: check_rule(self.sessions, work.run.id, rule))
+        await retry_while_database_is_down(lambda: check_rule(self.database, work.run.id, rule))
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         """On the run's own thread, where rollouts that run ahead are charged to the meter meanwhile."""
@@ -323,8 +323,8 @@ class Driver:
 
     async def _save_rows(self, work: _Work, result: IterationResult, used: Sequence[ledger.Entry]) -> None:
         rows = await asyncio.to_thread(iteration_rows, work.run, result, used)
-        await retry_while_database_is_down(lambda: save_iteration(self.sessions, work.lease, rows))
-        work.clock = await retry_while_database_is_down(lambda: database_time(self.sessions))
+        await retry_while_database_is_down(lambda: save_iteration(self.database, work.lease, rows))
+        work.clock = await retry_while_database_is_down(lambda: database_time(self.database))
         count_iteration(result)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.aio.event_loops import run_on_loop
 from app.aio.retry import LONG_S, retry_while_database_is_down
 from app.claims.lease import Lease, LeaseLost, require
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
@@ -74,13 +74,13 @@ class StoredJournal:
 
     def __init__(
         self,
-        sessions: Sessions,
+        database: Database,
         lease: Lease[Run],
         main_loop: asyncio.AbstractEventLoop,
         on_lost: Callable[[], None],
     ) -> None:
         """`on_lost` is told that the lease is gone, where nobody waits for the write that found it out."""
-        self._sessions = sessions
+        self._database = database
         self.cost = Cost()
         """Since somebody put a new one here."""
         self._lease = lease
@@ -95,23 +95,23 @@ class StoredJournal:
         """Raises LeaseLost: who comes too late would find the entries of a saved iteration gone, and do it again."""
 
         async def read() -> dict[str, str]:
-            async with self._sessions.begin() as session:
-                await require(session, self._lease)
-                whole, damaged = await self._read(session, iteration)
+            async with self._database.begin() as tx:
+                await require(tx, self._lease)
+                whole, damaged = await self._read(tx, iteration)
                 if damaged:
-                    await self._repair(session, iteration, whole, damaged)
+                    await self._repair(tx, iteration, whole, damaged)
             return whole
 
         with self.cost.waited():
             return dict(await run_on_loop(self._main_loop, retry_while_database_is_down(read)))
 
-    async def _read(self, session: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
+    async def _read(self, tx: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
         """The entries, and the names of those that are damaged."""
         query = select(Journal.name, Journal.value, Journal.checksum).where(
             Journal.run_id == self._lease.id, Journal.iteration == iteration
         )
         whole, damaged = {}, []
-        for name, value, checksum in (await session.execute(query)).all():
+        for name, value, checksum in (await tx.execute(query)).all():
             text = None
             if checksum is None or checksum == self._checksum(iteration, name, value):
                 text = _unpacked(value)
@@ -121,20 +121,20 @@ class StoredJournal:
                 whole[name] = text
         return whole, sorted(damaged)
 
-    async def _repair(self, session: AsyncSession, iteration: int, whole: dict[str, str], damaged: list[str]) -> None:
+    async def _repair(self, tx: AsyncSession, iteration: int, whole: dict[str, str], damaged: list[str]) -> None:
         """Drop what is damaged, and what rests on it, from the table and from `whole`; log an event that says so."""
         found = repair(whole, damaged)
         names = sorted(found.drop)
         log.error("journal entries damaged: their work is done again", run_id=self._lease.id, entries=names)
         mine = (Journal.run_id == self._lease.id, Journal.iteration == iteration)
-        await session.execute(delete(Journal).where(*mine, Journal.name.in_(names)))
+        await tx.execute(delete(Journal).where(*mine, Journal.name.in_(names)))
         for name in names:
             whole.pop(name, None)
         if found.put:
-            await self._insert(session, [self._row(iteration, name, value) for name, value in found.put.items()])
+            await self._insert(tx, [self._row(iteration, name, value) for name, value in found.put.items()])
             whole |= found.put
         data = {"damaged": damaged, "dropped": names}
-        await append(session, self._lease.id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration)
+        await append(tx, self._lease.id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration)
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
         """Raises LeaseLost."""
@@ -182,16 +182,16 @@ class StoredJournal:
             self._on_lost()
 
     async def _write(self, rows: list[Row]) -> None:
-        async with self._sessions.begin() as session:
-            await require(session, self._lease)
-            new = await self._insert(session, rows)
+        async with self._database.begin() as tx:
+            await require(tx, self._lease)
+            new = await self._insert(tx, rows)
             if not new:
                 return
-            await session.execute(update(Run).where(Run.id == self._lease.id).values(claims=0))
+            await tx.execute(update(Run).where(Run.id == self._lease.id).values(claims=0))
             for iteration, name in new:
                 for phase in _COMPLETED.get(name, ()):
                     await append(
-                        session,
+                        tx,
                         self._lease.id,
                         EventType.PHASE_COMPLETED,
                         self._lease.actor,
@@ -199,12 +199,12 @@ class StoredJournal:
                         iteration=iteration,
                     )
 
-    async def _insert(self, session: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
+    async def _insert(self, tx: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
         """Those that are new, by iteration and name."""
         iterations, names, values, checksums = (list(column) for column in zip(*rows, strict=True))
         mine = {"run_id": self._lease.id, "epoch": self._lease.epoch}
         entries = {"iterations": iterations, "names": names, "values": values, "checksums": checksums}
-        new = (await session.execute(_WRITE, mine | entries)).all()
+        new = (await tx.execute(_WRITE, mine | entries)).all()
         return [(iteration, name) for iteration, name in new]
 
 

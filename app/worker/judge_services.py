@@ -9,7 +9,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.dialects.postgresql import insert
 
 from app.aio.event_loops import run_on_loop
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run, Verdict
 from app.errors import DATABASE_DOWN
 from app.feedback.evidence import StoredFeedback
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 def judge_services(
     settings: Settings,
-    sessions: Sessions,
+    database: Database,
     main_loop: asyncio.AbstractEventLoop,
     run: Run | None,
     environment: Environment,
@@ -33,17 +33,17 @@ def judge_services(
     there is no feedback."""
     return JudgeServices(
         rubric=environment.rubric,
-        models=ListedModels(settings, _rate(settings, sessions, main_loop)),
-        cache=StoredVerdicts(sessions, main_loop),
-        feedback=NoFeedback() if run is None else StoredFeedback(sessions, main_loop, run),
+        models=ListedModels(settings, _rate(settings, database, main_loop)),
+        cache=StoredVerdicts(database, main_loop),
+        feedback=NoFeedback() if run is None else StoredFeedback(database, main_loop, run),
     )
 
 
 class StoredVerdicts:
     """The table of verdicts. Without the database nothing is cached, and judging continues."""
 
-    def __init__(self, sessions: Sessions, main_loop: asyncio.AbstractEventLoop) -> None:
-        self._sessions = sessions
+    def __init__(self, database: Database, main_loop: asyncio.AbstractEventLoop) -> None:
+        self._database = database
         self._main_loop = main_loop
 
     async def get(self, key: str) -> dict[str, Any] | None:
@@ -60,20 +60,20 @@ class StoredVerdicts:
             log.warning("verdict not cached: the database does not answer", error=first_line(error))
 
     async def _get(self, key: str) -> dict[str, Any] | None:
-        async with self._sessions() as session:
-            row = await session.get(Verdict, key)
+        async with self._database() as tx:
+            row = await tx.get(Verdict, key)
         return None if row is None else row.value
 
     async def _put(self, key: str, value: dict[str, Any]) -> None:
-        async with self._sessions.begin() as session:
-            await session.execute(insert(Verdict).values(key=key, value=value).on_conflict_do_nothing())
+        async with self._database.begin() as tx:
+            await tx.execute(insert(Verdict).values(key=key, value=value).on_conflict_do_nothing())
 
 
-def _rate(settings: Settings, sessions: Sessions, main_loop: asyncio.AbstractEventLoop) -> RateLimit:
+def _rate(settings: Settings, database: Database, main_loop: asyncio.AbstractEventLoop) -> RateLimit:
     requests, tokens = settings.judge_requests_per_minute, settings.judge_tokens_per_minute
     if requests is None and tokens is None:
         return NoRateLimit()
-    return StoredRate(sessions, main_loop, requests_per_minute=requests, tokens_per_minute=tokens)
+    return StoredRate(database, main_loop, requests_per_minute=requests, tokens_per_minute=tokens)
 
 
 class StoredRate:
@@ -86,7 +86,7 @@ class StoredRate:
 
     def __init__(
         self,
-        sessions: Sessions,
+        database: Database,
         main_loop: asyncio.AbstractEventLoop,
         *,
         requests_per_minute: float | None,
@@ -94,7 +94,7 @@ class StoredRate:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """None is no limit. `sleep` waits until it is a request's turn."""
-        self._sessions = sessions
+        self._database = database
         self._main_loop = main_loop
         self._request_s = 60 / requests_per_minute if requests_per_minute else 0.0
         self._token_s = 60 / tokens_per_minute if tokens_per_minute else 0.0
@@ -112,8 +112,8 @@ class StoredRate:
 
     async def _executed(self, statement: TextClause, figures: dict[str, Any]) -> float | None:
         async def execute() -> float | None:
-            async with self._sessions.begin() as session:
-                found = (await session.execute(statement, figures)).scalar_one_or_none()
+            async with self._database.begin() as tx:
+                found = (await tx.execute(statement, figures)).scalar_one_or_none()
                 return None if found is None else float(found)
 
         try:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from app.agent_sessions.tasks import AgentTasks
 from app.claims.lease import Lease
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import EvaluationJob, Run
 from app.domain.stored_evaluation import Contestant, StoredEvaluation
 from app.domain.stored_request import Choice
@@ -29,7 +29,7 @@ from training.rollout.agents.sessions import RolloutSessions
 class OwnAgents:
     """What it takes to reach agents that live elsewhere."""
 
-    sessions: Sessions
+    database: Database
     settings: Settings
 
     def of_run(
@@ -44,7 +44,7 @@ class OwnAgents:
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
             return None
-        mine = LeasedSessions(self.sessions, lease, main_loop, project=run.model_project, backend=run.backend)
+        mine = LeasedSessions(self.database, lease, main_loop, project=run.model_project, backend=run.backend)
         dispatch = self._dispatch(runner, mine, main_loop, run.model_project, run.id, now)
         return SessionRollouts(mine, dispatch, limited=run.stored_request.budget is not None)
 
@@ -66,7 +66,7 @@ class OwnAgents:
                 f"an agent that lives elsewhere can only be given models of the backend {embedded.NAME}, not "
                 f"{contestant.model}"
             )
-        mine = LeasedSessions(self.sessions, lease, main_loop, project=job.project, backend=embedded.NAME)
+        mine = LeasedSessions(self.database, lease, main_loop, project=job.project, backend=embedded.NAME)
         dispatch = self._dispatch(runner, mine, main_loop, job.project, job.id, now)
         return SessionRollouts(mine, dispatch, limited=StoredEvaluation.parse(job.request).budget is not None)
 
@@ -80,7 +80,7 @@ class OwnAgents:
         now: Callable[[], datetime],
     ) -> Dispatch:
         if isinstance(runner, Pull):
-            return PullDispatch(mine, AgentTasks(self.sessions), main_loop, project, waiting_id)
+            return PullDispatch(mine, AgentTasks(self.database), main_loop, project, waiting_id)
         guard = AddressGuard(self.settings.allowed_private_hosts)
         receiver = Receiver(runner.url, self._secrets(runner))
         return PushDispatch(mine, guard, receiver, self.settings.agents_url, waiting_id, now)

@@ -22,7 +22,7 @@ from app.aio.event_loops import run_on_loop
 from app.aio.retry import retry_while_database_is_down
 from app.auth.caller import Caller
 from app.claims.lease import Lease, require
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import AgentSession, Run
 from training.rollout.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
 from training.rollout.model_calls import AnsweredCall, Sampling
@@ -38,20 +38,20 @@ class LeasedSessions:
 
     def __init__(
         self,
-        sessions: Sessions,
+        database: Database,
         lease: Lease[Any],
         main_loop: asyncio.AbstractEventLoop,
         *,
         project: str,
         backend: str,
     ) -> None:
-        self._sessions = sessions
+        self._database = database
         self._lease = lease
         self._main_loop = main_loop
         self._project = project
         self._backend = backend
-        self._store = AgentSessions(sessions)
-        self._calls = SessionCalls(sessions)
+        self._store = AgentSessions(database)
+        self._calls = SessionCalls(database)
         self._outcomes = Outcomes(self._store)
 
     def _slot(self, iteration: int, entry: str) -> RolloutSlot:
@@ -115,9 +115,9 @@ class LeasedSessions:
 
     async def _leased(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
         async def work() -> OpenedSession:
-            async with self._sessions.begin() as session:
-                await require(session, self._lease)
-                return await act(session)
+            async with self._database.begin() as tx:
+                await require(tx, self._lease)
+                return await act(tx)
 
         return await self._on_main_loop(work)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from app import instruments
 from app.claims.lease import Lease
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 from app.processes.engine import EngineUnavailable
@@ -24,7 +24,7 @@ from training.types import Progress
 class RunJobs:
     """`app.worker.runner.Jobs` of runs."""
 
-    sessions: Sessions
+    database: Database
     claims: RunClaims
     driver: Driver
     slots: int
@@ -36,7 +36,7 @@ class RunJobs:
     async def report(
         self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None, driven_s: float
     ) -> PendingRequests:
-        return await RunStore(self.sessions).heartbeat(lease, progress, wait_reason)
+        return await RunStore(self.database).heartbeat(lease, progress, wait_reason)
 
     def pause_reason(self, error: BaseException) -> str | None:
         if isinstance(error, NoSignalStop) and error.rule.action == "pause":
@@ -46,10 +46,10 @@ class RunJobs:
         return None
 
     async def suspend(self, lease: Lease[Run], reason: str, shortage: Mapping[str, Any] | None = None) -> None:
-        await RunStore(self.sessions).suspend(lease, reason, shortage)
+        await RunStore(self.database).suspend(lease, reason, shortage)
 
     async def finish(self, lease: Lease[Run], status: RunStatus, error: str | None, result: None) -> None:
         completed = status is RunStatus.COMPLETED
         await self.driver.results.write(lease.id, completed=completed)
-        summary = await summarise(self.sessions, lease.id) if completed else None
-        await RunStore(self.sessions).finish(lease, status, error=error, summary=summary)
+        summary = await summarise(self.database, lease.id) if completed else None
+        await RunStore(self.database).finish(lease, status, error=error, summary=summary)

@@ -9,7 +9,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, LeaseLost
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.domain.event_types import EventType
 from app.events.log import append
@@ -56,27 +56,27 @@ def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entr
     )
 
 
-async def save_iteration(sessions: Sessions, lease: Lease[Run], rows: IterationRows) -> None:
+async def save_iteration(database: Database, lease: Lease[Run], rows: IterationRows) -> None:
     """Save an iteration once: a second call with the same rows changes nothing. Raises LeaseLost."""
     run_id, iteration = lease.id, rows.result.iteration
-    async with sessions.begin() as session:
-        in_a_row = await _advance(session, lease, rows.result)
+    async with database.begin() as tx:
+        in_a_row = await _advance(tx, lease, rows.result)
         if in_a_row is None:
             return
-        await session.execute(insert(Iteration), [rows.iteration])
+        await tx.execute(insert(Iteration), [rows.iteration])
         if rows.evaluations:
-            await session.execute(insert(Evaluation), rows.evaluations)
+            await tx.execute(insert(Evaluation), rows.evaluations)
         for start in range(0, len(rows.trajectories), _ROWS_AT_ONCE):
-            await session.execute(insert(Trajectory), rows.trajectories[start : start + _ROWS_AT_ONCE])
+            await tx.execute(insert(Trajectory), rows.trajectories[start : start + _ROWS_AT_ONCE])
         if rows.judge_calls:
-            await session.execute(insert(JudgeCall), rows.judge_calls)
+            await tx.execute(insert(JudgeCall), rows.judge_calls)
         if rows.reflection is not None:
-            await session.execute(insert(Reflection), [rows.reflection])
-        await ledger.save(session, run_id, iteration, rows.ledger, whole=True)
-        await _save_checkpoint(session, run_id, rows.result)
+            await tx.execute(insert(Reflection), [rows.reflection])
+        await ledger.save(tx, run_id, iteration, rows.ledger, whole=True)
+        await _save_checkpoint(tx, run_id, rows.result)
         done = delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration)
-        await session.execute(done)
-        await append(session, run_id, EventType.ITERATION_COMPLETED, lease.actor, rows.event, iteration=iteration)
+        await tx.execute(done)
+        await append(tx, run_id, EventType.ITERATION_COMPLETED, lease.actor, rows.event, iteration=iteration)
         if (cause := no_signal_of(rows.result.groups)) is not None:
             data = {
                 "cause": cause,
@@ -84,10 +84,10 @@ async def save_iteration(sessions: Sessions, lease: Lease[Run], rows: IterationR
                 "groups": len(rows.result.groups),
                 "in_a_row": in_a_row,
             }
-            await append(session, run_id, EventType.ITERATION_NO_SIGNAL, lease.actor, data, iteration=iteration)
+            await append(tx, run_id, EventType.ITERATION_NO_SIGNAL, lease.actor, data, iteration=iteration)
 
 
-async def _advance(session: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:
+async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:
     """Move the run's counters past this iteration; None if that was done before (a reply was lost).
 
     Returns how many iterations in a row, up to this one, taught nothing.
@@ -116,31 +116,31 @@ async def _advance(session: AsyncSession, lease: Lease[Run], result: IterationRe
         )
         .returning(Run.no_signal_iterations)
     )
-    if (in_a_row := (await session.execute(advance)).scalar_one_or_none()) is not None:
+    if (in_a_row := (await tx.execute(advance)).scalar_one_or_none()) is not None:
         return in_a_row
     saved = select(Run.id).where(lease.held(), Run.next_iteration > result.iteration)
-    if (await session.execute(saved)).scalar_one_or_none() is None:
+    if (await tx.execute(saved)).scalar_one_or_none() is None:
         raise LeaseLost(lease, f"iteration {result.iteration} is not the next one to save")
     return None
 
 
-async def _save_checkpoint(session: AsyncSession, run_id: str, result: IterationResult) -> None:
+async def _save_checkpoint(tx: AsyncSession, run_id: str, result: IterationResult) -> None:
     """The iteration's checkpoint, unless it trained nothing and its step is there; and which one is the best."""
     success = next(
         (e.success for e in result.evaluations if (e.split, e.mode, e.step) == ("validation", "sampled", result.step)),
         None,
     )
-    if await session.get(Checkpoint, (run_id, result.step)) is None:
+    if await tx.get(Checkpoint, (run_id, result.step)) is None:
         row = {"run_id": run_id, "step": result.step, "iteration": result.iteration, "model": result.model}
-        await session.execute(insert(Checkpoint), [row | {"success": success, "is_best": False}])
+        await tx.execute(insert(Checkpoint), [row | {"success": success, "is_best": False}])
     mine = update(Checkpoint).where(Checkpoint.run_id == run_id)
-    await session.execute(mine.values(is_best=Checkpoint.step == result.best_step))
+    await tx.execute(mine.values(is_best=Checkpoint.step == result.best_step))
     best_success = (
         select(Checkpoint.success)
         .where(Checkpoint.run_id == run_id, Checkpoint.step == result.best_step)
         .scalar_subquery()
     )
-    await session.execute(update(Run).where(Run.id == run_id).values(best_success=best_success))
+    await tx.execute(update(Run).where(Run.id == run_id).values(best_success=best_success))
 
 
 def _iteration_row(run_id: str, result: IterationResult) -> Row:

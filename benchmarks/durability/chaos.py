@@ -25,8 +25,8 @@ from sqlalchemy import ColumnElement, func, select
 from ulid import ULID
 
 from app.aio.retry import retry_while_database_is_down
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.run_state import LIVE
 from app.processes.postgres import EmbeddedPostgres
@@ -70,21 +70,21 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
     each = (plan.runs + plan.poison) // _WORKERS + 1  # room to take over, but nobody has all
     code = freeze(directory)
     workers = Workers(postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
-        await audit(sessions)
+        await migrate(database_engine)
+        database = make_database(database_engine)
+        await audit(database)
         for number in range(plan.runs + plan.poison):
             poison = number >= plan.runs
-            await create_run(sessions, f"{POISON if poison else 'run'}-{number}", plan.iterations)
+            await create_run(database, f"{POISON if poison else 'run'}-{number}", plan.iterations)
         nemesis = Nemesis(workers, postgres, random.Random(plan.seed))
-        seconds = await _disturbed(plan, workers, nemesis, sessions)
-        calm_s = await _calm(workers, nemesis, sessions)
-        told = await stories(sessions, directory)
+        seconds = await _disturbed(plan, workers, nemesis, database)
+        calm_s = await _calm(workers, nemesis, database)
+        told = await stories(database, directory)
     finally:
         workers.close()
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
     never = [f"the fault {kind} was never injected" for kind in FAULTS if not nemesis.injected[kind]]
     figures = {"seconds": round(seconds, 1), "calm_s": round(calm_s, 1), "workers_started": workers.started}
@@ -92,7 +92,7 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
     return asdict(plan) | figures | {"faults": dict(nemesis.injected)} | _counts(told) | {"violations": wrong + never}
 
 
-async def create_run(sessions: Sessions, name: str, iterations: int, engine: str | None = None) -> str:
+async def create_run(database: Database, name: str, iterations: int, engine: str | None = None) -> str:
     """A queued run of the model `name`, for the workers of this benchmark; its id."""
     run_id = str(ULID())
     request = asdict(RunConfig(iterations=iterations)) | {
@@ -112,47 +112,47 @@ async def create_run(sessions: Sessions, name: str, iterations: int, engine: str
         base_model="none",
         iterations_total=iterations,
     )
-    await RunStore(sessions).create(run)
+    await RunStore(database).create(run)
     return run_id
 
 
-async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
+async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, database: Database) -> float:
     """Seconds from the first claim until the last run ended, or the time was over and each kind of fault injected."""
     pauses = random.Random(plan.seed + 1)
     workers.mend()
-    await _claimed(sessions)  # a fault before it would meet nothing
+    await _claimed(database)  # a fault before it would meet nothing
     started = time.monotonic()
-    while ((seconds := time.monotonic() - started) < plan.faults_s or nemesis.missing) and await _unfinished(sessions):
+    while ((seconds := time.monotonic() - started) < plan.faults_s or nemesis.missing) and await _unfinished(database):
         workers.mend()
         await asyncio.sleep(plan.pause_s * pauses.uniform(0.3, 1.7))
         await nemesis.strike()
     return seconds
 
 
-async def _calm(workers: Workers, nemesis: Nemesis, sessions: Sessions) -> float:
+async def _calm(workers: Workers, nemesis: Nemesis, database: Database) -> float:
     """Seconds until all runs have ended, without faults."""
     await nemesis.rest()
     started = time.monotonic()
-    while await _unfinished(sessions) and time.monotonic() - started < _CALM_S:
+    while await _unfinished(database) and time.monotonic() - started < _CALM_S:
         workers.mend()
         await asyncio.sleep(0.2)
     return time.monotonic() - started
 
 
-async def _claimed(sessions: Sessions) -> None:
+async def _claimed(database: Database) -> None:
     async with asyncio.timeout(_CALM_S):
-        while not await _count(sessions, Run.epoch > 0):
+        while not await _count(database, Run.epoch > 0):
             await asyncio.sleep(0.1)
 
 
-async def _unfinished(sessions: Sessions) -> int:
-    return await _count(sessions, Run.status.in_(LIVE))
+async def _unfinished(database: Database) -> int:
+    return await _count(database, Run.status.in_(LIVE))
 
 
-async def _count(sessions: Sessions, runs: ColumnElement[bool]) -> int:
+async def _count(database: Database, runs: ColumnElement[bool]) -> int:
     async def count() -> int:
-        async with sessions() as session:
-            return await session.scalar(select(func.count()).where(runs)) or 0
+        async with database() as tx:
+            return await tx.scalar(select(func.count()).where(runs)) or 0
 
     return await retry_while_database_is_down(count)
 

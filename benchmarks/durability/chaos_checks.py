@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Event, Iteration, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
@@ -53,27 +53,27 @@ class Story:
     """Steps, and the epochs that they were trained under."""
 
 
-async def audit(sessions: Sessions) -> None:
+async def audit(database: Database) -> None:
     """Record every journal entry from now on."""
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         for statement in AUDIT:
-            await session.execute(text(statement))
+            await tx.execute(text(statement))
 
 
-async def stories(sessions: Sessions, directory: Path) -> list[Story]:
+async def stories(database: Database, directory: Path) -> list[Story]:
     """The story of each run."""
     acts = _history(directory / "history")
-    async with sessions() as session:
-        runs = (await session.execute(select(Run).order_by(Run.id))).scalars().all()
+    async with database() as tx:
+        runs = (await tx.execute(select(Run).order_by(Run.id))).scalars().all()
         return [
             Story(
                 run,
-                list(await session.scalars(_of(Iteration.iteration, run).order_by(Iteration.iteration))),
-                list(await session.scalars(_of(Checkpoint.step, run).order_by(Checkpoint.step))),
-                list(await session.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.seq))),
+                list(await tx.scalars(_of(Iteration.iteration, run).order_by(Iteration.iteration))),
+                list(await tx.scalars(_of(Checkpoint.step, run).order_by(Checkpoint.step))),
+                list(await tx.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.seq))),
                 [
                     Kept(*row)
-                    for row in await session.execute(
+                    for row in await tx.execute(
                         text(
                             "SELECT iteration, name, epoch, now, extract(epoch FROM at)::float8 FROM chaos_audit "
                             "WHERE run_id = :id ORDER BY id"

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import event
 
 from app.claims.lease import Lease
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import Run
 from app.logs import configure_logs
 from app.results.files import ResultsFiles
@@ -208,23 +208,23 @@ async def work(options: argparse.Namespace) -> None:
     engine = make_engine(url)
     if options.freezes:
         event.listen(engine.sync_engine, "connect", _soon_cut_off)
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     leases = Claims(
-        sessions, options.name, ttl_s=options.ttl, limits=Limits(), backends=["embedded"], engine=options.engine
+        database, options.name, ttl_s=options.ttl, limits=Limits(), backends=["embedded"], engine=options.engine
     )
     leases.epochs = {}
     freezes = Freezes(options.freezes)
     driver = Driver(
-        sessions,
+        database,
         StepsBackend(options.directory / "steps", options.pace, leases.epochs, freezes).connect,
         judge_services=lambda run, environment: JudgeServices(),
-        results=ResultsFiles(sessions, options.directory / options.name),
+        results=ResultsFiles(database, options.directory / options.name),
         data_dir=options.directory,
         learn=JournaledLoop(History(options.directory / "history"), leases.epochs, freezes, options.pace),
         tracing=Tracing(),
-        own_agents=OwnAgents(sessions, load_settings(_env_file=None, data_dir=options.directory)),
+        own_agents=OwnAgents(database, load_settings(_env_file=None, data_dir=options.directory)),
     )
-    runs = RunJobs(sessions, leases, driver, options.concurrent)
+    runs = RunJobs(database, leases, driver, options.concurrent)
     runner = Runner(url, [runs], ttl_s=options.ttl, phase_timeout_s=600)
     runner.start()
     await stop.wait()

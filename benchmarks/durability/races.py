@@ -29,8 +29,8 @@ from ulid import ULID
 
 from app.claims.claims import Claims
 from app.claims.lease import Lease, LeaseLost
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
 from app.domain.run_state import TERMINAL, Move, RunStatus
 from app.errors import NotAllowed
@@ -69,8 +69,8 @@ class _Kind(ABC):
     """The event that follows an end."""
     moves: Set[Move] = frozenset(Move)
 
-    def __init__(self, sessions: Sessions) -> None:
-        self.sessions = sessions
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     @abstractmethod
     async def create(self, id: str) -> None: ...
@@ -91,9 +91,9 @@ class _Runs(_Kind):
     reopened = "retried"
     moves = frozenset(Move) - {Move.REOPEN}
 
-    def __init__(self, sessions: Sessions) -> None:
-        super().__init__(sessions)
-        self.store = RunStore(sessions)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.store = RunStore(database)
 
     async def create(self, id: str) -> None:
         run = Run(
@@ -111,14 +111,14 @@ class _Runs(_Kind):
 
     def worker(self, name: str) -> RunClaims:
         limits, backends = Limits(), ["embedded"]
-        return RunClaims(self.sessions, name, ttl_s=600, limits=limits, backends=backends, engine="none")
+        return RunClaims(self.database, name, ttl_s=600, limits=limits, backends=backends, engine="none")
 
     async def cancel_requested(self, lease: Lease[Run]) -> bool:
-        return (await RunStore(self.sessions).heartbeat(lease, None)).cancel
+        return (await RunStore(self.database).heartbeat(lease, None)).cancel
 
     async def log(self, id: str) -> Sequence[Event]:
-        async with self.sessions() as session:
-            return (await session.scalars(select(Event).where(Event.run_id == id).order_by(Event.seq))).all()
+        async with self.database() as tx:
+            return (await tx.scalars(select(Event).where(Event.run_id == id).order_by(Event.seq))).all()
 
 
 class _Evaluations(_Kind):
@@ -126,24 +126,24 @@ class _Evaluations(_Kind):
     asked = ("cancel", "cancel", "resume")
     reopened = "resumed"
 
-    def __init__(self, sessions: Sessions) -> None:
-        super().__init__(sessions)
-        self.store = EvaluationStore(sessions)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.store = EvaluationStore(database)
 
     async def create(self, id: str) -> None:
-        async with self.sessions.begin() as session:
-            session.add(EvaluationJob(id=id, project="races", request={"models": []}, total=1))
+        async with self.database.begin() as tx:
+            tx.add(EvaluationJob(id=id, project="races", request={"models": []}, total=1))
 
     def worker(self, name: str) -> EvaluationClaims:
-        return EvaluationClaims(self.sessions, name, ttl_s=600, engine="none")
+        return EvaluationClaims(self.database, name, ttl_s=600, engine="none")
 
     async def cancel_requested(self, lease: Lease[EvaluationJob]) -> bool:
-        return await EvaluationStore(self.sessions).heartbeat(lease, None, 0.0)
+        return await EvaluationStore(self.database).heartbeat(lease, None, 0.0)
 
     async def log(self, id: str) -> Sequence[EvaluationEvent]:
         mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id)
-        async with self.sessions() as session:
-            return (await session.scalars(mine.order_by(EvaluationEvent.seq))).all()
+        async with self.database() as tx:
+            return (await tx.scalars(mine.order_by(EvaluationEvent.seq))).all()
 
 
 KINDS: Mapping[str, type[_Kind]] = {"runs": _Runs, "evaluations": _Evaluations}
@@ -182,8 +182,8 @@ class _Stage:
     async def _steal(self) -> None:
         past = func.clock_timestamp() - text("interval '1 second'")
         table = self.kind.table
-        async with self.kind.sessions.begin() as session:
-            await session.execute(
+        async with self.kind.database.begin() as tx:
+            await tx.execute(
                 update(table).where(table.id == self.lease.id, table.status == "running").values(lease_until=past)
             )
         await self.thief.claim()
@@ -205,7 +205,7 @@ class _Stage:
 
 async def races(engine: AsyncEngine, kind: str, examples: int, seed: int) -> dict[str, Any]:
     """Figures, and `violations`. The database must have our schema, and no other run or evaluation."""
-    of_kind, rng = KINDS[kind](make_sessions(engine)), random.Random(seed)
+    of_kind, rng = KINDS[kind](make_database(engine)), random.Random(seed)
     _pause_by_chance(engine, random.Random(seed))
     endings: Counter[str] = Counter()
     ends: Counter[str] = Counter()

@@ -25,8 +25,8 @@ import httpx
 from sqlalchemy import select
 
 from app.cli.service_process import free_port
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Iteration, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
@@ -125,12 +125,12 @@ async def rolling_restart(directory: Path, *, restarts: int, every_s: float, rat
     """Figures, and `violations`."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
     roles = _roles(directory, freeze(directory), url)
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
+        await migrate(database_engine)
+        database = make_database(database_engine)
         for role in roles:
             role.start()
         for role in roles:
@@ -142,13 +142,13 @@ async def rolling_restart(directory: Path, *, restarts: int, every_s: float, rat
         asking.cancel()
         await asyncio.wait({asking})
         await _cancel_all(roles[0].port, clients.runs)
-        handovers, wrong = await _checked(sessions)
+        handovers, wrong = await _checked(database)
     finally:
         for role in roles:
             if role.process is not None:
                 role.process.kill()
                 role.process.wait()
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
     wrong += [f"failed twice, {times} requests: {error}" for error, times in clients.failures.items()]
     wrong += [f"it took {each:.1f} s to end" for each in exits if each > _EXIT_S]
@@ -208,13 +208,13 @@ async def _cancel_all(port: int, runs: list[str]) -> None:
                     await asyncio.sleep(0.1)
 
 
-async def _checked(sessions: Sessions) -> tuple[list[float], list[str]]:
+async def _checked(database: Database) -> tuple[list[float], list[str]]:
     """Seconds of each handover, and what the rows tell that must not be."""
     handovers, wrong = [], []
-    async with sessions() as session:
-        for run in (await session.scalars(select(Run))).all():
-            events = (await session.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.seq))).all()
-            saved = list(await session.scalars(select(Iteration.iteration).where(Iteration.run_id == run.id)))
+    async with database() as tx:
+        for run in (await tx.scalars(select(Run))).all():
+            events = (await tx.scalars(select(Event).where(Event.run_id == run.id).order_by(Event.seq))).all()
+            saved = list(await tx.scalars(select(Iteration.iteration).where(Iteration.run_id == run.id)))
             if sorted(saved) != [*range(run.next_iteration)]:
                 wrong.append(f"run {run.id} has the iterations {saved}")
             if [event.seq for event in events] != [*range(1, run.event_seq + 1)]:

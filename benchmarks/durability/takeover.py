@@ -18,8 +18,8 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Journal, Run
 from app.domain.run_state import RunStatus
 from app.processes.postgres import EmbeddedPostgres
@@ -40,29 +40,29 @@ async def takeovers(directory: Path, *, kills: int, ttl_s: float, rng: random.Ra
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     workers = Workers(postgres.url, freeze(directory), directory, 3, ttl_s, pace_s=0.05, concurrent=1)
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
-        run_id = await create_run(sessions, "run-0", _ITERATIONS)
+        await migrate(database_engine)
+        database = make_database(database_engine)
+        run_id = await create_run(database, "run-0", _ITERATIONS)
         workers.mend()
-        return [await _one(sessions, run_id, workers, rng.uniform(0, ttl_s)) for _ in range(kills)]
+        return [await _one(database, run_id, workers, rng.uniform(0, ttl_s)) for _ in range(kills)]
     finally:
         workers.close()
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
 
 
-async def _one(sessions: Sessions, run_id: str, workers: Workers, after_s: float) -> tuple[float, float]:
+async def _one(database: Database, run_id: str, workers: Workers, after_s: float) -> tuple[float, float]:
     async def run() -> Run:
-        async with sessions() as session:
-            return await session.get_one(Run, run_id)
+        async with database() as tx:
+            return await tx.get_one(Run, run_id)
 
     async def entries() -> int:
         """Of the newest epoch."""
         query = select(func.count()).select_from(Journal).join(Run, Run.id == Journal.run_id)
-        async with sessions() as session:
-            return await session.scalar(query.where(Journal.epoch == Run.epoch)) or 0
+        async with database() as tx:
+            return await tx.scalar(query.where(Journal.epoch == Run.epoch)) or 0
 
     await _until(run, lambda run: run.status == RunStatus.RUNNING)
     await asyncio.sleep(after_s)

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from contextlib import AsyncExitStack
 
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.events.feed import EventFeed
 from app.logs import configure_logs
 from app.security.address_guard import AddressGuard
@@ -22,15 +22,15 @@ async def dispatch(options: argparse.Namespace) -> None:
     """Until it is killed. It is woken as in the service."""
     url = parse_url(options.database)
     async with AsyncExitStack() as stack:
-        database = make_engine(url)
-        stack.push_async_callback(database.dispose)
-        sessions = make_sessions(database)
+        database_engine = make_engine(url)
+        stack.push_async_callback(database_engine.dispose)
+        database = make_database(database_engine)
         retry_delays_s = _QUICK_RETRY_DELAYS_S if options.quick else RETRY_DELAYS_S
         sender = Sender(BOX, GUARD, options.timeout)
-        dispatcher = Dispatcher(sessions, sender, retry_delays_s=retry_delays_s, visibility_timeout_s=options.hide)
+        dispatcher = Dispatcher(database, sender, retry_delays_s=retry_delays_s, visibility_timeout_s=options.hide)
         stack.push_async_callback(dispatcher.close)
         dispatcher.start()
-        feed = EventFeed(sessions, url, on_hint=dispatcher.wake)
+        feed = EventFeed(database, url, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
         await asyncio.Event().wait()

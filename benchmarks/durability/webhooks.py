@@ -32,8 +32,8 @@ from typing import Any
 from sqlalchemy import func, select
 from ulid import ULID
 
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery
 from app.domain.event_types import EventType
 from app.events.log import append
@@ -120,7 +120,7 @@ class Dispatchers:
 class Stage:
     """Where it all happens."""
 
-    sessions: Sessions
+    database: Database
     endpoints: Endpoints
     database_url: str
     directory: Path
@@ -133,26 +133,26 @@ class Stage:
         run_id = str(ULID())
         row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
         run = Run(id=run_id, request={}, model_project=project, model_name=run_id, iterations_total=1, **row)
-        await RunStore(self.sessions).create(run)
+        await RunStore(self.database).create(run)
         return run_id
 
     async def event(self, run_id: str) -> tuple[str, int]:
         """Run and number of a new event."""
-        async with self.sessions.begin() as session:
-            return run_id, await append(session, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
+        async with self.database.begin() as tx:
+            return run_id, await append(tx, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
 
     async def pending(self) -> int:
         query = select(func.count()).where(WebhookDelivery.state == "pending")
-        async with self.sessions() as session:
-            return (await session.execute(query)).scalar_one()
+        async with self.database() as tx:
+            return (await tx.execute(query)).scalar_one()
 
     async def story(self, name: str, endpoint: NewEndpoint, receiver: FaultyReceiver) -> Story:
         mine = WebhookDelivery.endpoint_id == endpoint.row.id
         rows = select(WebhookDelivery).where(mine)
         tries = select(WebhookAttempt).join(WebhookDelivery, WebhookDelivery.id == WebhookAttempt.delivery_id)
-        async with self.sessions() as session:
-            deliveries = (await session.execute(rows)).scalars().all()
-            attempts = (await session.execute(tries.where(mine))).scalars().all()
+        async with self.database() as tx:
+            deliveries = (await tx.execute(rows)).scalars().all()
+            attempts = (await tx.execute(tries.where(mine))).scalars().all()
         return Story(name, endpoint.secret, receiver, deliveries, attempts)
 
     @asynccontextmanager
@@ -289,16 +289,16 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
     """All figures."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
+        await migrate(database_engine)
+        database = make_database(database_engine)
         url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        stage = Stage(sessions, Endpoints(sessions, BOX, GUARD), url, directory)
+        stage = Stage(database, Endpoints(database, BOX, GUARD), url, directory)
         faulty = await faulty_figures(stage, options)
         delays = [await delay_figures(stage, options.delayed, hanging) for hanging in (0, options.hanging)]
     finally:
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
     wrong = [wrong for part in (faulty, *delays) for wrong in part.pop("violations")]
     return {"seed": options.seed, "faulty": faulty, "delays": delays, "violations": wrong}

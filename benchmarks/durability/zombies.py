@@ -21,8 +21,8 @@ import psutil
 from sqlalchemy import update
 
 from app.aio.retry import retry_while_database_is_down
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.run_state import TERMINAL
 from app.processes.postgres import EmbeddedPostgres
@@ -46,26 +46,26 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
     """Figures, and `violations`."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     workers: list[Forked] = []
     forks = open_forks(freeze(directory), directory)
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
-        await audit(sessions)
+        await migrate(database_engine)
+        database = make_database(database_engine)
+        await audit(database)
         for name, more in (("zombie", ["--freezes"]), ("heir", [])):
             given: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02, "concurrent": 1}
             workers.append(start_worker(forks, postgres.url, directory, *more, **given))
         seconds = [
-            await _frozen_at(point, number, sessions, workers[0]) for number in range(rounds) for point in POINTS
+            await _frozen_at(point, number, database, workers[0]) for number in range(rounds) for point in POINTS
         ]
-        told = await stories(sessions, directory)
+        told = await stories(database, directory)
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
         forks.close()
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
     wrong = [wrong for story in told for wrong in (*violations(story), *_by_zombies(story))]
     return {
@@ -77,13 +77,13 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
     }
 
 
-async def _frozen_at(point: str, number: int, sessions: Sessions, worker: Forked) -> float:
+async def _frozen_at(point: str, number: int, database: Database, worker: Forked) -> float:
     """One run, whose first worker is frozen at the point; seconds from then until the next one had it."""
-    store = RunStore(sessions)
-    run_id = await create_run(sessions, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
+    store = RunStore(database)
+    run_id = await create_run(database, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
     await _until(f"frozen at {point}", lambda: _stopped(worker))
     frozen = time.monotonic()
-    await retry_while_database_is_down(lambda: _leave_to_heir(sessions, run_id))
+    await retry_while_database_is_down(lambda: _leave_to_heir(database, run_id))
 
     async def run() -> Run:
         return await store.get(run_id)
@@ -96,10 +96,10 @@ async def _frozen_at(point: str, number: int, sessions: Sessions, worker: Forked
     return seconds
 
 
-async def _leave_to_heir(sessions: Sessions, run_id: str) -> None:
+async def _leave_to_heir(database: Database, run_id: str) -> None:
     """Waits where the frozen worker holds the row in a transaction, until the database ends that."""
-    async with sessions.begin() as session:
-        await session.execute(update(Run).where(Run.id == run_id).values(engine="heir"))
+    async with database.begin() as tx:
+        await tx.execute(update(Run).where(Run.id == run_id).values(engine="heir"))
 
 
 async def _stopped(worker: Forked) -> bool:

@@ -34,8 +34,8 @@ from ulid import ULID
 from app.claims.lease import Lease
 from app.cli.client import Service
 from app.cli.service_process import free_port
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
@@ -70,20 +70,20 @@ _VALUE = json.dumps(
 )
 
 
-async def journal_figures(sessions: Sessions, rollouts: int) -> dict[str, Any]:
+async def journal_figures(database: Database, rollouts: int) -> dict[str, Any]:
     """Rollouts kept a second by four runs together, and what it left in memory."""
-    leases = RunClaims(sessions, "bench", ttl_s=3600, limits=Limits(), backends=["none"], engine="none")
-    held = [await _claimed(sessions, leases) for _ in range(_RUNS)]
+    leases = RunClaims(database, "bench", ttl_s=3600, limits=Limits(), backends=["none"], engine="none")
+    held = [await _claimed(database, leases) for _ in range(_RUNS)]
     process = psutil.Process()
-    await _keep(sessions, held[0], 10 * _AN_ITERATION)  # caches fill
+    await _keep(database, held[0], 10 * _AN_ITERATION)  # caches fill
     gc.collect()
     before_mb = process.memory_info().rss / 1e6
     started = time.monotonic()
-    await asyncio.gather(*(_keep(sessions, lease, rollouts // _RUNS) for lease in held))
+    await asyncio.gather(*(_keep(database, lease, rollouts // _RUNS) for lease in held))
     seconds = time.monotonic() - started
     gc.collect()
     for lease in held:
-        await RunStore(sessions).finish(lease, RunStatus.FAILED, error="done")
+        await RunStore(database).finish(lease, RunStatus.FAILED, error="done")
     return {
         "rollouts": rollouts,
         "rollouts_per_s": round(rollouts / seconds, 1),
@@ -92,19 +92,19 @@ async def journal_figures(sessions: Sessions, rollouts: int) -> dict[str, Any]:
     }
 
 
-async def _keep(sessions: Sessions, lease: Lease[Run], rollouts: int) -> None:
+async def _keep(database: Database, lease: Lease[Run], rollouts: int) -> None:
     """Whole iterations: their rollouts in groups, the verdicts, and the journal emptied as a saved iteration does."""
-    journal = StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None)
+    journal = StoredJournal(database, lease, asyncio.get_running_loop(), lambda: None)
     for iteration in range(rollouts // _AN_ITERATION):
         for number in range(_AN_ITERATION):
             journal.keep_soon(iteration, f"rollout/train/{number}", _VALUE)
         await journal.keep(iteration, "judge/train", "[]")
-        async with sessions.begin() as session:
-            await session.execute(delete(Journal).where(Journal.run_id == lease.id))
+        async with database.begin() as tx:
+            await tx.execute(delete(Journal).where(Journal.run_id == lease.id))
 
 
-async def _claimed(sessions: Sessions, leases: RunClaims) -> Lease[Run]:
-    await RunStore(sessions).create(_run("none"))
+async def _claimed(database: Database, leases: RunClaims) -> Lease[Run]:
+    await RunStore(database).create(_run("none"))
     claimed = await leases.claim()
     assert claimed is not None
     return claimed[1]
@@ -196,10 +196,10 @@ def warm(run: Any) -> bool:
     return trains(run) and len(run["iterations"]) >= QUICK_ITERATIONS
 
 
-async def stream_figures(sessions: Sessions, port: int, clients: int, events: int) -> dict[str, Any]:
+async def stream_figures(database: Database, port: int, clients: int, events: int) -> dict[str, Any]:
     """Milliseconds from an event's commit until a client of its run's stream has it."""
     run = _run("none")
-    await RunStore(sessions).create(run)
+    await RunStore(database).create(run)
     received: list[dict[int, float]] = [{} for _ in range(clients)]
     async with asyncio.TaskGroup() as tasks:
         for seen in received:
@@ -208,11 +208,11 @@ async def stream_figures(sessions: Sessions, port: int, clients: int, events: in
             await asyncio.sleep(0.05)
         committed = {}
         for _ in range(events):
-            async with sessions.begin() as session:
-                seq = await append(session, run.id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
+            async with database.begin() as tx:
+                seq = await append(tx, run.id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
             committed[seq] = time.monotonic()
             await asyncio.sleep(0.2)
-        await RunStore(sessions).cancel(run.id, "bench")
+        await RunStore(database).cancel(run.id, "bench")
     if any(set(seen) < set(committed) for seen in received):
         raise RuntimeError("a client missed an event")
     delays = sorted(1e3 * max(seen[seq] - at, 0.0) for seen in received for seq, at in committed.items())
@@ -238,22 +238,22 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     found: dict[str, Any] = {"requests": {}, "goals": GOALS}
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
-        found["journal"] = await journal_figures(sessions, options.rollouts)
+        await migrate(database_engine)
+        database = make_database(database_engine)
+        found["journal"] = await journal_figures(database, options.rollouts)
         url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
         for name, rate in _RATES.items():
             with _fresh(directory, url, rate) as (child, port):
                 found["requests"][name] = await asyncio.to_thread(request_figures, child.pid, port, options.seconds)
                 if name == "stress":
-                    found["streams"] = await stream_figures(sessions, port, options.clients, options.events)
-            await _cancel_all(sessions)
+                    found["streams"] = await stream_figures(database, port, options.clients, options.events)
+            await _cancel_all(database)
         with _fresh(directory, url, _NO_PAUSE) as (child, port):
             found["memory"] = await asyncio.to_thread(memory_figures, child.pid, port, options.memory, _RUNS)
     finally:
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
     return found
 
@@ -265,10 +265,10 @@ def _fresh(directory: Path, url: str, rate: float) -> Iterator[tuple["subprocess
         yield child, port
 
 
-async def _cancel_all(sessions: Sessions) -> None:
+async def _cancel_all(database: Database) -> None:
     """What was only posted is not driven under the next measurement."""
-    async with sessions.begin() as session:
-        await session.execute(update(Run).values(status=RunStatus.CANCELLED))
+    async with database.begin() as tx:
+        await tx.execute(update(Run).values(status=RunStatus.CANCELLED))
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from ulid import ULID
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Evaluation, Event, Iteration, Run, Trajectory
 from app.domain.event_types import EventType
 from app.events.log import append
@@ -175,20 +175,20 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
 
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(postgres.stop)
-        stack.push_async_callback(database.dispose)
-        await migrate(database)
-        sessions, run_id = make_sessions(database), str(ULID())
-        await _seed(sessions, run_id, options)
+        stack.push_async_callback(database_engine.dispose)
+        await migrate(database_engine)
+        database, run_id = make_database(database_engine), str(ULID())
+        await _seed(database, run_id, options)
         url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
         base = await asyncio.to_thread(_serve, stack, directory, url)
         playwright = await stack.enter_async_context(async_playwright())
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = await browser.new_page(viewport={"width": 1280, "height": 900})
         try:
-            return await _look(browser, page, sessions, f"{base}/#/runs/{run_id}", run_id, options)
+            return await _look(browser, page, database, f"{base}/#/runs/{run_id}", run_id, options)
         finally:
             await browser.close()
 
@@ -208,22 +208,22 @@ def _serve(stack: AsyncExitStack, directory: Path, database_url: str) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-async def _seed(sessions: Sessions, run_id: str, options: argparse.Namespace) -> None:
+async def _seed(database: Database, run_id: str, options: argparse.Namespace) -> None:
     for table, made in rows(run_id, options.iterations, options.trajectories):
         for start in range(0, len(made), _AT_ONCE):
-            async with sessions.begin() as session:
-                await session.execute(insert(table), made[start : start + _AT_ONCE])
+            async with database.begin() as tx:
+                await tx.execute(insert(table), made[start : start + _AT_ONCE])
 
 
 async def _look(
-    browser: "Browser", page: "Page", sessions: Sessions, address: str, run_id: str, options: argparse.Namespace
+    browser: "Browser", page: "Page", database: Database, address: str, run_id: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     await page.add_init_script(_WATCHED)
     usable = [await _opened(page, address) for _ in range(3)]
     await page.locator(".connection", has_text="live").wait_for()
     waits = []
     for number in range(options.iterations + 1, options.iterations + 1 + options.events):
-        waits.append(await _update(page, sessions, run_id, number))
+        waits.append(await _update(page, database, run_id, number))
         await asyncio.sleep(_PAUSE_S)
     longest = {"while it is opened and updated": await _longest(page)}
     await browser.start_tracing(page=page, categories=["toplevel", "disabled-by-default-devtools.timeline"])
@@ -269,16 +269,16 @@ async def _opened(page: "Page", address: str) -> float:
     return usable / 1000
 
 
-async def _update(page: "Page", sessions: Sessions, run_id: str, number: int) -> float:
+async def _update(page: "Page", database: Database, run_id: str, number: int) -> float:
     """Milliseconds from the commit of an iteration until the page shows it."""
     seen = asyncio.create_task(page.evaluate(_SEEN, f"{number} of "))
     await asyncio.sleep(0.1)
     rewards = {"mean": number / 1000, "median": 0.1, "min": -1.0, "max": 1.0, "count": 10}
     data = {"iteration": number, "status": "running", "rewards": rewards, "success": 0.5, "step": number}
-    async with sessions.begin() as session:
-        await session.execute(insert(Iteration), [_iteration(run_id, number)])
-        await session.execute(update(Run).where(Run.id == run_id).values(next_iteration=number + 1))
-        await append(session, run_id, EventType.ITERATION_COMPLETED, "worker:bench", data, iteration=number)
+    async with database.begin() as tx:
+        await tx.execute(insert(Iteration), [_iteration(run_id, number)])
+        await tx.execute(update(Run).where(Run.id == run_id).values(next_iteration=number + 1))
+        await append(tx, run_id, EventType.ITERATION_COMPLETED, "worker:bench", data, iteration=number)
     committed = time.time()
     at: float = await asyncio.wait_for(seen, 30)
     return max(0.0, at - 1000 * committed)

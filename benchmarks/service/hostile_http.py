@@ -29,8 +29,8 @@ from app.auth.keys import Keys
 from app.auth.scopes import Scope
 from app.cli.client import Service
 from app.cli.service_process import free_port
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Iteration, Run, Trajectory
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
@@ -154,20 +154,20 @@ class Memory:
             self._peak = max(self._peak, self.now_mb())
 
 
-async def prepared(sessions: Sessions) -> Stage:
+async def prepared(database: Database) -> Stage:
     """Keys and runs."""
-    keys = Keys(sessions)
+    keys = Keys(database)
     scopes = [Scope.READ, Scope.WRITE]
     attacker = await keys.create(project="hostile", name="attacker", scopes=scopes)
     bystander = await keys.create(project="calm", name="bystander", scopes=scopes)
-    run_id = await make_run(sessions, environment="email_search", project="hostile")
-    async with sessions.begin() as session:
-        await session.execute(update(Run).where(Run.id == run_id).values(next_iteration=_ITERATIONS))
-        await session.execute(insert(Iteration), [_iteration(run_id, number) for number in range(_ITERATIONS)])
+    run_id = await make_run(database, environment="email_search", project="hostile")
+    async with database.begin() as tx:
+        await tx.execute(update(Run).where(Run.id == run_id).values(next_iteration=_ITERATIONS))
+        await tx.execute(insert(Iteration), [_iteration(run_id, number) for number in range(_ITERATIONS)])
         for number in range(_ITERATIONS):
             rows = [_trajectory(run_id, number, each) for each in range(_TRAJECTORIES)]
-            await session.execute(insert(Trajectory), rows)
-    calm = await make_run(sessions, environment="email_search", project="calm")
+            await tx.execute(insert(Trajectory), rows)
+    calm = await make_run(database, environment="email_search", project="calm")
     return Stage(attacker.key, run_id, bystander.key, calm)
 
 
@@ -209,13 +209,13 @@ async def measure(names: Sequence[str], directory: Path, seconds: float) -> list
     """Each attack on a service of its own, over one database."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     try:
-        await migrate(database)
-        stage = await prepared(make_sessions(database))
+        await migrate(database_engine)
+        stage = await prepared(make_database(database_engine))
         return [await _measured(name, directory, postgres, stage, seconds) for name in names]
     finally:
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
 
 

@@ -18,7 +18,7 @@ import httpx
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.session import Sessions, make_engine, make_sessions
+from app.db.database import Database, make_database, make_engine
 from app.logs import configure_logs
 from app.main import create_app
 from app.metrics import database
@@ -66,7 +66,7 @@ async def _touch_routes(client: httpx.AsyncClient, paths: list[str]) -> None:
         await client.get(path.replace("{", "x").replace("}", "x"))
 
 
-async def _milliseconds(count: int, ask: httpx.AsyncClient | Sessions) -> tuple[list[float], float]:
+async def _milliseconds(count: int, ask: httpx.AsyncClient | Database) -> tuple[list[float], float]:
     """Of each, and the mean CPU of this process, which is service and client."""
     taken, cpu = [], time.process_time()
     for _ in range(count):
@@ -93,13 +93,13 @@ async def measure(directory: Path, runs: int, scrapes: int) -> None:
         url = postgres.url.render_as_string(hide_password=False)
         settings = settings_for(directory / "service", url, max_concurrent_runs=0, log_level="error")
         engine = make_engine(postgres.url)
-        sessions = make_sessions(engine)
+        database = make_database(engine)
         async with served(settings, ScriptedLoop()) as client:
             empty = await _milliseconds(scrapes, client)
             await fill(engine, runs)
             await _touch_routes(client, [*create_app(settings).openapi()["paths"]])
             full = await _milliseconds(scrapes, client)
-            alone = await _milliseconds(scrapes, sessions)
+            alone = await _milliseconds(scrapes, database)
             page = (await client.get("/metrics")).text
         await engine.dispose()
     finally:

@@ -16,8 +16,8 @@ from pathlib import Path
 from sqlalchemy import text
 from ulid import ULID
 
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.events.feed import EventFeed
@@ -63,22 +63,22 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
     """Fill, dispatch, and print the latencies of the quiet project's events."""
     postgres = EmbeddedPostgres(folder)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     receiver = SlowReceiver()
     server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
     try:
-        await migrate(database)
-        sessions = make_sessions(database)
-        quiet = await _filled(sessions, url, options)
-        dispatcher = Dispatcher(sessions, Sender(BOX, GUARD))
-        feed = EventFeed(sessions, postgres.url, on_hint=dispatcher.wake)
+        await migrate(database_engine)
+        database = make_database(database_engine)
+        quiet = await _filled(database, url, options)
+        dispatcher = Dispatcher(database, Sender(BOX, GUARD))
+        feed = EventFeed(database, postgres.url, on_hint=dispatcher.wake)
         feed.start()
         dispatcher.start()
         committed: dict[int, float] = {}
         for number in range(round(options.seconds / _EVERY_S)):
-            async with sessions.begin() as session:
-                await append(session, quiet, EventType.PHASE_COMPLETED, "local", {"number": number})
+            async with database.begin() as tx:
+                await append(tx, quiet, EventType.PHASE_COMPLETED, "local", {"number": number})
             committed[number] = time.monotonic()
             await asyncio.sleep(_EVERY_S)
         ending = time.monotonic() + options.patience
@@ -94,17 +94,17 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         await feed.close()
     finally:
         server.close()
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
 
 
-async def _filled(sessions: Sessions, url: str, options: argparse.Namespace) -> str:
+async def _filled(database: Database, url: str, options: argparse.Namespace) -> str:
     """The noisy project's deliveries; returns the quiet project's run, which has an endpoint."""
-    endpoints = Endpoints(sessions, BOX, GUARD)
+    endpoints = Endpoints(database, BOX, GUARD)
     quiet, runs = str(ULID()), [str(ULID()) for _ in range(options.runs)]
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         for project, id in [("quiet", quiet), *(("noisy", run) for run in runs)]:
-            session.add(
+            tx.add(
                 Run(
                     id=id,
                     request={},
@@ -117,13 +117,13 @@ async def _filled(sessions: Sessions, url: str, options: argparse.Namespace) -> 
                     iterations_total=1,
                 )
             )
-        endpoints._add(session, url, (), "quiet", None)
-        noisy = [endpoints._add(session, url, (), "noisy", None).row.id for _ in range(options.endpoints)]
+        endpoints._add(tx, url, (), "quiet", None)
+        noisy = [endpoints._add(tx, url, (), "noisy", None).row.id for _ in range(options.endpoints)]
     depth = options.pending // (options.runs * options.endpoints)
     for endpoint_id in noisy:  # a portion each: statements have a time limit
         given = {"runs": runs, "endpoints": [endpoint_id], "depth": depth, "url": url}
-        async with sessions.begin() as session:
-            await session.execute(text(_FILL), given)
+        async with database.begin() as tx:
+            await tx.execute(text(_FILL), given)
     return quiet
 
 

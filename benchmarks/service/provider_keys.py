@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 from sqlalchemy import URL
 
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.processes.postgres import EmbeddedPostgres
 from tests.conditions import answered
 from tests.fakes.litellm_providers import known_to_litellm
@@ -80,17 +80,17 @@ def _has_key(text: bytes | bytearray) -> bool:
     return any(key.encode() in text for key in (JUDGE, OPENAI))
 
 
-async def measure(data_dir: Path, database: URL, sessions: Sessions) -> Figures:
+async def measure(data_dir: Path, database_url: URL, database: Database) -> Figures:
     """Try every provider."""
     keys = {"judge_model": "openai/judge", "judge_api_key": JUDGE, "openai_api_key": OPENAI, "operator_key": OPERATOR}
-    url = database.set(drivername="postgresql").render_as_string(hide_password=False)
+    url = database_url.set(drivername="postgresql").render_as_string(hide_password=False)
     settings = settings_for(data_dir, url, require_keys="always", rate_per_s=0, **keys)
     found: dict[str, list[Connection]] = {}
     refused = 0
     async with served(settings, ScriptedLoop()) as client:
         client.headers["authorization"] = f"Bearer {OPERATOR}"
-        run_id = await make_run(sessions, environment="email_search")
-        await _rollouts(sessions, run_id)
+        run_id = await make_run(database, environment="email_search")
+        await _rollouts(database, run_id)
         for provider in known_to_litellm():
             with recorded_connections({client.base_url.port or 0}) as connections:
                 model = f"{provider}/x"
@@ -112,12 +112,12 @@ async def measure(data_dir: Path, database: URL, sessions: Sessions) -> Figures:
 async def _on_a_database(directory: Path) -> Figures:
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     try:
-        await migrate(database)
-        return await measure(directory, postgres.url, make_sessions(database))
+        await migrate(database_engine)
+        return await measure(directory, postgres.url, make_database(database_engine))
     finally:
-        await database.dispose()
+        await database_engine.dispose()
         await postgres.stop()
 
 

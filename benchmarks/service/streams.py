@@ -27,8 +27,8 @@ from ulid import ULID
 from app.aio.retry import retry_while_database_is_down
 from app.cli.client import Service
 from app.cli.service_process import free_port
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.events.log import append
@@ -103,13 +103,13 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
     """Counts, times, and `violations`: what was not as promised."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    database = make_engine(postgres.url)
+    database_engine = make_engine(postgres.url)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(postgres.stop)
-        stack.push_async_callback(database.dispose)
-        await migrate(database)
+        stack.push_async_callback(database_engine.dispose)
+        await migrate(database_engine)
         ports = await asyncio.to_thread(_replicas, stack, directory, postgres.url)
-        return await _stream(make_sessions(database), postgres.url, ports, options)
+        return await _stream(make_database(database_engine), postgres.url, ports, options)
 
 
 def _replicas(stack: AsyncExitStack, directory: Path, url: URL) -> list[int]:
@@ -130,8 +130,8 @@ def _replicas(stack: AsyncExitStack, directory: Path, url: URL) -> list[int]:
     return ports
 
 
-async def _stream(sessions: Sessions, url: URL, ports: list[int], options: argparse.Namespace) -> dict[str, Any]:
-    run_id = await _run(sessions)
+async def _stream(database: Database, url: URL, ports: list[int], options: argparse.Namespace) -> dict[str, Any]:
+    run_id = await _run(database)
     clients = [
         Client(ports, run_id, options.drops, random.Random(f"{options.seed} {number}"))
         for number in range(options.clients)
@@ -146,24 +146,24 @@ async def _stream(sessions: Sessions, url: URL, ports: list[int], options: argpa
         for number in range(options.events):
             if number in cut_at:
                 cuts += await cut_connections(url)
-            committed[await retry_while_database_is_down(lambda: _event(sessions, run_id))] = time.monotonic()
+            committed[await retry_while_database_is_down(lambda: _event(database, run_id))] = time.monotonic()
             await asyncio.sleep(_PAUSE_S)
-        await retry_while_database_is_down(lambda: RunStore(sessions).cancel(run_id, "bench"))
+        await retry_while_database_is_down(lambda: RunStore(database).cancel(run_id, "bench"))
     return _figures(clients, committed, cuts, options)
 
 
-async def _run(sessions: Sessions) -> str:
+async def _run(database: Database) -> str:
     """A run that no worker takes."""
     run_id = str(ULID())
     row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
     run = Run(id=run_id, request={}, model_project="bench", model_name=run_id, iterations_total=1, **row)
-    await RunStore(sessions).create(run)
+    await RunStore(database).create(run)
     return run_id
 
 
-async def _event(sessions: Sessions, run_id: str) -> int:
-    async with sessions.begin() as session:
-        return await append(session, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
+async def _event(database: Database, run_id: str) -> int:
+    async with database.begin() as tx:
+        return await append(tx, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
 
 
 def _figures(

@@ -5,8 +5,8 @@ The long form is `python -m benchmarks.durability.races`.
 
 import pytest
 
+from app.db.database import make_engine, parse_url
 from app.db.migration import migrate
-from app.db.session import make_engine, parse_url
 from benchmarks.durability.races import ENDINGS, KINDS, races
 
 

@@ -9,7 +9,7 @@ from ulid import ULID
 
 from app.agent_sessions.canonical import CanonicalRequest
 from app.agent_sessions.records import pack_answer, pack_request
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import (
     AgentSession,
     ApiKey,
@@ -52,9 +52,9 @@ class Ids:
 async def make_rows(database_url: str) -> None:
     """Fill every list of the dashboard."""
     engine = make_engine(parse_url(database_url))
-    async with make_sessions(engine).begin() as session:
+    async with make_database(engine).begin() as tx:
         for table, rows in _rows():
-            await session.execute(insert(table), rows)
+            await tx.execute(insert(table), rows)
     await engine.dispose()
 
 

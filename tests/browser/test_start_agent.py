@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from tests.browser.visit import Visit
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
@@ -28,7 +28,7 @@ async def test_a_run_over_an_own_agent(visit: Visit, data_dir: Path, database_ur
         settings_for(data_dir, database_url, allowed_private_hosts="127.0.0.0/8"), ScriptedLoop()
     ) as client:
         for number in range(3):
-            await worked(make_sessions(engine), f"Question {number}?", 0.25)
+            await worked(make_database(engine), f"Question {number}?", 0.25)
         await visit.open(str(client.base_url).rstrip("/"), "/start")
         page = visit.page
         await page.get_by_label("Environment", exact=True).select_option("agent")

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from app.backends import refusal
+from app.db.database import DatabaseUrlError, parse_url
 from app.db.reachable import NoConnection, connect_once
-from app.db.session import DatabaseUrlError, parse_url
 from app.domain.names import TINY_BASE
 from app.listed_models import ListedModels
 from app.operations.run_plan import judge_with_defaults

@@ -3,7 +3,7 @@
 A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creation) unless said otherwise.
 """
 
-from app.db.tables.access import ApiKey, BrowserSession, IdempotencyKey
+from app.db.tables.access import ApiKey, IdempotencyKey, SignIn
 from app.db.tables.agent_sessions import AgentSession, AgentSessionKey, SessionCall, SessionUse
 from app.db.tables.agent_tasks import AgentTask
 from app.db.tables.base import Base
@@ -20,7 +20,6 @@ __all__ = [
     "AgentTask",
     "ApiKey",
     "Base",
-    "BrowserSession",
     "Checkpoint",
     "DatasetVersion",
     "Document",
@@ -41,6 +40,7 @@ __all__ = [
     "Run",
     "SessionCall",
     "SessionUse",
+    "SignIn",
     "Trajectory",
     "Verdict",
     "WebhookAttempt",

@@ -27,7 +27,7 @@ class ApiKey(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class BrowserSession(Base):
+class SignIn(Base):
     """A browser that was signed in with a key. Its token is nowhere: only the hash."""
 
     __tablename__ = "browser_session"

@@ -19,7 +19,7 @@ from app.aio.retry import retry_while_database_is_down
 from app.backends import Connect
 from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
 from app.domain.stored_request import Choice
@@ -67,7 +67,7 @@ log = structlog.get_logger(__name__)
 class EvaluationDriver:
     """Drives evaluations for a worker."""
 
-    sessions: Sessions
+    database: Database
     settings: Settings
     connect: Connect
     engine: Engine
@@ -86,7 +86,7 @@ class EvaluationDriver:
         """
         main_loop = asyncio.get_running_loop()
         request = StoredEvaluation.parse(job.request)
-        store = EvaluationStore(self.sessions)
+        store = EvaluationStore(self.database)
         prices = prices_of(request, ListedModels(self.settings))
         rows = await retry_while_database_is_down(lambda: store.rows(job.id))
         meter = meter_of(job, request, {Slot.parse(row.slot): row for row in rows}, prices)
@@ -103,7 +103,7 @@ class EvaluationDriver:
         """Save what was used for nothing: it counts for the budget. Nothing else is lost where that cannot be done."""
         if not work.meter.limited:
             return
-        store, job = EvaluationStore(self.sessions), work.job
+        store, job = EvaluationStore(self.database), work.job
         try:
             rows = {Slot.parse(row.slot): row for row in await store.rows(job.id)}
             saved = saved_usage(await store.get(job.id), rows, work.prices)
@@ -133,20 +133,20 @@ class EvaluationDriver:
 
     async def _evaluate(self, driven: "_Driven") -> dict[str, Json]:
         job, request, main_loop = driven.job, driven.request, driven.main_loop
-        resolving = resolve_references(self.sessions, self.settings.data_dir, request.environment, job.project)
+        resolving = resolve_references(self.database, self.settings.data_dir, request.environment, job.project)
         whole = await run_on_loop(main_loop, resolving)
-        clock = await run_on_loop(main_loop, database_time(self.sessions))
+        clock = await run_on_loop(main_loop, database_time(self.database))
         async with AsyncExitStack() as stack:
             access = EnvironmentAccess(self.settings)
             environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir, access)))
-            services = judge_services(self.settings, self.sessions, main_loop, None, environment)
+            services = judge_services(self.settings, self.database, main_loop, None, environment)
             work = _Work(
                 job,
                 request,
                 environment,
                 make_judge(request.judge, services),
                 [await stack.enter_async_context(self._chat(each, request, main_loop)) for each in request.models],
-                _Saved(EvaluationStore(self.sessions), driven.lease, main_loop),
+                _Saved(EvaluationStore(self.database), driven.lease, main_loop),
                 EvaluationBudget(driven.meter, request, environment, driven.prices),
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
@@ -159,7 +159,7 @@ class EvaluationDriver:
     async def _player(
         self, contestant: Contestant, environment: Choice, driven: "_Driven", clock: DatabaseTime
     ) -> Player | None:
-        own_agents = OwnAgents(self.sessions, self.settings)
+        own_agents = OwnAgents(self.database, self.settings)
         elsewhere = own_agents.of_evaluation(
             environment, driven.job, contestant, driven.lease, driven.main_loop, clock.now
         )

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Reflection, Run, Trajectory
 from tests.fakes.stored_request import stored_request
 
@@ -20,7 +20,7 @@ def email(citations: str = "ab") -> dict[str, Any]:
 
 
 async def make_run(
-    sessions: Sessions, *, environment: str = "sales_email", graph: Any = None, project: str = "learnloop"
+    database: Database, *, environment: str = "sales_email", graph: Any = None, project: str = "learnloop"
 ) -> str:
     """A completed run; its id."""
     run_id = str(ULID())
@@ -37,13 +37,13 @@ async def make_run(
         base_model="learnloop/tiny",
         iterations_total=3,
     )
-    async with sessions.begin() as session:
-        session.add(run)
+    async with database.begin() as tx:
+        tx.add(run)
     return run_id
 
 
 async def make_trajectory(
-    sessions: Sessions, run_id: str | None, outcome: dict[str, Any], *, shown_after: int | None = None
+    database: Database, run_id: str | None, outcome: dict[str, Any], *, shown_after: int | None = None
 ) -> str:
     """A trajectory with this outcome, shown after that iteration if one is told; its id."""
     id = str(ULID())
@@ -68,9 +68,9 @@ async def make_trajectory(
         "seconds": 0.1,
         "started_at": datetime.now(UTC),
     }
-    async with sessions.begin() as session:
-        await session.execute(insert(Trajectory), [row])
+    async with database.begin() as tx:
+        await tx.execute(insert(Trajectory), [row])
         if shown_after is not None:
             shown: dict[str, Any] = {"run_id": run_id, "iteration": shown_after, "state": {}, "trajectory_id": id}
-            await session.execute(insert(Reflection), [shown])
+            await tx.execute(insert(Reflection), [shown])
     return id

@@ -10,7 +10,7 @@ import httpx
 
 from app.auth.keys import Keys, NewKey
 from app.auth.scopes import Scope
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
@@ -28,13 +28,13 @@ class Keyed:
     """A service that asks for keys; `client` sends none by itself."""
 
     client: httpx.AsyncClient
-    sessions: Sessions
+    database: Database
 
     async def new(
         self, project: str = "mail", scopes: Iterable[Scope] = (Scope.READ, Scope.WRITE), **more: Any
     ) -> NewKey:
         """A key straight from the database."""
-        return await Keys(self.sessions).create(project=project, name="a test", scopes=scopes, **more)
+        return await Keys(self.database).create(project=project, name="a test", scopes=scopes, **more)
 
     async def headers(self, project: str = "mail", scopes: Iterable[Scope] = (Scope.READ, Scope.WRITE)) -> Any:
         """Headers with a new key."""
@@ -48,6 +48,6 @@ async def keyed(data_dir: Path, database_url: str, *, backend: Any = None, **mor
     engine = make_engine(parse_url(database_url))
     try:
         async with served(settings, ScriptedLoop(), backend) as client:
-            yield Keyed(client, make_sessions(engine))
+            yield Keyed(client, make_database(engine))
     finally:
         await engine.dispose()

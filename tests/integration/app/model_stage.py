@@ -53,8 +53,8 @@ class ModelStage:
             step=1,
             best_step=best_step,
         )
-        async with self.service.sessions.begin() as session:
-            session.add(run)
+        async with self.service.database.begin() as tx:
+            tx.add(run)
             return run.id
 
 

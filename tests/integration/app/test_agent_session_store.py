@@ -23,7 +23,7 @@ from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, S
 from app.auth.caller import LOCAL, Caller
 from app.auth.keys import hash_of
 from app.claims.lease import Lease, LeaseLost
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import AgentSession, Run, SessionCall
 from app.errors import NotFound, TooManyRequests
 from app.worker.rollout_sessions import LeasedSessions
@@ -38,9 +38,9 @@ QUESTION = canonical({"messages": [{"role": "user", "content": "why?"}]}, None)
 
 
 @pytest.fixture
-async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def database(database_url: str) -> AsyncIterator[Database]:
     engine = make_engine(parse_url(database_url))
-    yield make_sessions(engine)
+    yield make_database(engine)
     await engine.dispose()
 
 
@@ -75,8 +75,8 @@ async def answered(calls: SessionCalls, asker: Asker, text: str, request: Any = 
     await calls.finish(call, delivered=True)
 
 
-async def test_an_agent_that_is_started_again_gets_its_answers(sessions: Sessions) -> None:
-    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+async def test_an_agent_that_is_started_again_gets_its_answers(database: Database) -> None:
+    store, calls = AgentSessions(database), SessionCalls(database)
     opened = await store.open(spec(explicit_restart=True))
     first = Asker(opened.row.id, hash_of(opened.key or ""))
     await answered(calls, first, "hi")
@@ -98,23 +98,23 @@ async def test_an_agent_that_is_started_again_gets_its_answers(sessions: Session
     assert [call.used for call in await calls.kept(opened.row.id)] == [True, True, False]
 
 
-async def test_a_call_that_is_sampled_again_has_the_same_seed(sessions: Sessions) -> None:
-    calls = SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+async def test_a_call_that_is_sampled_again_has_the_same_seed(database: Database) -> None:
+    calls = SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec())).row.id)
     first = await begun(calls, asker)
     await calls.finish(first, delivered=False)
     assert await begun(calls, asker) == first
     assert (await begun(calls, asker)).seed != first.seed  # another sample of the same
 
 
-async def test_a_dead_process_is_found_out_and_its_call_sampled_again(sessions: Sessions) -> None:
-    dead, alive = SessionCalls(sessions), SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+async def test_a_dead_process_is_found_out_and_its_call_sampled_again(database: Database) -> None:
+    dead, alive = SessionCalls(database), SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec())).row.id)
     first = await begun(dead, asker)
     waiting = asyncio.create_task(begun(alive, asker))
     await asyncio.sleep(0)
-    async with sessions.begin() as session:  # the time that it takes passes
-        await session.execute(update(SessionCall).values(held_until=func.clock_timestamp()))
+    async with database.begin() as tx:  # the time that it takes passes
+        await tx.execute(update(SessionCall).values(held_until=func.clock_timestamp()))
     taken = await waiting
     assert (taken.key, taken.seed) == (first.key, first.seed)
     assert await alive.answer(taken, completion("mine", 5)) == completion("mine", 5)
@@ -123,42 +123,42 @@ async def test_a_dead_process_is_found_out_and_its_call_sampled_again(sessions: 
     assert len(await alive.kept(asker.session_id)) == 1
 
 
-async def test_a_reply_that_was_lost_with_its_process_is_given_again(sessions: Sessions) -> None:
-    dead, alive = SessionCalls(sessions), SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+async def test_a_reply_that_was_lost_with_its_process_is_given_again(database: Database) -> None:
+    dead, alive = SessionCalls(database), SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec())).row.id)
     await dead.answer(await begun(dead, asker), completion("hi", 5))
     replayed = await begun(alive, asker)
     assert replayed.recorded == completion("hi", 5)
     async with alive.working():
         await alive.finish(replayed, delivered=True)
-    assert (await begun(SessionCalls(sessions), asker)).attempt == 2  # it arrived, so the agent was started again
+    assert (await begun(SessionCalls(database), asker)).attempt == 2  # it arrived, so the agent was started again
 
 
-async def test_a_reply_arrived_if_the_agent_asked_for_more(sessions: Sessions) -> None:
-    dead, alive = SessionCalls(sessions), SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec(explicit_restart=True))).row.id)
+async def test_a_reply_arrived_if_the_agent_asked_for_more(database: Database) -> None:
+    dead, alive = SessionCalls(database), SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec(explicit_restart=True))).row.id)
     await dead.answer(await begun(dead, asker), completion("hi", 5))
     await begun(alive, asker, QUESTION)
     assert (await begun(alive, asker)).occurrence == 1
 
 
-async def test_what_a_process_works_on_is_left_to_it(sessions: Sessions) -> None:
-    alive = SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+async def test_what_a_process_works_on_is_left_to_it(database: Database) -> None:
+    alive = SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec())).row.id)
     await begun(alive, asker)
-    before = await _held_until(sessions)
+    before = await _held_until(database)
     await alive.renew()
-    assert await _held_until(sessions) > before
+    assert await _held_until(database) > before
 
 
-async def _held_until(sessions: Sessions) -> Any:
-    async with sessions() as session:
-        return (await session.execute(select(SessionCall.held_until))).scalar_one()
+async def _held_until(database: Database) -> Any:
+    async with database() as tx:
+        return (await tx.execute(select(SessionCall.held_until))).scalar_one()
 
 
-async def test_the_very_first_request_restarts_a_session_opened_by_hand(sessions: Sessions) -> None:
-    calls = SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+async def test_the_very_first_request_restarts_a_session_opened_by_hand(database: Database) -> None:
+    calls = SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec())).row.id)
     await answered(calls, asker, "hi")
     await answered(calls, asker, "because", QUESTION)
     for request, said in ((GREETING, "hi"), (QUESTION, "because")):
@@ -168,8 +168,8 @@ async def test_the_very_first_request_restarts_a_session_opened_by_hand(sessions
     assert (await begun(calls, asker, QUESTION)).recorded is None  # not the first one: another sample
 
 
-async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(sessions: Sessions) -> None:
-    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(database: Database) -> None:
+    store, calls = AgentSessions(database), SessionCalls(database)
     id = (await store.open(spec())).row.id
     running = await begun(calls, Asker(id))
     outcome = Outcome(reward=0.1, parts={"cost": -1.0})
@@ -186,11 +186,11 @@ async def test_a_session_that_is_over_answers_nothing_and_keeps_its_outcome(sess
     assert await calls.of_last_attempt(id) == []
 
 
-async def test_sessions_that_nobody_ends_expire(sessions: Sessions) -> None:
-    store = AgentSessions(sessions)
+async def test_sessions_that_nobody_ends_expire(database: Database) -> None:
+    store = AgentSessions(database)
     late, open_one = (await store.open(spec(ttl=timedelta(0)))).row.id, (await store.open(spec())).row.id
     with pytest.raises(SessionOver):
-        await begun(SessionCalls(sessions), Asker(late))
+        await begun(SessionCalls(database), Asker(late))
     await store.expire()
     assert (await store.get(LOCAL, late)).state == "expired"
     assert await store.over([late, open_one, "gone"]) == {late: None, "gone": None}
@@ -198,8 +198,8 @@ async def test_sessions_that_nobody_ends_expire(sessions: Sessions) -> None:
         await store.end(LOCAL, late, Outcome(reward=1.0))
 
 
-async def test_limits(sessions: Sessions) -> None:
-    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+async def test_limits(database: Database) -> None:
+    store, calls = AgentSessions(database), SessionCalls(database)
     asker = Asker((await store.open(spec(limits=SessionLimits(max_calls=2, max_tokens=3)))).row.id)
     await answered(calls, asker, "hi")
     with pytest.raises(SessionLimitReached, match="3 tokens"):
@@ -209,8 +209,8 @@ async def test_limits(sessions: Sessions) -> None:
         await store.open(spec(), most_open=1)
 
 
-async def test_other_projects_see_nothing(sessions: Sessions) -> None:
-    store, stranger = AgentSessions(sessions), Caller("key:x", "other", frozenset())
+async def test_other_projects_see_nothing(database: Database) -> None:
+    store, stranger = AgentSessions(database), Caller("key:x", "other", frozenset())
     id = (await store.open(spec())).row.id
     for act in (store.get(stranger, id), store.restart(stranger, id), store.end(stranger, id, Outcome(reward=1.0))):
         with pytest.raises(NotFound):
@@ -219,8 +219,8 @@ async def test_other_projects_see_nothing(sessions: Sessions) -> None:
     assert [row.id for row in await store.listed(LOCAL, state=None, before=None, limit=9)] == [id]
 
 
-def of_run(sessions: Sessions, lease: Lease[Run]) -> LeasedSessions:
-    return LeasedSessions(sessions, lease, asyncio.get_running_loop(), project="p", backend="embedded")
+def of_run(database: Database, lease: Lease[Run]) -> LeasedSessions:
+    return LeasedSessions(database, lease, asyncio.get_running_loop(), project="p", backend="embedded")
 
 
 async def opened_rollout(mine: LeasedSessions) -> Any:
@@ -236,20 +236,20 @@ async def opened_rollout(mine: LeasedSessions) -> Any:
     )
 
 
-async def test_who_takes_a_run_over_finds_its_sessions(sessions: Sessions) -> None:
-    await queued(sessions)
-    lease = await claimed(worker(sessions, "a"))
-    first = await opened_rollout(of_run(sessions, lease))
-    async with sessions.begin() as session:
-        await session.execute(update(AgentSession).values(expires_at=func.now() + timedelta(seconds=1)))
-    mine = of_run(sessions, lease)
+async def test_who_takes_a_run_over_finds_its_sessions(database: Database) -> None:
+    await queued(database)
+    lease = await claimed(worker(database, "a"))
+    first = await opened_rollout(of_run(database, lease))
+    async with database.begin() as tx:
+        await tx.execute(update(AgentSession).values(expires_at=func.now() + timedelta(seconds=1)))
+    mine = of_run(database, lease)
     found = await opened_rollout(mine)
     assert (found.id, found.path, found.attempt, found.api_key) == (first.id, first.path, 1, None)
     restarted = await mine.restart(first.id)
     assert (restarted.id, restarted.attempt) == (first.id, 2)
     assert restarted.api_key is not None
     waiting = asyncio.create_task(mine.ended(first.id))
-    await AgentSessions(sessions).end(LOCAL, first.id, Outcome(output="done"))
+    await AgentSessions(database).end(LOCAL, first.id, Outcome(output="done"))
     assert await asyncio.wait_for(waiting, 60) == SessionEnd(Outcome(output="done"))
     assert await mine.end(first.id, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
     assert await mine.calls(first.id) == []
@@ -257,12 +257,12 @@ async def test_who_takes_a_run_over_finds_its_sessions(sessions: Sessions) -> No
         await mine.restart(first.id)
 
 
-async def test_a_worker_that_lost_the_run_opens_nothing(sessions: Sessions) -> None:
-    await queued(sessions)
-    lease = await claimed(worker(sessions, "a"))
+async def test_a_worker_that_lost_the_run_opens_nothing(database: Database) -> None:
+    await queued(database)
+    lease = await claimed(worker(database, "a"))
     old = Lease(Run, lease.id, lease.epoch - 1, lease.worker)
     with pytest.raises(LeaseLost):
-        await opened_rollout(of_run(sessions, old))
+        await opened_rollout(of_run(database, old))
 
 
 def conversation(replies: int) -> CanonicalRequest:
@@ -274,9 +274,9 @@ def conversation(replies: int) -> CanonicalRequest:
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["one statement", "step by step"])
-async def test_one_conversation_has_the_seeds_of_the_built_in_loop(sessions: Sessions, quick: bool) -> None:
-    calls, seeds = SessionCalls(sessions), list[int]()
-    asker = Asker((await AgentSessions(sessions).open(spec(seed=7))).row.id)
+async def test_one_conversation_has_the_seeds_of_the_built_in_loop(database: Database, quick: bool) -> None:
+    calls, seeds = SessionCalls(database), list[int]()
+    asker = Asker((await AgentSessions(database).open(spec(seed=7))).row.id)
 
     def seeds_of(request: CanonicalRequest) -> CallSeeds | None:
         return seeds_of_call(7, request, 0) if quick else None
@@ -294,22 +294,22 @@ async def test_one_conversation_has_the_seeds_of_the_built_in_loop(sessions: Ses
     assert aside.seed not in (*seeds, drawn.getrandbits(53))
 
 
-async def test_seeds_of_calls_beside_the_conversation_depend_on_no_order(sessions: Sessions) -> None:
+async def test_seeds_of_calls_beside_the_conversation_depend_on_no_order(database: Database) -> None:
     found = list[dict[str, int]]()
     other = canonical({"messages": [{"role": "user", "content": "how?"}]}, None)
     for asked in ((QUESTION, other), (other, QUESTION)):
-        calls = SessionCalls(sessions)
-        asker = Asker((await AgentSessions(sessions).open(spec(seed=7))).row.id)
+        calls = SessionCalls(database)
+        asker = Asker((await AgentSessions(database).open(spec(seed=7))).row.id)
         await begun(calls, asker)
         found.append({request.digest: (await begun(calls, asker, request)).seed for request in asked})
     assert found[0] == found[1]
 
 
-async def test_a_call_that_is_sampled_again_keeps_the_seed_that_is_recorded(sessions: Sessions) -> None:
+async def test_a_call_that_is_sampled_again_keeps_the_seed_that_is_recorded(database: Database) -> None:
     """Whatever seeds another version of the service would give it."""
-    calls = SessionCalls(sessions)
-    asker = Asker((await AgentSessions(sessions).open(spec())).row.id)
+    calls = SessionCalls(database)
+    asker = Asker((await AgentSessions(database).open(spec())).row.id)
     await calls.finish(await begun(calls, asker), delivered=False)
-    async with sessions.begin() as session:
-        await session.execute(update(SessionCall).values(seed=11))
+    async with database.begin() as tx:
+        await tx.execute(update(SessionCall).values(seed=11))
     assert (await begun(calls, asker)).seed == 11

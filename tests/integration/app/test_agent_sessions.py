@@ -32,8 +32,8 @@ async def opened(stage: ModelStage, **more: Any) -> Any:
 
 
 @asynccontextmanager
-async def agent(session: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=session["api_key"], max_retries=0) as client:
+async def agent(tx: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=tx["base_url"], api_key=tx["api_key"], max_retries=0) as client:
         yield client
 
 
@@ -42,8 +42,8 @@ async def ask(client: openai.AsyncOpenAI, messages: Any = MESSAGES, **more: Any)
     return await client.chat.completions.create(**body | more)
 
 
-async def recorded(stage: ModelStage, session: Any) -> list[Any]:
-    reply = await stage.service.client.get(f"/sessions/{session['id']}/calls", headers=session["owner"])
+async def recorded(stage: ModelStage, tx: Any) -> list[Any]:
+    reply = await stage.service.client.get(f"/sessions/{tx['id']}/calls", headers=tx["owner"])
     return cast(list[Any], reply.raise_for_status().json()["items"])
 
 
@@ -76,7 +76,7 @@ async def test_the_calls_of_an_agent_become_one_training_sequence(stage: ModelSt
         *before["prompt_token_ids"],
         *sampled,
     ]
-    answered = await SessionCalls(stage.service.sessions).of_last_attempt(session["id"])
+    answered = await SessionCalls(stage.service.database).of_last_attempt(session["id"])
     [conversation] = conversations(answered)
     assert len([item for item in conversation.messages_and_choices if not isinstance(item, dict)]) == 2
 
@@ -123,7 +123,7 @@ async def test_several_choices_are_one_call(stage: ModelStage) -> None:
     session = await opened(stage)
     async with agent(session) as client:
         assert len((await ask(client, n=3, logprobs=True)).choices) == 3
-    answered = await SessionCalls(stage.service.sessions).of_last_attempt(session["id"])
+    answered = await SessionCalls(stage.service.database).of_last_attempt(session["id"])
     assert len(conversations(answered)) == 3
 
 
@@ -321,7 +321,7 @@ async def test_responses_are_recorded_and_replayed(stage: ModelStage) -> None:
     calls = await recorded(stage, session)
     assert [call["protocol"] for call in calls] == ["responses", "responses"]
     assert [message["role"] for message in calls[1]["messages"]] == ["system", "user", "assistant", "tool"]
-    [conversation] = conversations(await SessionCalls(stage.service.sessions).of_last_attempt(session["id"]))
+    [conversation] = conversations(await SessionCalls(stage.service.database).of_last_attempt(session["id"]))
     assert len([item for item in conversation.messages_and_choices if not isinstance(item, dict)]) == 2
     async with openai.AsyncOpenAI(base_url=stage.base_url, api_key=session["api_key"]) as client:  # started again
         again = await client.responses.create(

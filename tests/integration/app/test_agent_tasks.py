@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.agent_sessions.tasks import AgentTasks, ClaimedTask, ClaimLost
 from app.auth.caller import LOCAL, Caller
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
 from app.errors import NotFound
 from training.rollout.agents.sessions import Outcome
@@ -24,141 +24,141 @@ SALES = Caller("key", "sales", frozenset())
 
 
 @pytest.fixture
-async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def database(database_url: str) -> AsyncIterator[Database]:
     engine = make_engine(parse_url(database_url))
-    yield make_sessions(engine)
+    yield make_database(engine)
     await engine.dispose()
 
 
-async def offered(sessions: Sessions, run_id: str | None = None) -> str:
+async def offered(database: Database, run_id: str | None = None) -> str:
     """A task of the project `mail`; its session."""
     model = PinnedModel("agent", "mail/agent@3", 3, "embedded", None)
-    opened = await AgentSessions(sessions).open(SessionSpec("mail", model, timedelta(days=1), explicit_restart=True))
-    await AgentTasks(sessions).offer(opened.row.id, "mail", run_id, TASK, 300.0)
+    opened = await AgentSessions(database).open(SessionSpec("mail", model, timedelta(days=1), explicit_restart=True))
+    await AgentTasks(database).offer(opened.row.id, "mail", run_id, TASK, 300.0)
     return opened.row.id
 
 
-async def claim(sessions: Sessions, of: Caller = MAIL, run_id: str | None = None, worker: str = "a") -> Any:
-    return await AgentTasks(sessions).claim(of, run_id, worker, LEASE_S)
+async def claim(database: Database, of: Caller = MAIL, run_id: str | None = None, worker: str = "a") -> Any:
+    return await AgentTasks(database).claim(of, run_id, worker, LEASE_S)
 
 
-async def lapse(sessions: Sessions) -> None:
+async def lapse(database: Database) -> None:
     """Whoever has claimed a task has been silent for too long."""
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         past = func.clock_timestamp() - timedelta(seconds=1)
-        await session.execute(update(AgentTask).where(AgentTask.lease_until.is_not(None)).values(lease_until=past))
+        await tx.execute(update(AgentTask).where(AgentTask.lease_until.is_not(None)).values(lease_until=past))
 
 
-async def row(sessions: Sessions, id: str) -> AgentSession:
-    async with sessions() as session:
-        return await session.get_one(AgentSession, id)
+async def row(database: Database, id: str) -> AgentSession:
+    async with database() as tx:
+        return await tx.get_one(AgentSession, id)
 
 
-async def test_each_task_is_given_once_and_to_its_own_project_only(sessions: Sessions) -> None:
-    ids = [await offered(sessions) for _ in range(3)]
-    assert await claim(sessions, SALES) is None
-    found: list[ClaimedTask] = await asyncio.gather(*(claim(sessions) for _ in range(5)))
+async def test_each_task_is_given_once_and_to_its_own_project_only(database: Database) -> None:
+    ids = [await offered(database) for _ in range(3)]
+    assert await claim(database, SALES) is None
+    found: list[ClaimedTask] = await asyncio.gather(*(claim(database) for _ in range(5)))
     assert sorted(each.session_id for each in found if each) == sorted(ids)
     assert len({each.api_key for each in found if each}) == 3
     one = next(each for each in found if each)
     assert (one.task, one.model, one.attempt) == (TASK, "mail/agent@3", 1)
-    assert (await row(sessions, one.session_id)).expires_at == one.deadline
+    assert (await row(database, one.session_id)).expires_at == one.deadline
     with pytest.raises(NotFound):
-        await AgentTasks(sessions).heartbeat(SALES, one.session_id, 1, LEASE_S)
-    assert await AgentTasks(sessions).heartbeat(MAIL, one.session_id, 1, LEASE_S) > one.lease_until
+        await AgentTasks(database).heartbeat(SALES, one.session_id, 1, LEASE_S)
+    assert await AgentTasks(database).heartbeat(MAIL, one.session_id, 1, LEASE_S) > one.lease_until
 
 
-async def test_only_tasks_of_the_run_that_is_asked_for(sessions: Sessions) -> None:
-    await offered(sessions, "one")
-    assert await claim(sessions, run_id="two") is None
-    assert (await claim(sessions, LOCAL, run_id="one")).run_id == "one"
+async def test_only_tasks_of_the_run_that_is_asked_for(database: Database) -> None:
+    await offered(database, "one")
+    assert await claim(database, run_id="two") is None
+    assert (await claim(database, LOCAL, run_id="one")).run_id == "one"
 
 
-async def test_who_is_silent_loses_the_task_and_its_key_to_the_next(sessions: Sessions) -> None:
-    id = await offered(sessions)
-    first = await claim(sessions, worker="a")
-    assert await claim(sessions, worker="b") is None
-    await lapse(sessions)
-    second = await claim(sessions, worker="b")
+async def test_who_is_silent_loses_the_task_and_its_key_to_the_next(database: Database) -> None:
+    id = await offered(database)
+    first = await claim(database, worker="a")
+    assert await claim(database, worker="b") is None
+    await lapse(database)
+    second = await claim(database, worker="b")
     assert (second.session_id, second.attempt) == (id, 2)
     assert second.api_key != first.api_key
-    async with sessions() as session:
+    async with database() as tx:
         valid = select(func.count()).select_from(AgentSessionKey).where(AgentSessionKey.replaced_at.is_(None))
-        assert (await session.execute(valid)).scalar_one() == 1
-    for lost in (AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE_S), AgentTasks(sessions).release(MAIL, id, 1, None)):
+        assert (await tx.execute(valid)).scalar_one() == 1
+    for lost in (AgentTasks(database).heartbeat(MAIL, id, 1, LEASE_S), AgentTasks(database).release(MAIL, id, 1, None)):
         with pytest.raises(ClaimLost):
             await lost
-    await AgentTasks(sessions).heartbeat(MAIL, id, 2, LEASE_S)
+    await AgentTasks(database).heartbeat(MAIL, id, 2, LEASE_S)
 
 
-async def test_who_was_silent_keeps_what_nobody_else_has_claimed(sessions: Sessions) -> None:
-    id = await offered(sessions)
-    await claim(sessions)
-    await lapse(sessions)
-    await AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE_S)
-    assert await claim(sessions, worker="b") is None
+async def test_who_was_silent_keeps_what_nobody_else_has_claimed(database: Database) -> None:
+    id = await offered(database)
+    await claim(database)
+    await lapse(database)
+    await AgentTasks(database).heartbeat(MAIL, id, 1, LEASE_S)
+    assert await claim(database, worker="b") is None
 
 
-async def test_a_task_that_is_given_back_is_claimed_at_once_and_that_costs_it_nothing(sessions: Sessions) -> None:
-    id = await offered(sessions)
+async def test_a_task_that_is_given_back_is_claimed_at_once_and_that_costs_it_nothing(database: Database) -> None:
+    id = await offered(database)
     for attempt in range(1, 6):
-        assert (await claim(sessions)).attempt == attempt
-        await AgentTasks(sessions).release(MAIL, id, attempt, None)
-    assert (await row(sessions, id)).outcome is None
+        assert (await claim(database)).attempt == attempt
+        await AgentTasks(database).release(MAIL, id, attempt, None)
+    assert (await row(database, id)).outcome is None
 
 
 @pytest.mark.parametrize("silent", [True, False])
-async def test_a_task_that_is_lost_again_and_again_has_no_outcome(sessions: Sessions, silent: bool) -> None:
-    id = await offered(sessions)
+async def test_a_task_that_is_lost_again_and_again_has_no_outcome(database: Database, silent: bool) -> None:
+    id = await offered(database)
     for attempt in (1, 2, 3):
-        assert (await claim(sessions)).attempt == attempt
+        assert (await claim(database)).attempt == attempt
         if silent:
-            await lapse(sessions)
+            await lapse(database)
         else:
-            await AgentTasks(sessions).release(MAIL, id, attempt, "no disk")
-    assert await claim(sessions) is None
-    ended = await row(sessions, id)
+            await AgentTasks(database).release(MAIL, id, attempt, "no disk")
+    assert await claim(database) is None
+    ended = await row(database, id)
     assert ended.outcome is not None
     assert ("lost 3 times" in ended.outcome["reason"], "no disk" in ended.outcome["reason"]) == (True, not silent)
 
 
-async def test_an_agent_that_gets_on_may_be_lost_any_number_of_times(sessions: Sessions) -> None:
-    id = await offered(sessions)
+async def test_an_agent_that_gets_on_may_be_lost_any_number_of_times(database: Database) -> None:
+    id = await offered(database)
     for attempt in range(1, 7):
-        assert (await claim(sessions)).attempt == attempt
-        await answered(sessions, id, attempt)
-        await lapse(sessions) if attempt % 2 else await AgentTasks(sessions).release(MAIL, id, attempt, "no network")
+        assert (await claim(database)).attempt == attempt
+        await answered(database, id, attempt)
+        await lapse(database) if attempt % 2 else await AgentTasks(database).release(MAIL, id, attempt, "no network")
     for attempt in (7, 8):
-        assert (await claim(sessions)).attempt == attempt
-        await lapse(sessions)
-    assert await claim(sessions) is None
-    assert (await row(sessions, id)).outcome is not None
+        assert (await claim(database)).attempt == attempt
+        await lapse(database)
+    assert await claim(database) is None
+    assert (await row(database, id)).outcome is not None
 
 
-async def answered(sessions: Sessions, id: str, number: int) -> None:
+async def answered(database: Database, id: str, number: int) -> None:
     """Another call of the session's model has its answer."""
     call = SessionCall(session_id=id, number=number, digest=str(number), occurrence=0, protocol="chat", seed=1)
     call.request, call.answered_at = b"", func.clock_timestamp()
-    async with sessions.begin() as session:
-        session.add(call)
+    async with database.begin() as tx:
+        tx.add(call)
 
 
-async def test_what_is_over_is_neither_given_nor_kept(sessions: Sessions) -> None:
-    id = await offered(sessions)
-    await claim(sessions)
-    await AgentSessions(sessions).end(MAIL, id, Outcome(reward=1.0))
+async def test_what_is_over_is_neither_given_nor_kept(database: Database) -> None:
+    id = await offered(database)
+    await claim(database)
+    await AgentSessions(database).end(MAIL, id, Outcome(reward=1.0))
     with pytest.raises(ClaimLost, match="is over"):
-        await AgentTasks(sessions).heartbeat(MAIL, id, 1, LEASE_S)
-    await lapse(sessions)
-    assert await claim(sessions) is None
+        await AgentTasks(database).heartbeat(MAIL, id, 1, LEASE_S)
+    await lapse(database)
+    assert await claim(database) is None
 
 
-async def test_a_worker_that_takes_over_leaves_who_works_on_a_task_its_deadline(sessions: Sessions) -> None:
-    id = await offered(sessions)
-    claimed = await claim(sessions)
-    async with sessions.begin() as session:  # as the next worker finds the session
+async def test_a_worker_that_takes_over_leaves_who_works_on_a_task_its_deadline(database: Database) -> None:
+    id = await offered(database)
+    claimed = await claim(database)
+    async with database.begin() as tx:  # as the next worker finds the session
         later = func.clock_timestamp() + timedelta(days=1)
-        await session.execute(update(AgentSession).values(expires_at=later))
-    await AgentTasks(sessions).offer(id, "mail", None, TASK, 300.0)
-    assert (await row(sessions, id)).expires_at == claimed.deadline
-    assert await claim(sessions, worker="b") is None
+        await tx.execute(update(AgentSession).values(expires_at=later))
+    await AgentTasks(database).offer(id, "mail", None, TASK, 300.0)
+    assert (await row(database, id)).expires_at == claimed.deadline
+    assert await claim(database, worker="b") is None

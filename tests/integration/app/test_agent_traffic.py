@@ -8,7 +8,7 @@ from app.agent_sessions.calls import Asker, SessionCalls
 from app.agent_sessions.canonical import canonical
 from app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
 from app.auth.caller import LOCAL
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_session_store import answered
@@ -18,9 +18,9 @@ from training.rollout.agents.sessions import Outcome
 PROMOTED = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
 
 
-async def worked(sessions: Sessions, question: str, reward: float | None, project: str = "learnloop") -> str:
+async def worked(database: Database, question: str, reward: float | None, project: str = "learnloop") -> str:
     """A session in which a tool was called once."""
-    store, calls = AgentSessions(sessions), SessionCalls(sessions)
+    store, calls = AgentSessions(database), SessionCalls(database)
     session = (await store.open(SessionSpec(project, PROMOTED, timedelta(hours=1)))).row.id
     asked: list[Any] = [{"role": "user", "content": question}]
     called = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
@@ -34,14 +34,14 @@ async def worked(sessions: Sessions, question: str, reward: float | None, projec
 
 async def test_sessions_of_production_become_scenarios(data_dir: Path, database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         for number, reward in enumerate((0.0, 0.25, 0.25, 0.5, 1.0, None)):
-            await worked(sessions, f"Question {number}?", reward)
-        await worked(sessions, "Question 3?", 0.5)  # the same again
-        await worked(sessions, "A secret?", 0.0, project="sales")
-        unasked = await AgentSessions(sessions).open(SessionSpec("learnloop", PROMOTED, timedelta(hours=1)))
-        await AgentSessions(sessions).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
+            await worked(database, f"Question {number}?", reward)
+        await worked(database, "Question 3?", 0.5)  # the same again
+        await worked(database, "A secret?", 0.0, project="sales")
+        unasked = await AgentSessions(database).open(SessionSpec("learnloop", PROMOTED, timedelta(hours=1)))
+        await AgentSessions(database).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
 
         async def post(more: Any = None, **which: Any) -> Any:
             own = {"name": "agent", "config": {"runner": {"pull": {}}}}
@@ -73,9 +73,9 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
 
 async def test_what_users_thought_later_chooses_the_sessions(data_dir: Path, database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        worst, bad, beaten, good, mixed, silent = [await worked(sessions, f"Question {n}?", None) for n in range(6)]
+        worst, bad, beaten, good, mixed, silent = [await worked(database, f"Question {n}?", None) for n in range(6)]
 
         async def post(**event: Any) -> Any:
             return (await client.post("/feedback", json=event)).raise_for_status().json()
@@ -125,11 +125,11 @@ async def test_what_users_thought_later_chooses_the_sessions(data_dir: Path, dat
 
 async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        mine, theirs = await worked(sessions, "Why?", 1.0), await worked(sessions, "How?", 1.0, project="sales")
-        async with sessions.begin() as session:
-            rollout = (await AgentSessions(sessions).open_in(session, _ROLLOUT)).row.id
+        mine, theirs = await worked(database, "Why?", 1.0), await worked(database, "How?", 1.0, project="sales")
+        async with database.begin() as tx:
+            rollout = (await AgentSessions(database).open_in(tx, _ROLLOUT)).row.id
         for status, said, event in (
             (422, "has no email", {"type": "replied", "session_id": mine}),
             (404, "no session 'nobody'", {"type": "thumbs_up", "session_id": "nobody"}),

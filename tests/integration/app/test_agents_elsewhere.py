@@ -348,7 +348,7 @@ async def lapse(database_url: str) -> None:
     """The killed one's lease is over."""
     from sqlalchemy import text
 
-    from app.db.session import make_engine, parse_url
+    from app.db.database import make_engine, parse_url
 
     engine = make_engine(parse_url(database_url))
     async with engine.begin() as connection:

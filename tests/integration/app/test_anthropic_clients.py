@@ -32,9 +32,9 @@ def anthropic() -> Any:
     return import_module("anthropic")
 
 
-def client_of(anthropic: Any, session: Any) -> Any:
-    base_url = session["base_url"].removesuffix("/v1")
-    return anthropic.AsyncAnthropic(base_url=base_url, api_key=session["api_key"], max_retries=0)
+def client_of(anthropic: Any, tx: Any) -> Any:
+    base_url = tx["base_url"].removesuffix("/v1")
+    return anthropic.AsyncAnthropic(base_url=base_url, api_key=tx["api_key"], max_retries=0)
 
 
 def with_results(reply: Any) -> Any:
@@ -67,7 +67,7 @@ async def test_a_loop_over_tools_is_recorded_as_one_conversation(anthropic: Any,
     calls = await recorded(stage, session)
     assert [call["protocol"] for call in calls] == ["messages", "messages"]
     assert [message["role"] for message in calls[1]["messages"]] == ["system", "user", "assistant", "tool"]
-    [conversation] = conversations(await SessionCalls(stage.service.sessions).of_last_attempt(session["id"]))
+    [conversation] = conversations(await SessionCalls(stage.service.database).of_last_attempt(session["id"]))
     assert len([item for item in conversation.messages_and_choices if not isinstance(item, dict)]) == 2
     async with client_of(anthropic, session) as client:  # started again: the recorded answer, in a stream this time
         async with client.messages.stream(**ASKED, tools=[TOOL]) as stream:

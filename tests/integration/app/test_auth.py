@@ -56,10 +56,10 @@ def _routes(routes: Any) -> Iterator[tuple[str, str]]:
 async def _spoilt(service: Keyed) -> dict[str, dict[str, str]]:
     """Headers that nobody should get in with, by what is wrong with them."""
     good, revoked, expired = [await service.new() for _ in range(3)]
-    async with service.sessions.begin() as session:
+    async with service.database.begin() as tx:
         past = datetime.now(UTC) - timedelta(seconds=1)
-        await session.execute(update(ApiKey).where(ApiKey.id == expired.row.id).values(expires_at=past))
-        await session.execute(update(ApiKey).where(ApiKey.id == revoked.row.id).values(revoked_at=past))
+        await tx.execute(update(ApiKey).where(ApiKey.id == expired.row.id).values(expires_at=past))
+        await tx.execute(update(ApiKey).where(ApiKey.id == revoked.row.id).values(revoked_at=past))
     return {
         "none": {},
         "wrong": bearer(new_key()),
@@ -161,8 +161,8 @@ async def test_keys_are_made_shown_once_listed_and_revoked(service: Keyed) -> No
     listed = await service.client.get("/keys", headers=operator)
     assert [each["name"] for each in listed.json()["items"]] == ["ci"]
     assert key not in listed.text
-    async with service.sessions() as session:
-        dump = str((await session.execute(text("SELECT * FROM api_key"))).all())
+    async with service.database() as tx:
+        dump = str((await tx.execute(text("SELECT * FROM api_key"))).all())
     assert key not in dump
     assert hash_of(key) in dump
 
@@ -200,7 +200,7 @@ async def test_an_operator_of_a_project_manages_its_keys_only(service: Keyed) ->
 async def test_revocation_holds_on_another_replica_within_the_promised_time(service: Keyed) -> None:
     """A second key cache on the same database stands for the replica; its clock is moved."""
     new, now = await service.new(), 0.0
-    keys = Keys(service.sessions)
+    keys = Keys(service.database)
     replica = KeyCache(keys, clock=lambda: now)
     assert (await replica.caller(new.key)).project == "mail"
     operator = bearer(OPERATOR_KEY)
@@ -234,21 +234,21 @@ async def test_an_open_stream_ends_with_its_key(data_dir: Path, database_url: st
 
 async def test_the_last_use_is_noted_at_most_once_a_minute(service: Keyed) -> None:
     new = await service.new()
-    cache = KeyCache(Keys(service.sessions))
+    cache = KeyCache(Keys(service.database))
 
     async def noted() -> datetime | None:
         await cache.caller(new.key)
         await cache.save_use()
-        async with service.sessions() as session:
+        async with service.database() as tx:
             query = select(ApiKey.last_used_at).where(ApiKey.id == new.row.id)
-            return (await session.execute(query)).scalar_one()
+            return (await tx.execute(query)).scalar_one()
 
     first = await noted()
     assert first is not None
     assert await noted() == first
-    async with service.sessions.begin() as session:
+    async with service.database.begin() as tx:
         old = first - timedelta(seconds=61)
-        await session.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(last_used_at=old))
+        await tx.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(last_used_at=old))
     assert await noted() not in (first, old)
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.db.clock import DatabaseTime
-from app.db.session import make_engine, parse_url
+from app.db.database import make_engine, parse_url
 from app.db.tables import Trajectory
 from app.webhooks.sender import Receiver, Sender
 from environment.email_search.synthetic import address_of
@@ -62,7 +62,7 @@ async def test_a_key_lives_by_the_databases_clock(data_dir: Path, database_url: 
         new = await here.new(expires_days=1)
         reply = await here.client.get("/runs", headers={"authorization": f"Bearer {new.key}"})
         assert reply.status_code == 200
-        async with here.sessions() as session:
-            now = (await session.execute(select(func.now()))).scalar_one()
+        async with here.database() as tx:
+            now = (await tx.execute(select(func.now()))).scalar_one()
         assert new.row.expires_at is not None
         assert timedelta(hours=23) < new.row.expires_at - now <= timedelta(days=1)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select, text, update
 
-from app.db.session import Sessions, make_engine, parse_url
+from app.db.database import Database, make_engine, parse_url
 from app.db.tables import Event, Journal
 from app.worker.journal_store import StoredJournal
 from tests.conditions import until
@@ -17,64 +17,64 @@ from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_budgets import RUN, talker
-from tests.integration.app.test_leases import claimed, queued, sessions, worker
+from tests.integration.app.test_leases import claimed, database, queued, worker
 from training.backends.base import ModelSpec, Policy, TrainRequest
 from training.learn_loop import learn_loop
 
-__all__ = ["sessions"]
+__all__ = ["database"]
 
 GARBLED = b"\x00garbled\xff"
 ENTRIES = {"rollout/train/0": '{"id": "a"}', "rollout/train/1": '{"id": "b"}', "judge/train": "[]", "train": "{}"}
 
 
-async def _journal(sessions: Sessions) -> tuple[StoredJournal, str]:
-    run_id = await queued(sessions)
-    lease = await claimed(worker(sessions, "w"))
-    journal = StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None)
+async def _journal(database: Database) -> tuple[StoredJournal, str]:
+    run_id = await queued(database)
+    lease = await claimed(worker(database, "w"))
+    journal = StoredJournal(database, lease, asyncio.get_running_loop(), lambda: None)
     for name, value in ENTRIES.items():
         await journal.keep(1, name, value)
     return journal, run_id
 
 
-async def _change(sessions: Sessions, entry: str, **values: Any) -> None:
-    async with sessions.begin() as session:
-        await session.execute(update(Journal).where(Journal.name == entry).values(**values))
+async def _change(database: Database, entry: str, **values: Any) -> None:
+    async with database.begin() as tx:
+        await tx.execute(update(Journal).where(Journal.name == entry).values(**values))
 
 
-async def _damages(sessions: Sessions, run_id: str) -> list[Any]:
+async def _damages(database: Database, run_id: str) -> list[Any]:
     query = select(Event.data).where(Event.run_id == run_id, Event.type == "journal.damaged")
-    async with sessions() as session:
-        return list((await session.execute(query)).scalars())
+    async with database() as tx:
+        return list((await tx.execute(query)).scalars())
 
 
 @pytest.mark.parametrize(
     "value", [GARBLED, zlib.compress(b'{"id": "z"}'), zlib.compress(b"\xff\xfe")], ids=["bytes", "text", "encoding"]
 )
-async def test_an_entry_that_does_not_fit_is_dropped_and_said_once(sessions: Sessions, value: bytes) -> None:
-    journal, run_id = await _journal(sessions)
-    await _change(sessions, "judge/train", value=value)
+async def test_an_entry_that_does_not_fit_is_dropped_and_said_once(database: Database, value: bytes) -> None:
+    journal, run_id = await _journal(database)
+    await _change(database, "judge/train", value=value)
     left = {name: value for name, value in ENTRIES.items() if name != "judge/train"}
     assert await journal.kept(1) == left
     assert await journal.kept(1) == left
-    assert await _damages(sessions, run_id) == [{"damaged": ["judge/train"], "dropped": ["judge/train"]}]
+    assert await _damages(database, run_id) == [{"damaged": ["judge/train"], "dropped": ["judge/train"]}]
     await journal.keep(1, "judge/train", "[1]")
     assert (await journal.kept(1))["judge/train"] == "[1]"
 
 
-async def test_an_entry_in_another_ones_place_does_not_fit(sessions: Sessions) -> None:
-    journal, _ = await _journal(sessions)
-    await _change(sessions, "train", name="rollout/train/7")
+async def test_an_entry_in_another_ones_place_does_not_fit(database: Database) -> None:
+    journal, _ = await _journal(database)
+    await _change(database, "train", name="rollout/train/7")
     assert "rollout/train/7" not in await journal.kept(1)
 
 
-async def test_an_entry_of_an_earlier_version_has_no_checksum_and_is_read(sessions: Sessions) -> None:
-    journal, run_id = await _journal(sessions)
+async def test_an_entry_of_an_earlier_version_has_no_checksum_and_is_read(database: Database) -> None:
+    journal, run_id = await _journal(database)
     for name in ENTRIES:
-        await _change(sessions, name, checksum=None)
+        await _change(database, name, checksum=None)
     assert await journal.kept(1) == ENTRIES
-    await _change(sessions, "train", value=GARBLED)
+    await _change(database, "train", value=GARBLED)
     assert "train" not in await journal.kept(1)
-    assert len(await _damages(sessions, run_id)) == 1
+    assert len(await _damages(database, run_id)) == 1
 
 
 class _Gated(ScriptedBackend):

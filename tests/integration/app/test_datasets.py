@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.datasets import upload
 from app.datasets.store import DatasetStore
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import DatasetVersion, InboxPart, Run
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import bearer, keyed
@@ -185,8 +185,8 @@ async def test_bad_uploads_say_what_is_wrong_and_leave_nothing(data_dir: Path, d
 
 async def rows_of(database_url: str, table: Any) -> int:
     engine = make_engine(parse_url(database_url))
-    async with make_sessions(engine)() as session:
-        count = await session.scalar(select(func.count()).select_from(table))
+    async with make_database(engine)() as tx:
+        count = await tx.scalar(select(func.count()).select_from(table))
     await engine.dispose()
     return int(count or 0)
 
@@ -247,8 +247,8 @@ async def test_a_lost_file_without_parts_is_told(client: httpx.AsyncClient, data
     inbox = await stored(client)
     await asked(client)
     engine = make_engine(parse_url(database_url))
-    async with make_sessions(engine).begin() as session:
-        await session.execute(text("DELETE FROM inbox_part"))
+    async with make_database(engine).begin() as tx:
+        await tx.execute(text("DELETE FROM inbox_part"))
     await engine.dispose()
     (data_dir / "datasets" / "inboxes" / f"{inbox['sha256']}.sqlite").unlink()
     response = await started(client, inbox="mail")
@@ -267,15 +267,15 @@ async def test_mail_that_nothing_needs_can_be_deleted(
     run_id = accepted.json()["run_id"]
     await run_with(client, run_id, "completed")
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
 
     async def set_status(status: str) -> None:
-        async with sessions.begin() as session:
-            await session.execute(text("UPDATE run SET status = :status"), {"status": status})
+        async with database.begin() as tx:
+            await tx.execute(text("UPDATE run SET status = :status"), {"status": status})
 
     async def parts() -> set[str]:
-        async with sessions() as session:
-            return set((await session.execute(select(InboxPart.sha256).distinct())).scalars())
+        async with database() as tx:
+            return set((await tx.execute(select(InboxPart.sha256).distinct())).scalars())
 
     try:
         await client.delete("/inboxes/copy")

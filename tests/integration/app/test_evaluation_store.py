@@ -1,15 +1,15 @@
 """What only evaluations have, beside the leases that they share with runs (tests/integration/app/test_leases.py)."""
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.evaluations.store import EvaluationStore
 from judges.base import JudgeCall
-from tests.integration.app.test_leases import Evaluations, claimed, sessions
+from tests.integration.app.test_leases import Evaluations, claimed, database
 
-__all__ = ["sessions"]
+__all__ = ["database"]
 
 
-async def test_a_request_to_cancel_outlives_the_worker_that_did_not_hear_it(sessions: Sessions) -> None:
-    kind, store = Evaluations(sessions), EvaluationStore(sessions)
+async def test_a_request_to_cancel_outlives_the_worker_that_did_not_hear_it(database: Database) -> None:
+    kind, store = Evaluations(database), EvaluationStore(database)
     id = await kind.queue()
     lease = await claimed(kind.worker("first"))
     assert await store.heartbeat(lease, "a backend", 1.0) is False
@@ -21,8 +21,8 @@ async def test_a_request_to_cancel_outlives_the_worker_that_did_not_hear_it(sess
     assert (found.wait_reason, found.driven_s) == (None, 1.5)
 
 
-async def test_one_that_was_given_up_can_be_resumed(sessions: Sessions) -> None:
-    kind, store = Evaluations(sessions), EvaluationStore(sessions)
+async def test_one_that_was_given_up_can_be_resumed(database: Database) -> None:
+    kind, store = Evaluations(database), EvaluationStore(database)
     id = await kind.queue(claims=5)
     assert await kind.worker("w").claim() is None
     assert (await store.get(id)).status == "failed"
@@ -30,8 +30,8 @@ async def test_one_that_was_given_up_can_be_resumed(sessions: Sessions) -> None:
     assert (await claimed(kind.worker("w"))).id == id
 
 
-async def test_what_judging_cost_is_added_up(sessions: Sessions) -> None:
-    kind, store = Evaluations(sessions), EvaluationStore(sessions)
+async def test_what_judging_cost_is_added_up(database: Database) -> None:
+    kind, store = Evaluations(database), EvaluationStore(database)
     id = await kind.queue()
     lease = await claimed(kind.worker("w"))
     call = JudgeCall("correctness", "m", 10, 2, 0.5, 1, 0.1)

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.operations.prune import prune
 from environment.email_search import synthetic
 from environment.json_type import Json
@@ -459,11 +459,11 @@ async def test_details_of_old_ones_are_deleted_but_not_their_figures(data_dir: P
         engine = make_engine(parse_url(database_url))
         kept = settings_for(data_dir, database_url, keep_trajectories_days=7, keep_events_days=7)
         try:
-            await prune(make_sessions(engine), kept)
+            await prune(make_database(engine), kept)
             assert len((await client.get(f"/evaluations/{id}/trajectories")).json()["items"]) == 8
             async with engine.begin() as connection:
                 await connection.execute(text("UPDATE evaluation_job SET finished_at = now() - interval '8 days'"))
-            await prune(make_sessions(engine), kept)
+            await prune(make_database(engine), kept)
         finally:
             await engine.dispose()
         for part in ("trajectories", "events"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.events.stream_limit import STREAMS_PER_KEY
@@ -54,10 +54,10 @@ async def subscribe(clients: list[httpx.AsyncClient], path: str, rng: random.Ran
     return seen, connections
 
 
-async def happen(sessions: Sessions, run_id: str, count: int) -> None:
+async def happen(database: Database, run_id: str, count: int) -> None:
     for number in range(count):
-        async with sessions.begin() as session:
-            await append(session, run_id, EventType.PHASE_COMPLETED, "test", {"phase": "rollout"}, iteration=number)
+        async with database.begin() as tx:
+            await append(tx, run_id, EventType.PHASE_COMPLETED, "test", {"phase": "rollout"}, iteration=number)
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -80,12 +80,12 @@ async def test_every_watcher_sees_every_event_once_whatever_is_cut(
             watchers = [
                 tasks.create_task(subscribe(clients, path, random.Random(seed + n))) for n in range(_SUBSCRIBERS)
             ]
-            sessions = make_sessions(engine)
+            database = make_database(engine)
             cuts = []
             for _ in range(4):
-                await happen(sessions, run_id, _EVENTS // 4)
+                await happen(database, run_id, _EVENTS // 4)
                 cuts.append(await cut_connections(url, "LISTEN%"))
-            await RunStore(sessions).cancel(run_id, "test")
+            await RunStore(database).cancel(run_id, "test")
         pages = (await clients[1].get(path, params={"limit": 200})).json()["items"]
     expected = [*range(1, _EVENTS + 3)]  # run.created before them, run.cancelled after
     assert [event["seq"] for event in pages] == expected

@@ -18,7 +18,7 @@ from ulid import ULID
 
 import judges.registry
 from app.aio.event_loops import run_in_thread
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import Feedback, Run
 from app.feedback.evidence import StoredFeedback
 from app.schemas.feedback import MAX_EVENTS
@@ -37,11 +37,11 @@ class Outside:
     """The service as a client sees it, and its database."""
 
     client: httpx.AsyncClient
-    sessions: Sessions
+    database: Database
 
     async def email(self, run_id: str | None = None, citations: str = "ab", **more: Any) -> str:
         """A trajectory with an email."""
-        return await make_trajectory(self.sessions, run_id, email(citations), **more)
+        return await make_trajectory(self.database, run_id, email(citations), **more)
 
     async def post(self, **event: Any) -> httpx.Response:
         return await self.client.post("/feedback", json={"event_id": str(ULID())} | event)
@@ -57,9 +57,9 @@ class Outside:
 
     async def evidence(self, run_id: str) -> dict[str, Evidence]:
         """What the judge of that run would hear, by trajectory."""
-        async with self.sessions() as session:
-            run = await session.get_one(Run, run_id)
-        source = StoredFeedback(self.sessions, asyncio.get_running_loop(), run)
+        async with self.database() as tx:
+            run = await tx.get_one(Run, run_id)
+        source = StoredFeedback(self.database, asyncio.get_running_loop(), run)
         return {each.trajectory_id: each for each in await source.evidence()}
 
 
@@ -68,7 +68,7 @@ async def _outside(data_dir: Path, database_url: str, **more: Any) -> AsyncItera
     engine = make_engine(parse_url(database_url))
     try:
         async with served(settings_for(data_dir, database_url, **more), ScriptedLoop()) as client:
-            yield Outside(client, make_sessions(engine))
+            yield Outside(client, make_database(engine))
     finally:
         await engine.dispose()
 
@@ -86,7 +86,7 @@ def _problem(response: httpx.Response, status: int) -> str:
 
 
 async def test_the_furthest_outcome_counts_however_late_it_comes(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     shown = await outside.email(run_id, shown_after=2)
     taken = (await outside.post(type="call_booked", trajectory_id=shown)).raise_for_status().json()
     assert taken == {"accepted": 1, "duplicates": 0, "rejected": [], "links": {run_id: f"/runs/{run_id}/feedback"}}
@@ -112,7 +112,7 @@ async def test_the_furthest_outcome_counts_however_late_it_comes(outside: Outsid
 
 
 async def test_people_prefer_one_email_to_another(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     better, worse = await outside.email(run_id), await outside.email(run_id)
     await outside.batch(
         {"type": "preferred", "trajectory_id": better, "over": worse, "confidence": 0.5},
@@ -126,7 +126,7 @@ async def test_people_prefer_one_email_to_another(outside: Outside) -> None:
 
 
 async def test_an_event_that_comes_twice_counts_once(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     event = {"event_id": "mail-7", "type": "thumbs_up", "trajectory_id": await outside.email(run_id, shown_after=0)}
     assert (await outside.post(**event)).json()["accepted"] == 1
     again = (await outside.post(**event)).json()
@@ -142,7 +142,7 @@ async def test_an_event_that_comes_twice_counts_once(outside: Outside) -> None:
 
 
 async def test_one_event_sent_by_many_at_once_is_one_row(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     one, other = await outside.email(run_id), await outside.email(run_id)
     events = [{"event_id": f"e{n}", "type": "opened", "trajectory_id": one} for n in range(50)]
     replies = await asyncio.gather(*(outside.batch(*(events if n % 2 else events[::-1])) for n in range(8)))
@@ -158,10 +158,10 @@ async def test_one_event_sent_by_many_at_once_is_one_row(outside: Outside) -> No
 
 
 async def test_two_services_with_the_same_events_do_not_wait_for_each_other(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     sent = await outside.email(run_id)
     events = [{"event_id": f"e{n}", "type": "opened", "trajectory_id": sent} for n in range(3)]
-    async with outside.sessions.begin() as another:
+    async with outside.database.begin() as another:
         await another.execute(insert(Feedback), [_stored(run_id, events[0])])
         posting = asyncio.create_task(outside.batch(*events[::-1]))
         await answered(lambda: another.execute(WAITING), lambda found: found.scalar_one())
@@ -179,9 +179,9 @@ def _stored(run_id: str, event: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_of_a_batch_the_good_events_are_kept_and_the_bad_told(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     shown = await outside.email(run_id, shown_after=1)
-    unwritten = await make_trajectory(outside.sessions, run_id, {"email": None})
+    unwritten = await make_trajectory(outside.database, run_id, {"email": None})
     soon = (datetime.now(UTC) + timedelta(minutes=10)).isoformat()
     reply = await outside.batch(
         {"event_id": "good", "type": "opened", "trajectory_id": shown},
@@ -211,8 +211,8 @@ async def test_of_a_batch_the_good_events_are_kept_and_the_bad_told(outside: Out
 
 
 async def test_one_event_that_cannot_be_taken_is_a_problem(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
-    unwritten = await make_trajectory(outside.sessions, run_id, {"email": None}, shown_after=0)
+    run_id = await make_run(outside.database)
+    unwritten = await make_trajectory(outside.database, run_id, {"email": None}, shown_after=0)
     _problem(await outside.post(type="sent", trajectory_id="nobody"), 404)
     _problem(await outside.post(type="sent", run_id="01K", iteration=0), 404)
     _problem(await outside.post(type="sent", run_id=run_id, iteration=1), 404)
@@ -251,7 +251,7 @@ BAD: list[dict[str, Any]] = [
 
 
 async def test_badly_formed_feedback_is_refused_as_a_whole(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     good = {"event_id": "e", "type": "opened", "trajectory_id": await outside.email(run_id)}
     for change in BAD:
         assert _problem(await outside.client.post("/feedback", json=good | change), 422), change
@@ -275,15 +275,15 @@ async def test_badly_formed_feedback_is_refused_as_a_whole(outside: Outside) -> 
 
 
 async def test_answers_that_are_no_emails_have_thumbs_only(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions, environment="email_search")
-    answer = await make_trajectory(outside.sessions, run_id, {"answer": "14 March"})
+    run_id = await make_run(outside.database, environment="email_search")
+    answer = await make_trajectory(outside.database, run_id, {"answer": "14 March"})
     (await outside.post(type="thumbs_up", trajectory_id=answer)).raise_for_status()
     _problem(await outside.post(type="opened", trajectory_id=answer), 422)
     assert (await outside.evidence(run_id))[answer] == Evidence(answer, frozenset(), None, 1.0, 0.0)
 
 
 async def test_invented_events_are_shown_as_such(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     real, invented = await outside.email(run_id), await outside.email(run_id)
     await outside.batch({"type": "opened", "trajectory_id": invented}, source="simulator")
     (await outside.post(type="sent", trajectory_id=invented)).raise_for_status()
@@ -301,12 +301,12 @@ async def test_invented_events_are_shown_as_such(outside: Outside) -> None:
 async def test_evidence_is_of_all_runs_on_the_same_graph(outside: Outside) -> None:
     graph, another = {"sha256": "a" * 64}, {"sha256": "b" * 64}
     runs = [
-        await make_run(outside.sessions, graph=graph),
-        await make_run(outside.sessions, graph=graph),
-        await make_run(outside.sessions, graph=another),
-        await make_run(outside.sessions),
-        await make_run(outside.sessions, environment="email_search", graph=graph),
-        await make_run(outside.sessions, graph=graph, project="another"),
+        await make_run(outside.database, graph=graph),
+        await make_run(outside.database, graph=graph),
+        await make_run(outside.database, graph=another),
+        await make_run(outside.database),
+        await make_run(outside.database, environment="email_search", graph=graph),
+        await make_run(outside.database, graph=graph, project="another"),
     ]
     sent = [await outside.email(run_id) for run_id in (*runs, None)]
     await outside.batch(*({"type": "opened", "trajectory_id": id} for id in sent))
@@ -317,9 +317,9 @@ async def test_evidence_is_of_all_runs_on_the_same_graph(outside: Outside) -> No
 
 
 async def _with_null_graph(outside: Outside) -> set[str]:
-    run_id = await make_run(outside.sessions)
-    async with outside.sessions.begin() as session:
-        run = await session.get_one(Run, run_id)
+    run_id = await make_run(outside.database)
+    async with outside.database.begin() as tx:
+        run = await tx.get_one(Run, run_id)
         run.request = {**run.request, "environment": {"name": "sales_email", "config": {"graph": None}}}
     return set(await outside.evidence(run_id))
 
@@ -332,7 +332,7 @@ async def test_emails_of_another_project_do_not_exist(data_dir: Path, database_u
             "/keys", json={"name": "frontend", "project": "mine"}, headers={"Authorization": f"Bearer {operator}"}
         )
         outside.client.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
-        mine, theirs = [await make_run(outside.sessions, project=name) for name in ("mine", "theirs")]
+        mine, theirs = [await make_run(outside.database, project=name) for name in ("mine", "theirs")]
         own, other = await outside.email(mine, shown_after=0), await outside.email(theirs, shown_after=0)
         reply = await outside.batch(
             {"type": "opened", "trajectory_id": own},
@@ -351,7 +351,7 @@ async def test_emails_of_another_project_do_not_exist(data_dir: Path, database_u
 
 
 async def test_lists_come_in_pages(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     sent = [await outside.email(run_id) for _ in range(5)]
     await outside.batch(*({"type": "opened", "trajectory_id": id} for id in sent))
     for what in ("", "/emails"):
@@ -363,23 +363,23 @@ async def test_lists_come_in_pages(outside: Outside) -> None:
 
 
 async def test_groups_that_are_judged_at_once_hear_the_same(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     (await outside.post(type="opened", trajectory_id=await outside.email(run_id))).raise_for_status()
-    async with outside.sessions() as session:
-        run = await session.get_one(Run, run_id)
-    source = StoredFeedback(outside.sessions, asyncio.get_running_loop(), run)
+    async with outside.database() as tx:
+        run = await tx.get_one(Run, run_id)
+    source = StoredFeedback(outside.database, asyncio.get_running_loop(), run)
     first, *others = await asyncio.gather(*(source.evidence() for _ in range(20)))
     assert len(first) == 1
     assert all(each is first for each in others)
 
 
 async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, database_url: str) -> None:
-    run_id = await make_run(outside.sessions)
+    run_id = await make_run(outside.database)
     (await outside.post(type="opportunity", trajectory_id=await outside.email(run_id))).raise_for_status()
-    async with outside.sessions() as session:
-        run = await session.get_one(Run, run_id)
+    async with outside.database() as tx:
+        run = await tx.get_one(Run, run_id)
     home, environment = asyncio.get_running_loop(), SalesEmail()
-    services = judge_services(settings_for(data_dir, database_url), outside.sessions, home, run, environment)
+    services = judge_services(settings_for(data_dir, database_url), outside.database, home, run, environment)
     judge = judges.registry.build("feedback", {}, services)
     [scenario] = environment.scenarios("train", 1, seed=0)
     # A run is judged on a thread and a loop of its own.
@@ -388,11 +388,11 @@ async def test_the_judge_of_a_run_hears_it(outside: Outside, data_dir: Path, dat
 
 
 async def test_without_the_database_there_is_no_evidence(outside: Outside) -> None:
-    run_id = await make_run(outside.sessions)
-    async with outside.sessions() as session:
-        run = await session.get_one(Run, run_id)
+    run_id = await make_run(outside.database)
+    async with outside.database() as tx:
+        run = await tx.get_one(Run, run_id)
     nowhere = make_engine(parse_url("postgresql://nobody@127.0.0.1:9/nothing"))
-    assert await StoredFeedback(make_sessions(nowhere), asyncio.get_running_loop(), run).evidence() == ()
+    assert await StoredFeedback(make_database(nowhere), asyncio.get_running_loop(), run).evidence() == ()
     await nowhere.dispose()
 
 
@@ -413,7 +413,7 @@ async def test_neither_order_nor_repetition_changes_the_evidence(
     """The same events in order, and shuffled in two requests of which one is sent twice."""
     heard = []
     for shuffled in (False, True):
-        run_id = await make_run(outside.sessions, graph=str(ULID()))
+        run_id = await make_run(outside.database, graph=str(ULID()))
         emails = [await outside.email(run_id), await outside.email(run_id)]
         posted = [_event(f"{run_id}-{n}", emails, *event) for n, event in enumerate(events)]
         if shuffled:

@@ -26,11 +26,11 @@ async def test_stored_graphs_are_listed_for_those_who_may_use_them(data_dir: Pat
 
 async def test_a_run_on_invented_graphs_shows_the_one_that_it_scores(data_dir: Path, database_url: str) -> None:
     async with keyed(data_dir, database_url) as service:
-        run_id = await make_run(service.sessions, project="mail")
+        run_id = await make_run(service.database, project="mail")
         reader = await service.headers("mail")
         assert (await service.client.get(f"/runs/{run_id}/graph", headers=reader)).status_code == 404
-        await make_trajectory(service.sessions, run_id, email(), shown_after=0)
-        async with service.sessions.begin() as session:
-            await session.execute(update(Reflection).values(state={"graph": "train.0.0", "node_scores": {}}))
+        await make_trajectory(service.database, run_id, email(), shown_after=0)
+        async with service.database.begin() as tx:
+            await tx.execute(update(Reflection).values(state={"graph": "train.0.0", "node_scores": {}}))
         shown = (await service.client.get(f"/runs/{run_id}/graph", headers=reader)).json()["graph"]
         assert parse_graph(shown) == world_of("train.0.0").graph

@@ -37,15 +37,15 @@ async def _until_answered(client: httpx.AsyncClient, path: str, headers: dict[st
 
 
 async def _runs(service: Keyed) -> int:
-    async with service.sessions() as session:
-        return (await session.execute(select(func.count()).select_from(Run))).scalar_one()
+    async with service.database() as tx:
+        return (await tx.execute(select(func.count()).select_from(Run))).scalar_one()
 
 
 async def _age(service: Keyed, by: timedelta, **values: Any) -> None:
-    async with service.sessions.begin() as session:
+    async with service.database.begin() as tx:
         times = {name: getattr(IdempotencyKey, name) - by for name in ("created_at", "lease_until")}
         older = update(IdempotencyKey).values(**times, **values)
-        await session.execute(older)
+        await tx.execute(older)
 
 
 def _problem(response: httpx.Response, status: int) -> str:
@@ -127,9 +127,9 @@ async def test_old_keys_are_purged(service: Keyed) -> None:
         await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
         if key == "old":
             await _age(service, timedelta(hours=25))
-    await idempotency.purge(service.sessions)
-    async with service.sessions() as session:
-        assert (await session.execute(select(IdempotencyKey.key))).scalars().all() == ["new"]
+    await idempotency.purge(service.database)
+    async with service.database() as tx:
+        assert (await tx.execute(select(IdempotencyKey.key))).scalars().all() == ["new"]
 
 
 async def test_run_and_reply_are_committed_together(service: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +190,14 @@ async def test_a_request_that_takes_long_is_not_handled_twice(service: Keyed, mo
     headers = await service.headers() | {"idempotency-key": "one"}
     first = asyncio.create_task(service.client.post("/learn-loop", headers=headers, json={"iterations": 1}))
     await begun.wait()
-    async with service.sessions.begin() as session:
+    async with service.database.begin() as tx:
         lapsed = IdempotencyKey.lease_until - timedelta(seconds=61)
-        await session.execute(update(IdempotencyKey).values(lease_until=lapsed))
+        await tx.execute(update(IdempotencyKey).values(lease_until=lapsed))
 
     async def holds() -> bool:
-        async with service.sessions() as session:
+        async with service.database() as tx:
             lease = select(IdempotencyKey.lease_until > func.clock_timestamp())
-            return bool((await session.execute(lease)).scalar_one())
+            return bool((await tx.execute(lease)).scalar_one())
 
     await answered(holds, bool)
     again = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
@@ -211,8 +211,8 @@ async def test_a_claim_of_an_older_version_lapses_a_minute_after_it_was_made(ser
     headers = await service.headers() | {"idempotency-key": "one"}
     await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
     await _age(service, timedelta(seconds=50), status=None, body=None)
-    async with service.sessions.begin() as session:
-        await session.execute(update(IdempotencyKey).values(lease_until=None))
+    async with service.database.begin() as tx:
+        await tx.execute(update(IdempotencyKey).values(lease_until=None))
     waits = await service.client.post("/learn-loop", headers=headers, json={"iterations": 1})
     assert "still being handled" in _problem(waits, 409)
     await _age(service, timedelta(seconds=11))
@@ -255,8 +255,8 @@ async def test_the_reply_is_kept_if_the_client_has_gone(service: Keyed, monkeypa
 
 
 async def test_replies_of_other_posts_are_kept_word_for_word(service: Keyed) -> None:
-    run_id = await make_run(service.sessions, project="mail")
-    event = {"event_id": "1", "type": "sent", "trajectory_id": await make_trajectory(service.sessions, run_id, email())}
+    run_id = await make_run(service.database, project="mail")
+    event = {"event_id": "1", "type": "sent", "trajectory_id": await make_trajectory(service.database, run_id, email())}
     headers = await service.headers()
     first, again = [
         await service.client.post("/feedback", headers=headers | {"idempotency-key": "one"}, json=event)
@@ -274,8 +274,8 @@ async def test_a_reply_with_a_secret_is_not_kept(service: Keyed) -> None:
     headers = await service.headers("mail", [Scope.OPERATOR]) | {"idempotency-key": "one"}
     made = await service.client.post("/keys", headers=headers, json={"name": "ci"})
     assert made.status_code == 201
-    async with service.sessions() as session:
-        dump = str((await session.execute(text("SELECT * FROM idempotency_key"))).all())
+    async with service.database() as tx:
+        dump = str((await tx.execute(text("SELECT * FROM idempotency_key"))).all())
     assert "201" in dump
     assert made.json()["key"] not in dump
     assert "only once" in _problem(await service.client.post("/keys", headers=headers, json={"name": "ci"}), 409)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 
-from app.db.session import make_engine, parse_url
+from app.db.database import make_engine, parse_url
 from app.worker.journal_store import StoredJournal
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import Trajectory
 from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -22,7 +22,7 @@ ANSWERS = ("14 March", "March 14th", "the fourteenth", "in April", None)
 """The judge `reference` finds the first two right; the scripted model the first three."""
 
 
-async def _rollouts(sessions: Sessions, run_id: str) -> None:
+async def _rollouts(database: Database, run_id: str) -> None:
     """Two scenarios with a rollout for each answer, whose stored score is 1 if there is an answer at all."""
     same = {
         "run_id": run_id,
@@ -54,8 +54,8 @@ async def _rollouts(sessions: Sessions, run_id: str) -> None:
         for scenario in range(2)
         for number, answer in enumerate(ANSWERS)
     ]
-    async with sessions.begin() as session:
-        await session.execute(insert(Trajectory), rows)
+    async with database.begin() as tx:
+        await tx.execute(insert(Trajectory), rows)
 
 
 def _opinion(request: Any) -> Raw:
@@ -66,7 +66,7 @@ def _opinion(request: Any) -> Raw:
 
 async def test_two_judges_are_compared_and_a_second_report_costs_nothing(data_dir: Path, database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     async with scripted_judge() as model:
         model.reply = _opinion  # type: ignore[method-assign]
         settings = settings_for(
@@ -78,10 +78,10 @@ async def test_two_judges_are_compared_and_a_second_report_costs_nothing(data_di
             judge_requests_per_minute=1e6,
         )
         async with served(settings, ScriptedLoop()) as client:
-            run_id = await make_run(sessions, environment="email_search")
+            run_id = await make_run(database, environment="email_search")
             empty = await client.post(f"/runs/{run_id}/judge-agreement", json={"judges": [{"name": "reference"}]})
             assert (empty.status_code, "no finished rollouts" in empty.json()["detail"]) == (409, True)
-            await _rollouts(sessions, run_id)
+            await _rollouts(database, run_id)
             judges = [{"name": "reference"}, {"name": "correctness"}]
             found = await _report(client, run_id, judges=judges)
             assert (found["trajectories"], found["both_scored"], found["same_decisions"]) == (10, 10, 0.8)

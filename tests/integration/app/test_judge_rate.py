@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.worker.judge_services import StoredRate
 
 
@@ -23,25 +23,23 @@ class Waits:
 
 async def test_all_workers_share_the_limits_of_a_model(database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions, home, waits = make_sessions(engine), asyncio.get_running_loop(), Waits()
+    database, home, waits = make_database(engine), asyncio.get_running_loop(), Waits()
 
     def worker(**limits: Any) -> StoredRate:
         return StoredRate(
-            sessions, home, **{"requests_per_minute": None, "tokens_per_minute": None, **limits}, sleep=waits
+            database, home, **{"requests_per_minute": None, "tokens_per_minute": None, **limits}, sleep=waits
         )
 
     async def ahead(model: str) -> tuple[float, float]:
         """Seconds from `begun` to the time of the next request, by the number of requests and of tokens."""
-        async with sessions() as session:
+        async with database() as tx:
             row = (
-                await session.execute(
-                    text("SELECT requests_at, tokens_at FROM judge_rate WHERE model = :m"), {"m": model}
-                )
+                await tx.execute(text("SELECT requests_at, tokens_at FROM judge_rate WHERE model = :m"), {"m": model})
             ).one()
         return (row.requests_at - begun).total_seconds(), (row.tokens_at - begun).total_seconds()
 
-    async with sessions() as session:
-        begun: datetime = (await session.execute(text("SELECT clock_timestamp()"))).scalar_one()
+    async with database() as tx:
+        begun: datetime = (await tx.execute(text("SELECT clock_timestamp()"))).scalar_one()
     by_requests = [worker(requests_per_minute=0.6) for _ in range(2)]
     await asyncio.gather(*(by_requests[number % 2].turn("a", 10) for number in range(6)))
     assert (await ahead("a"))[0] >= 600
@@ -67,7 +65,7 @@ async def test_without_the_database_nothing_is_limited(database_url: str) -> Non
     engine = make_engine(parse_url(database_url).set(database="nowhere"))
     waits = Waits()
     rate = StoredRate(
-        make_sessions(engine), asyncio.get_running_loop(), requests_per_minute=1, tokens_per_minute=1, sleep=waits
+        make_database(engine), asyncio.get_running_loop(), requests_per_minute=1, tokens_per_minute=1, sleep=waits
     )
     await rate.turn("a", 1_000)
     await rate.used("a", 1_000)

@@ -15,8 +15,8 @@ from ulid import ULID
 from app.claims.claims import MAX_CLAIMS, Claims
 from app.claims.heartbeat import Heartbeat
 from app.claims.lease import Lease, LeaseLost
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import EvaluationEvent, EvaluationJob, Event, Journal, Run
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import RunStatus
@@ -34,18 +34,18 @@ from training.backends.base import ModelSpec
 
 
 @pytest.fixture
-async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def database(database_url: str) -> AsyncIterator[Database]:
     engine = make_engine(parse_url(database_url))
     await migrate(engine)
-    yield make_sessions(engine)
+    yield make_database(engine)
     await engine.dispose()
 
 
-def worker(sessions: Sessions, name: str, **limits: Any) -> RunClaims:
-    return RunClaims(sessions, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here")
+def worker(database: Database, name: str, **limits: Any) -> RunClaims:
+    return RunClaims(database, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here")
 
 
-async def queued(sessions: Sessions, **more: Any) -> str:
+async def queued(database: Database, **more: Any) -> str:
     run_id = str(ULID())
     row = {
         "status": RunStatus.QUEUED,
@@ -58,7 +58,7 @@ async def queued(sessions: Sessions, **more: Any) -> str:
         "base_model": "learnloop/tiny",
         "iterations_total": 1,
     }
-    await RunStore(sessions).create(Run(id=run_id, **(row | more)))
+    await RunStore(database).create(Run(id=run_id, **(row | more)))
     return run_id
 
 
@@ -68,87 +68,87 @@ async def claimed(claims: Claims[Any]) -> Lease[Any]:
     return found[1]
 
 
-async def status_of(sessions: Sessions, run_id: str) -> str:
-    return (await RunStore(sessions).get(run_id)).status
+async def status_of(database: Database, run_id: str) -> str:
+    return (await RunStore(database).get(run_id)).status
 
 
-async def events(sessions: Sessions, run_id: str) -> list[tuple[int, str]]:
-    async with sessions() as session:
-        rows = await session.execute(select(Event.seq, Event.type).where(Event.run_id == run_id).order_by(Event.seq))
+async def events(database: Database, run_id: str) -> list[tuple[int, str]]:
+    async with database() as tx:
+        rows = await tx.execute(select(Event.seq, Event.type).where(Event.run_id == run_id).order_by(Event.seq))
         return [(seq, type) for seq, type in rows]
 
 
-async def lapse(sessions: Sessions, id: str, table: type[Run] | type[EvaluationJob] = Run) -> None:
-    async with sessions.begin() as session:
+async def lapse(database: Database, id: str, table: type[Run] | type[EvaluationJob] = Run) -> None:
+    async with database.begin() as tx:
         past = func.clock_timestamp() - text("interval '1 second'")
-        await session.execute(update(table).where(table.id == id).values(lease_until=past))
+        await tx.execute(update(table).where(table.id == id).values(lease_until=past))
 
 
 @dataclass(frozen=True)
 class Runs:
     """Runs as claimed work."""
 
-    sessions: Sessions
+    database: Database
     table = Run
     noun = "run"
 
     def worker(self, name: str) -> RunClaims:
-        return worker(self.sessions, name)
+        return worker(self.database, name)
 
     async def queue(self, project: str = "p", **columns: Any) -> str:
-        return await queued(self.sessions, model_project=project, **columns)
+        return await queued(self.database, model_project=project, **columns)
 
     async def get(self, id: str) -> Run:
-        return await RunStore(self.sessions).get(id)
+        return await RunStore(self.database).get(id)
 
     async def save(self, lease: Lease[Run], number: int) -> None:
-        journal = StoredJournal(self.sessions, lease, asyncio.get_running_loop(), lambda: None)
+        journal = StoredJournal(self.database, lease, asyncio.get_running_loop(), lambda: None)
         await journal.keep(0, f"rollout/test.greedy/{number}", "{}")
 
     def refused(self, lease: Lease[Run]) -> Sequence[Awaitable[object]]:
         """What raises LeaseLost where another worker has the lease."""
-        return RunStore(self.sessions).heartbeat(lease, None), self.save(lease, 0)
+        return RunStore(self.database).heartbeat(lease, None), self.save(lease, 0)
 
     async def end(self, lease: Lease[Run]) -> None:
         """What does nothing there."""
-        await RunStore(self.sessions).finish(lease, RunStatus.FAILED, error="a zombie says so")
-        await RunStore(self.sessions).suspend(lease, "a zombie says so")
+        await RunStore(self.database).finish(lease, RunStatus.FAILED, error="a zombie says so")
+        await RunStore(self.database).suspend(lease, "a zombie says so")
 
     async def log(self, id: str) -> list[tuple[int, str]]:
-        return await events(self.sessions, id)
+        return await events(self.database, id)
 
 
 @dataclass(frozen=True)
 class Evaluations:
     """Evaluations as claimed work."""
 
-    sessions: Sessions
+    database: Database
     table = EvaluationJob
     noun = "evaluation"
 
     def worker(self, name: str) -> EvaluationClaims:
-        return EvaluationClaims(self.sessions, name, ttl_s=30, engine="here")
+        return EvaluationClaims(self.database, name, ttl_s=30, engine="here")
 
     async def queue(self, project: str = "p", **columns: Any) -> str:
         row = EvaluationJob(id=str(ULID()), project=project, request={"models": []}, total=1, **columns)
-        async with self.sessions.begin() as session:
-            session.add(row)
+        async with self.database.begin() as tx:
+            tx.add(row)
         return row.id
 
     async def get(self, id: str) -> EvaluationJob:
-        return await EvaluationStore(self.sessions).get(id)
+        return await EvaluationStore(self.database).get(id)
 
     async def save(self, lease: Lease[EvaluationJob], number: int) -> None:
-        await EvaluationStore(self.sessions).keep_verdicts(lease, [], [])
+        await EvaluationStore(self.database).keep_verdicts(lease, [], [])
 
     def refused(self, lease: Lease[EvaluationJob]) -> Sequence[Awaitable[object]]:
         """What raises LeaseLost where another worker has the lease."""
-        store = EvaluationStore(self.sessions)
+        store = EvaluationStore(self.database)
         return store.heartbeat(lease, None, 1.0), self.save(lease, 0), store.keep_rollout(lease, {"id": "t"})
 
     async def end(self, lease: Lease[EvaluationJob]) -> None:
         """What does nothing there."""
-        store = EvaluationStore(self.sessions)
+        store = EvaluationStore(self.database)
         await store.finish(lease, EvaluationStatus.FAILED, error="a zombie says so")
         await store.finish(lease, EvaluationStatus.COMPLETED, report={"models": []})
         await store.suspend(lease, "a zombie says so")
@@ -157,16 +157,16 @@ class Evaluations:
     async def log(self, id: str) -> list[tuple[int, str]]:
         """Its creation is part of no claim, so the log begins with the first one."""
         query = select(EvaluationEvent.seq, EvaluationEvent.type).where(EvaluationEvent.evaluation_id == id)
-        async with self.sessions() as session:
-            return [(seq, type) for seq, type in await session.execute(query.order_by(EvaluationEvent.seq))]
+        async with self.database() as tx:
+            return [(seq, type) for seq, type in await tx.execute(query.order_by(EvaluationEvent.seq))]
 
 
 Kind = Runs | Evaluations
 
 
 @pytest.fixture(params=[Runs, Evaluations], ids=["runs", "evaluations"])
-def kind(request: pytest.FixtureRequest, sessions: Sessions) -> Any:
-    return request.param(sessions)
+def kind(request: pytest.FixtureRequest, database: Database) -> Any:
+    return request.param(database)
 
 
 async def test_many_workers_claim_each_row_once_and_the_oldest_first(kind: Kind) -> None:
@@ -206,8 +206,8 @@ async def test_with_one_place_the_project_that_waited_longest_is_next(kind: Kind
     assert taken == [many[0], single, *many[1:]]
 
 
-async def test_the_position_in_the_queue_is_the_order_of_claims(sessions: Sessions) -> None:
-    runs, claims = Runs(sessions), worker(sessions, "w")
+async def test_the_position_in_the_queue_is_the_order_of_claims(database: Database) -> None:
+    runs, claims = Runs(database), worker(database, "w")
     for project in ("a", "c", "a"):  # a has two in progress, c has one
         await runs.queue(project)
         await claimed(claims)
@@ -216,18 +216,18 @@ async def test_the_position_in_the_queue_is_the_order_of_claims(sessions: Sessio
     ids = [await runs.queue(project) for project in "aabbbbcccdde"]
     positions = {}
     for id in ids:
-        position = await queue_position(sessions, await runs.get(id), Limits())
+        position = await queue_position(database, await runs.get(id), Limits())
         assert position is not None
         positions[position.position] = id
     assert [positions[number] for number in range(len(ids))] == [(await claimed(claims)).id for _ in ids]
-    assert await queue_position(sessions, await runs.get(ended), Limits()) is None
+    assert await queue_position(database, await runs.get(ended), Limits()) is None
 
 
 async def test_work_whose_worker_is_gone_goes_first(kind: Kind) -> None:
     lost = await kind.queue("busy")
     await claimed(kind.worker("dead"))
     await kind.queue("new")
-    await lapse(kind.sessions, lost, kind.table)
+    await lapse(kind.database, lost, kind.table)
     assert (await claimed(kind.worker("w"))).id == lost
 
 
@@ -237,7 +237,7 @@ async def test_a_lease_that_lapsed_goes_to_another_with_a_higher_epoch(kind: Kin
     first, second = kind.worker("first"), kind.worker("second")
     old = await claimed(first)
     assert await second.claim() is None
-    await lapse(kind.sessions, id, kind.table)
+    await lapse(kind.database, id, kind.table)
     new = await claimed(second)
     assert (new.id, new.epoch) == (id, old.epoch + 1)
     for late in kind.refused(old):
@@ -264,15 +264,15 @@ async def test_nothing_is_saved_after_the_end(kind: Kind) -> None:
     assert await kind.log(id) == log
 
 
-async def test_a_zombie_keeps_nothing_in_the_journal(sessions: Sessions) -> None:
-    run_id = await queued(sessions)
-    first, second = worker(sessions, "first"), worker(sessions, "second")
+async def test_a_zombie_keeps_nothing_in_the_journal(database: Database) -> None:
+    run_id = await queued(database)
+    first, second = worker(database, "first"), worker(database, "second")
     home = asyncio.get_running_loop()
     told = asyncio.Event()
-    old = StoredJournal(sessions, await claimed(first), home, told.set)
+    old = StoredJournal(database, await claimed(first), home, told.set)
     await old.keep(1, "rollout/train/0", '{"of": "first"}')
-    await lapse(sessions, run_id)
-    new = StoredJournal(sessions, await claimed(second), home, told.set)
+    await lapse(database, run_id)
+    new = StoredJournal(database, await claimed(second), home, told.set)
     with pytest.raises(LeaseLost):
         await old.keep(1, "train.intent", "{}")
     assert not told.is_set()
@@ -283,9 +283,9 @@ async def test_a_zombie_keeps_nothing_in_the_journal(sessions: Sessions) -> None
         await old.kept(1)
 
 
-async def test_an_entry_is_kept_once_and_phases_are_told_once(sessions: Sessions) -> None:
-    run_id = await queued(sessions)
-    journal = StoredJournal(sessions, await claimed(worker(sessions, "w")), asyncio.get_running_loop(), lambda: None)
+async def test_an_entry_is_kept_once_and_phases_are_told_once(database: Database) -> None:
+    run_id = await queued(database)
+    journal = StoredJournal(database, await claimed(worker(database, "w")), asyncio.get_running_loop(), lambda: None)
     for _ in range(2):  # the reply to the first was lost
         await journal.keep(1, "judge/train", "[]")
         await journal.keep(1, "train", '{"step": 1}')
@@ -298,26 +298,26 @@ async def test_an_entry_is_kept_once_and_phases_are_told_once(sessions: Sessions
         "rollout/train/0": "one",
         "rollout/train/1": "two",
     }
-    assert [type for _, type in await events(sessions, run_id)].count("phase.completed") == 3
-    async with sessions() as session:
-        assert (await session.execute(select(func.count()).select_from(Journal))).scalar_one() == 5
+    assert [type for _, type in await events(database, run_id)].count("phase.completed") == 3
+    async with database() as tx:
+        assert (await tx.execute(select(func.count()).select_from(Journal))).scalar_one() == 5
 
 
-async def test_an_iteration_is_saved_once_and_none_is_left_out(sessions: Sessions) -> None:
-    run_id = await queued(sessions, iterations_total=3)
-    lease = await claimed(worker(sessions, "w"))
-    run = await RunStore(sessions).get(run_id)
+async def test_an_iteration_is_saved_once_and_none_is_left_out(database: Database) -> None:
+    run_id = await queued(database, iterations_total=3)
+    lease = await claimed(worker(database, "w"))
+    run = await RunStore(database).get(run_id)
     policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
     rows = [iteration_rows(run, scripted_result(policy, n, n, 3, "so"), ()) for n in range(3)]
-    await save_iteration(sessions, lease, rows[0])
-    before = await RunStore(sessions).get(run_id)
-    await save_iteration(sessions, lease, rows[0])  # the reply to the first was lost
-    after = await RunStore(sessions).get(run_id)
+    await save_iteration(database, lease, rows[0])
+    before = await RunStore(database).get(run_id)
+    await save_iteration(database, lease, rows[0])  # the reply to the first was lost
+    after = await RunStore(database).get(run_id)
     assert (after.rollouts, after.event_seq, after.next_iteration) == (before.rollouts, before.event_seq, 1)
     with pytest.raises(LeaseLost, match="iteration 2 is not the next one"):
-        await save_iteration(sessions, lease, rows[2])
-    await save_iteration(sessions, lease, rows[1])
-    assert [type for _, type in await events(sessions, run_id)].count("iteration.completed") == 2
+        await save_iteration(database, lease, rows[2])
+    await save_iteration(database, lease, rows[1])
+    assert [type for _, type in await events(database, run_id)].count("iteration.completed") == 2
 
 
 async def test_work_that_ends_its_workers_ends_alone(kind: Kind) -> None:
@@ -327,7 +327,7 @@ async def test_work_that_ends_its_workers_ends_alone(kind: Kind) -> None:
     for attempt in range(MAX_CLAIMS):
         lease = await claimed(claims)
         assert lease.id == poison, attempt
-        await lapse(kind.sessions, poison, kind.table)
+        await lapse(kind.database, poison, kind.table)
     assert (await claimed(claims)).id == other
     row = await kind.get(poison)
     assert row.status == "failed"
@@ -341,7 +341,7 @@ async def test_progress_makes_earlier_losses_forgotten(kind: Kind) -> None:
     claims = kind.worker("w")
     for number in range(2 * MAX_CLAIMS):
         await kind.save(await claimed(claims), number)
-        await lapse(kind.sessions, id, kind.table)
+        await lapse(kind.database, id, kind.table)
     assert (await kind.get(id)).status == "running"
 
 
@@ -367,32 +367,32 @@ async def test_the_leases_of_a_dead_worker_end(kind: Kind) -> None:
 
 async def test_work_that_somebody_else_moves_is_not_claimed_meanwhile(kind: Kind) -> None:
     cancelled, free = await kind.queue(), await kind.queue()
-    async with kind.sessions.begin() as session:
-        row = await session.get_one(kind.table, cancelled, with_for_update={"key_share": True})
+    async with kind.database.begin() as tx:
+        row = await tx.get_one(kind.table, cancelled, with_for_update={"key_share": True})
         row.status = RunStatus.CANCELLED
-        await session.flush()
+        await tx.flush()
         async with asyncio.timeout(60):
             assert (await claimed(kind.worker("w"))).id == free
             assert await kind.worker("w").claim() is None
     assert await kind.worker("w").claim() is None
 
 
-async def test_no_worker_tells_the_database_its_own_time(sessions: Sessions) -> None:
+async def test_no_worker_tells_the_database_its_own_time(database: Database) -> None:
     """So that a clock that is wrong, or jumps, changes neither leases nor their order."""
     sent: list[Any] = []
 
     def note(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
         sent.extend(parameters.values() if isinstance(parameters, dict) else parameters)
 
-    await queued(sessions)
-    event.listen(sessions.kw["bind"].sync_engine, "before_cursor_execute", note)
-    leases, store = worker(sessions, "w"), RunStore(sessions)
+    await queued(database)
+    event.listen(database.kw["bind"].sync_engine, "before_cursor_execute", note)
+    leases, store = worker(database, "w"), RunStore(database)
     lease = await claimed(leases)
     await store.heartbeat(lease, None)
-    await StoredJournal(sessions, lease, asyncio.get_running_loop(), lambda: None).keep(0, "judge/train", "[]")
+    await StoredJournal(database, lease, asyncio.get_running_loop(), lambda: None).keep(0, "judge/train", "[]")
     policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
     result = replace(scripted_result(policy, 0, 0, 3, "so"), evaluations=())  # a rollout tells when it began
-    await save_iteration(sessions, lease, iteration_rows(await store.get(lease.id), result, ()))
+    await save_iteration(database, lease, iteration_rows(await store.get(lease.id), result, ()))
     await leases.release(lease)
     lease = await claimed(leases)
     await store.finish(lease, RunStatus.COMPLETED)
@@ -402,22 +402,22 @@ async def test_no_worker_tells_the_database_its_own_time(sessions: Sessions) -> 
     assert times == []
 
 
-async def test_limits_hold_over_all_workers(sessions: Sessions) -> None:
+async def test_limits_hold_over_all_workers(database: Database) -> None:
     for project in ("p", "p", "p", "q"):
-        await queued(sessions, model_project=project)
-    found = await asyncio.gather(*(worker(sessions, f"w{n}", per_project=2).claim() for n in range(6)))
+        await queued(database, model_project=project)
+    found = await asyncio.gather(*(worker(database, f"w{n}", per_project=2).claim() for n in range(6)))
     projects = sorted(each[0].model_project for each in found if each is not None)
     assert projects == ["p", "p", "q"]
-    one = worker(sessions, "x", per_backend=3)
+    one = worker(database, "x", per_backend=3)
     assert await one.claim() is None
 
 
-async def test_a_worker_takes_only_what_it_can_drive(sessions: Sessions) -> None:
-    await queued(sessions, backend="serverless")
-    assert await worker(sessions, "w").claim() is None
-    run_id = await queued(sessions)
-    assert (await claimed(worker(sessions, "w"))).id == run_id
-    assert (await RunStore(sessions).get(run_id)).engine == "here"
+async def test_a_worker_takes_only_what_it_can_drive(database: Database) -> None:
+    await queued(database, backend="serverless")
+    assert await worker(database, "w").claim() is None
+    run_id = await queued(database)
+    assert (await claimed(worker(database, "w"))).id == run_id
+    assert (await RunStore(database).get(run_id)).engine == "here"
 
 
 async def test_work_waits_for_a_worker_that_reaches_its_engine(kind: Kind) -> None:
@@ -427,14 +427,14 @@ async def test_work_waits_for_a_worker_that_reaches_its_engine(kind: Kind) -> No
     assert (await claimed(kind.worker("w"))).id == near
 
 
-async def test_one_heartbeat_renews_both_kinds_and_tells_what_is_lost(sessions: Sessions, database_url: str) -> None:
+async def test_one_heartbeat_renews_both_kinds_and_tells_what_is_lost(database: Database, database_url: str) -> None:
     held: list[Lease[Any]] = []
     stolen, kept = set(), set()
-    for kind in (Runs(sessions), Evaluations(sessions)):
+    for kind in (Runs(database), Evaluations(database)):
         mine = [await kind.queue(), await kind.queue()]
         held += [await claimed(kind.worker("w")), await claimed(kind.worker("w"))]
         for id in mine:
-            await lapse(sessions, id, kind.table)
+            await lapse(database, id, kind.table)
         stolen.add((await claimed(kind.worker("thief"))).id)
         kept |= {*mine} - stolen
     lost: set[str] = set()
@@ -450,10 +450,10 @@ async def test_one_heartbeat_renews_both_kinds_and_tells_what_is_lost(sessions: 
     assert await asyncio.to_thread(told.wait, 10)
     heartbeat.close()
     assert lost == stolen
-    async with sessions() as session:
+    async with database() as tx:
         for table in (Run, EvaluationJob):
             live = select(table.id).where(table.lease_until > func.clock_timestamp(), table.owner == "w")
-            kept -= set((await session.execute(live)).scalars())
+            kept -= set((await tx.execute(live)).scalars())
     assert kept == set()
 
 
@@ -472,8 +472,8 @@ async def test_a_worker_that_freezes_while_it_renews_leaves_its_work_to_others(k
     heartbeat.start()
     try:
         assert await asyncio.to_thread(frozen.wait, 60)
-        async with kind.sessions.begin() as session:
-            await session.execute(select(kind.table.id).with_for_update(nowait=True))
+        async with kind.database.begin() as tx:
+            await tx.execute(select(kind.table.id).with_for_update(nowait=True))
     finally:
         thawed.set()
         heartbeat.close()
@@ -499,23 +499,23 @@ async def test_without_the_database_the_work_stops_before_another_may_begin() ->
 async def test_an_error_that_nobody_foresaw_does_not_end_the_heartbeat(kind: Kind, database_url: str) -> None:
     await kind.queue()
     lease = await claimed(kind.worker("w"))
-    await lapse(kind.sessions, lease.id, kind.table)
+    await lapse(kind.database, lease.id, kind.table)
     told = threading.Event()
     heartbeat = Heartbeat(parse_url(database_url), 0.6, lambda: [lease], lambda _: told.set())
     name = kind.table.__tablename__
-    await _rename(kind.sessions, name, "away")
+    await _rename(kind.database, name, "away")
     heartbeat.start()
     assert await asyncio.to_thread(told.wait, 60)  # it is not renewed, and the work stops in time
-    await _rename(kind.sessions, "away", name)
+    await _rename(kind.database, "away", name)
 
     async def renewed() -> Any:
-        async with kind.sessions() as session:
-            return await session.scalar(select(kind.table.id).where(kind.table.lease_until > func.clock_timestamp()))
+        async with kind.database() as tx:
+            return await tx.scalar(select(kind.table.id).where(kind.table.lease_until > func.clock_timestamp()))
 
     assert await answered(renewed, bool) == lease.id
     heartbeat.close()
 
 
-async def _rename(sessions: Sessions, old: str, new: str) -> None:
-    async with sessions.begin() as session:
-        await session.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+async def _rename(database: Database, old: str, new: str) -> None:
+    async with database.begin() as tx:
+        await tx.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))

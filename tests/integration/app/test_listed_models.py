@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from tests.fakes.litellm_providers import known_to_litellm
 from tests.fakes.recorded_connections import Connection, recorded_connections
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -37,8 +37,8 @@ async def _service(data_dir: Path, database_url: str, **more: Any) -> AsyncItera
     settings = settings_for(data_dir, database_url, operator_key=OPERATOR, **OURS | more)
     async with served(settings, ScriptedLoop()) as client:
         client.headers["authorization"] = f"Bearer {OPERATOR}"
-        run_id = await make_run(make_sessions(engine), environment="email_search")
-        await _rollouts(make_sessions(engine), run_id)
+        run_id = await make_run(make_database(engine), environment="email_search")
+        await _rollouts(make_database(engine), run_id)
         yield client, run_id
     await engine.dispose()
 

@@ -199,7 +199,7 @@ async def test_a_worker_asks_for_the_same_keys(data_dir: Path, database_url: str
         open_worker_app(resources) as app,
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://worker") as client,
     ):
-        project = await Keys(resources.sessions).create(project="mail", name="a", scopes=[Scope.READ])
+        project = await Keys(resources.database).create(project="mail", name="a", scopes=[Scope.READ])
         assert (await client.get("/health/live")).status_code == 200
         assert (await client.get("/metrics")).status_code == 401
         assert (await client.get("/metrics", headers=bearer(project.key))).status_code == 403

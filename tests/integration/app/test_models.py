@@ -90,8 +90,8 @@ async def test_a_name_goes_from_checkpoint_to_checkpoint(stage: ModelStage) -> N
 async def test_a_model_shows_what_its_runs_found_out(stage: ModelStage) -> None:
     run_id = await stage.run_of()
     row = {"run_id": run_id, "step": 1, "iteration": 4, "success": 0.75, "is_best": True}
-    async with stage.service.sessions.begin() as session:
-        await session.execute(insert(Checkpoint), [row])
+    async with stage.service.database.begin() as tx:
+        await tx.execute(insert(Checkpoint), [row])
     await _promote(stage, 1, "live")
     whole = await _get(stage, f"/models/{CALLER}")
     assert [each["step"] for each in whole["checkpoints"]] == [0, 1]
@@ -165,8 +165,8 @@ async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
     name = await _trained(stage.engine, "thinned", 4)
     run_id = await stage.run_of(name, best_step=2)
     rows = [{"run_id": run_id, "step": step, "iteration": step, "is_best": step == 2} for step in range(5)]
-    async with stage.service.sessions.begin() as session:
-        await session.execute(insert(Checkpoint), rows)
+    async with stage.service.database.begin() as tx:
+        await tx.execute(insert(Checkpoint), rows)
     await _promote(stage, 1, "thin", name)
     for step, status, text in (
         (1, 409, "is promoted as mail/thin"),
@@ -179,9 +179,9 @@ async def test_what_is_in_use_is_not_deleted(stage: ModelStage) -> None:
     left = await client.delete(f"/models/{name}/checkpoints/3")
     assert [each["step"] for each in left.json()["checkpoints"]] == [0, 1, 2, 4]
     assert not _directory(stage.engine, name, 3).exists()
-    async with stage.service.sessions() as session:
+    async with stage.service.database() as tx:
         gone = select(Checkpoint.step).where(Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_not(None))
-        assert (await session.execute(gone)).scalars().all() == [3]
+        assert (await tx.execute(gone)).scalars().all() == [3]
     await _promote(stage, 4, "thin", name)  # so the older one is free
     assert (await client.delete(f"/models/{name}/checkpoints/1")).status_code == 200
 
@@ -192,9 +192,9 @@ async def test_what_rollouts_that_run_ahead_are_sampled_from_is_not_deleted(stag
     figures: Json = {"best_step": 4, "reward_count": 0, "failed_rollouts": 0}
     figures |= {"skipped_groups": {}, "train_metrics": {}, "timing": {}}
     rows = [{"run_id": run_id, "iteration": step, "step": step, **figures} for step in range(5)]
-    async with stage.service.sessions.begin() as session:
-        await session.execute(insert(Iteration), rows)
-        run = await session.get_one(Run, run_id)
+    async with stage.service.database.begin() as tx:
+        await tx.execute(insert(Iteration), rows)
+        run = await tx.get_one(Run, run_id)
         run.status, run.next_iteration = RunStatus.PAUSED, 5
         run.request = {**run.request, "iterations": 9, "pipeline": {"max_staleness": 2}}
     for step in (2, 3):
@@ -202,8 +202,8 @@ async def test_what_rollouts_that_run_ahead_are_sampled_from_is_not_deleted(stag
         assert refused.status_code == 409
         assert f"is what rollouts of run {run_id} are sampled from" in refused.json()["detail"]
     assert (await client.delete(f"/models/{name}/checkpoints/1")).status_code == 200
-    async with stage.service.sessions.begin() as session:
-        (await session.get_one(Run, run_id)).status = RunStatus.CANCELLED
+    async with stage.service.database.begin() as tx:
+        (await tx.get_one(Run, run_id)).status = RunStatus.CANCELLED
     assert (await client.delete(f"/models/{name}/checkpoints/2")).status_code == 200
 
 

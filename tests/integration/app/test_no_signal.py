@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app.db.session import make_engine, parse_url
+from app.db.database import make_engine, parse_url
 from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world
 from tests.fakes.scripted_chat import Reply, call, scripted_chat

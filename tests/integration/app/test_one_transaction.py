@@ -36,22 +36,22 @@ _TOLD: tuple[Select[*tuple[Any, ...]], ...] = (
 
 
 async def save(here: Stage, lease: Lease[Run]) -> None:
-    run = await RunStore(here.sessions).get(lease.id)
+    run = await RunStore(here.database).get(lease.id)
     policy = ScriptedPolicy(ModelSpec("p", run.model_name, "t"), "http://127.0.0.1:9/v1")
-    await save_iteration(here.sessions, lease, iteration_rows(run, scripted_result(policy, 0, 0, 1, "an answer"), []))
+    await save_iteration(here.database, lease, iteration_rows(run, scripted_result(policy, 0, 0, 1, "an answer"), []))
 
 
 async def keep(here: Stage, lease: Lease[Run]) -> None:
-    journal = StoredJournal(here.sessions, lease, asyncio.get_running_loop(), lambda: None)
+    journal = StoredJournal(here.database, lease, asyncio.get_running_loop(), lambda: None)
     await journal._write([(0, "train", b"", 0)])
 
 
 async def finish(here: Stage, lease: Lease[Run]) -> None:
-    await RunStore(here.sessions).finish(lease, RunStatus.FAILED, error="it did not work")
+    await RunStore(here.database).finish(lease, RunStatus.FAILED, error="it did not work")
 
 
 async def cancel(here: Stage, lease: Lease[Run]) -> None:
-    await RunStore(here.sessions).cancel(lease.id, "local")
+    await RunStore(here.database).cancel(lease.id, "local")
 
 
 async def release(here: Stage, lease: Lease[Run]) -> None:
@@ -63,23 +63,23 @@ async def deadly(here: Stage, table: str) -> AsyncIterator[None]:
     """Who writes to that table loses its connection before it can commit."""
     dies = "CREATE FUNCTION dies() RETURNS trigger LANGUAGE plpgsql AS "
     body = "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$"
-    async with here.sessions.begin() as session:
-        await session.execute(text(dies + body))
-        await session.execute(text(f"CREATE TRIGGER dies AFTER INSERT ON {table} EXECUTE FUNCTION dies()"))
+    async with here.database.begin() as tx:
+        await tx.execute(text(dies + body))
+        await tx.execute(text(f"CREATE TRIGGER dies AFTER INSERT ON {table} EXECUTE FUNCTION dies()"))
     try:
         yield
     finally:
-        async with here.sessions.begin() as session:
-            await session.execute(text("DROP FUNCTION dies CASCADE"))
+        async with here.database.begin() as tx:
+            await tx.execute(text("DROP FUNCTION dies CASCADE"))
 
 
 def _worker(here: Stage) -> RunClaims:
-    return RunClaims(here.sessions, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
+    return RunClaims(here.database, "w", ttl_s=600, limits=Limits(), backends=["b"], engine="here")
 
 
 async def told(here: Stage) -> list[list[tuple[Any, ...]]]:
-    async with here.sessions() as session:
-        return [sorted(map(tuple, (await session.execute(query)).all())) for query in _TOLD]
+    async with here.database() as tx:
+        return [sorted(map(tuple, (await tx.execute(query)).all())) for query in _TOLD]
 
 
 @pytest.mark.parametrize("table", ["event", "webhook_delivery"])

@@ -24,7 +24,7 @@ from tests.openai_clients import MESSAGES, NO_JSON, use_langchain, use_sync_clie
 async def _promote(stage: ModelStage, name: str, step: int, model: str = CALLER) -> None:
     project, _, own = model.partition("/")
     promotion = Promotion(project=project, name=name, backend="embedded", model_name=own, step=step, actor="a test")
-    await Promotions(stage.service.sessions).promote(promotion)
+    await Promotions(stage.service.database).promote(promotion)
 
 
 def _client(stage: ModelStage, key: str, **more: Any) -> openai.AsyncOpenAI:

@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import URL
 
+from app.db.database import parse_url
 from app.db.own_connection import OwnConnection, numbered
-from app.db.session import parse_url
 
 _SAME = "SELECT * FROM unnest($1::text[], $2::bytea[]) AS made (name, value)"
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from app.db.session import make_engine, parse_url
+from app.db.database import make_engine, parse_url
 from environment.email_search.environment import SyntheticEmailSearch
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import delete, update
 
-from app.db.session import parse_url
+from app.db.database import parse_url
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
@@ -130,9 +130,9 @@ async def test_only_a_run_that_is_driven_makes_progress(database_url: str, statu
     figures = {"phase_iteration": 2, "phase": "judge", "phase_done": 7, "phase_total": 9}  # left by who drove it
     async with stage(database_url) as here:
         run_id = await here.run()
-        async with here.sessions.begin() as session:
-            await session.execute(update(Run).where(Run.id == run_id).values(status=status, event_seq=5, **figures))
-        found = await positions_of(here.sessions, [run_id, "nobody"])
+        async with here.database.begin() as tx:
+            await tx.execute(update(Run).where(Run.id == run_id).values(status=status, event_seq=5, **figures))
+        found = await positions_of(here.database, [run_id, "nobody"])
     assert found.keys() == {run_id}
     assert found[run_id].event_seq == 5
     moved = found[run_id].moved
@@ -149,10 +149,10 @@ async def test_a_stream_of_a_run_that_is_deleted_ends(database_url: str) -> None
     async with stage(database_url) as here:
         run_id = await here.run()
         last = await here.event(run_id, EventType.RUN_FAILED)
-        feed = EventFeed(here.sessions, parse_url(database_url), lambda: None)
+        feed = EventFeed(here.database, parse_url(database_url), lambda: None)
         feed.start()
-        async with here.sessions.begin() as session:
-            await session.execute(delete(Run).where(Run.id == run_id))
+        async with here.database.begin() as tx:
+            await tx.execute(delete(Run).where(Run.id == run_id))
         async with asyncio.timeout(60):
             assert [seen async for seen in feed.watch(run_id, last) if seen] == []
         await feed.close()
@@ -162,7 +162,7 @@ async def test_a_service_that_stops_ends_its_streams(database_url: str) -> None:
     async with stage(database_url) as here:
         run_id = await here.run()
         last = await here.event(run_id)
-        feed = EventFeed(here.sessions, parse_url(database_url), lambda: None)
+        feed = EventFeed(here.database, parse_url(database_url), lambda: None)
 
         async def watch() -> list[object]:
             return [seen async for seen in feed.watch(run_id, last) if seen]
@@ -180,7 +180,7 @@ async def test_an_event_whose_hint_is_lost_is_seen_all_the_same(database_url: st
         run_id = await here.run()
         last = await here.event(run_id)
         nowhere = parse_url(database_url).set(database="nowhere")
-        feed = EventFeed(here.sessions, nowhere, lambda: None)
+        feed = EventFeed(here.database, nowhere, lambda: None)
         feed.start()
         async with asyncio.timeout(60):
             waits = asyncio.create_task(anext(each async for each in feed.watch(run_id, last) if each))

@@ -42,8 +42,8 @@ async def test_a_check_says_whether_the_checkpoint_itself_answers(stage: ModelSt
         "step": 7,
         "actor": "local",
     }
-    async with stage.service.sessions.begin() as session:
-        await session.execute(insert(Promotion), [lost])
+    async with stage.service.database.begin() as tx:
+        await tx.execute(insert(Promotion), [lost])
     broken = (await client.post(f"{LIVE}/check")).json()
     assert (broken["healthy"], broken["answered_by"]) == (False, None)
     assert broken["reason"] == f"{CALLER} has no checkpoint 7"

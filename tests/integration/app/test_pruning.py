@@ -13,7 +13,7 @@ from ulid import ULID
 
 from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.auth.caller import LOCAL
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.feedback.store import take
 from app.operations.prune import prune
 from app.schemas.feedback import FeedbackEvent
@@ -27,15 +27,15 @@ _ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", 
 
 
 @asynccontextmanager
-async def _sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def _database(database_url: str) -> AsyncIterator[Database]:
     engine = make_engine(parse_url(database_url))
     try:
-        yield make_sessions(engine)
+        yield make_database(engine)
     finally:
         await engine.dispose()
 
 
-async def _aged(sessions: Sessions, days: float) -> None:
+async def _aged(database: Database, days: float) -> None:
     """As if everything had happened so many days earlier."""
     columns = {
         "run": "finished_at",
@@ -44,15 +44,15 @@ async def _aged(sessions: Sessions, days: float) -> None:
         "webhook_delivery": "created_at",
         "verdict": "created_at",
     }
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         for table, column in columns.items():
             earlier = f"{column} - make_interval(secs => :seconds)"
-            await session.execute(text(f"UPDATE {table} SET {column} = {earlier}"), {"seconds": days * _DAY})
+            await tx.execute(text(f"UPDATE {table} SET {column} = {earlier}"), {"seconds": days * _DAY})
 
 
-async def _count(sessions: Sessions, table: str, which: str = "true") -> int:
-    async with sessions() as session:
-        return int((await session.execute(text(f"SELECT count(*) FROM {table} WHERE {which}"))).scalar_one())
+async def _count(database: Database, table: str, which: str = "true") -> int:
+    async with database() as tx:
+        return int((await tx.execute(text(f"SELECT count(*) FROM {table} WHERE {which}"))).scalar_one())
 
 
 async def _get(client: httpx.AsyncClient, path: str) -> Any:
@@ -60,7 +60,7 @@ async def _get(client: httpx.AsyncClient, path: str) -> Any:
 
 
 async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns, data_dir: Path) -> None:
-    async with ended_runs.copy(data_dir, **SALES) as ended, _sessions(ended.database_url) as sessions:
+    async with ended_runs.copy(data_dir, **SALES) as ended, _database(ended.database_url) as database:
         client, run, database_url = ended.client, ended.run, ended.database_url
         path = f"/runs/{run['run_id']}"
         shown = await _get(client, f"{path}/iterations")
@@ -69,12 +69,12 @@ async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns,
         assert (await client.post("/feedback", json=event)).status_code == 200
         ledger = await _get(client, f"{path}/ledger")
 
-        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        await prune(database, settings_for(data_dir, database_url, **_ALL))
         assert (await _get(client, path))["pruned"] == {}  # it is not old
-        await _aged(sessions, 8)
-        await prune(sessions, settings_for(data_dir, database_url))
-        assert await _count(sessions, "trajectory") > 40  # nothing is deleted unless somebody wants it
-        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        await _aged(database, 8)
+        await prune(database, settings_for(data_dir, database_url))
+        assert await _count(database, "trajectory") > 40  # nothing is deleted unless somebody wants it
+        await prune(database, settings_for(data_dir, database_url, **_ALL))
 
         pruned = await _get(client, path)
         assert pruned["pruned"].keys() == {"trajectories", "events", "ledger"}
@@ -93,55 +93,55 @@ async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns,
         }
         refused = await client.get(f"{path}/verify")
         assert (refused.status_code, "because of their age" in refused.json()["detail"]) == (409, True)
-        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
+        await prune(database, settings_for(data_dir, database_url, **_ALL))
         assert (await _get(client, path))["pruned"] == pruned["pruned"]  # once
 
 
 async def test_a_run_that_is_not_over_keeps_everything(ended_runs: EndedRuns, data_dir: Path) -> None:
-    async with ended_runs.copy(data_dir, **SALES) as ended, _sessions(ended.database_url) as sessions:
+    async with ended_runs.copy(data_dir, **SALES) as ended, _database(ended.database_url) as database:
         client, run, database_url = ended.client, ended.run, ended.database_url
-        await _aged(sessions, 8)
-        async with sessions.begin() as session:
-            await session.execute(text("UPDATE run SET status = 'paused'"))
-        before = await _count(sessions, "trajectory"), await _count(sessions, "event")
-        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
-        assert (await _count(sessions, "trajectory"), await _count(sessions, "event")) == before
+        await _aged(database, 8)
+        async with database.begin() as tx:
+            await tx.execute(text("UPDATE run SET status = 'paused'"))
+        before = await _count(database, "trajectory"), await _count(database, "event")
+        await prune(database, settings_for(data_dir, database_url, **_ALL))
+        assert (await _count(database, "trajectory"), await _count(database, "event")) == before
         assert (await _get(client, f"/runs/{run['run_id']}/verify"))["ok"] is True
 
 
 async def test_deliveries_and_verdicts_go_by_their_own_age(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client, _sessions(database_url) as sessions:
+    async with sales_service(data_dir, database_url) as client, _database(database_url) as database:
         hook = {"url": "https://93.184.216.34/hook"}
         await completed(client, **SALES, webhooks=[hook])
-        async with sessions.begin() as session:
-            await session.execute(
+        async with database.begin() as tx:
+            await tx.execute(
                 text("UPDATE webhook_delivery SET state = 'delivered' WHERE event_seq % 2 = 0 AND state = 'pending'")
             )
-            await session.execute(text("UPDATE webhook_delivery SET state = 'pending' WHERE event_seq % 2 = 1"))
-            await session.execute(
+            await tx.execute(text("UPDATE webhook_delivery SET state = 'pending' WHERE event_seq % 2 = 1"))
+            await tx.execute(
                 text("INSERT INTO verdict (key, value) SELECT 'v' || n, '{}' FROM generate_series(1, 2500) AS n")
             )
-        await _aged(sessions, 8)
-        async with sessions.begin() as session:
-            await session.execute(text("UPDATE verdict SET created_at = now() WHERE key = 'v7'"))
-        waiting = await _count(sessions, "webhook_delivery", "state = 'pending'")
-        assert 0 < waiting < await _count(sessions, "webhook_delivery")
-        await prune(sessions, settings_for(data_dir, database_url, keep_deliveries_days=7, keep_verdicts_days=7))
-        assert await _count(sessions, "webhook_delivery") == waiting
-        assert await _count(sessions, "verdict") == 1  # in batches of 1,000
-        assert await _count(sessions, "trajectory") > 40
+        await _aged(database, 8)
+        async with database.begin() as tx:
+            await tx.execute(text("UPDATE verdict SET created_at = now() WHERE key = 'v7'"))
+        waiting = await _count(database, "webhook_delivery", "state = 'pending'")
+        assert 0 < waiting < await _count(database, "webhook_delivery")
+        await prune(database, settings_for(data_dir, database_url, keep_deliveries_days=7, keep_verdicts_days=7))
+        assert await _count(database, "webhook_delivery") == waiting
+        assert await _count(database, "verdict") == 1  # in batches of 1,000
+        assert await _count(database, "trajectory") > 40
 
 
 async def test_a_session_of_production_with_feedback_stays(database_url: str, data_dir: Path) -> None:
     production = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
-    async with _sessions(database_url) as sessions:
-        store = AgentSessions(sessions)
+    async with _database(database_url) as database:
+        store = AgentSessions(database)
         rated, unrated, still_open = [(await store.open(production)).row.id for _ in range(3)]
         for id in (rated, unrated):
             await store.end(LOCAL, id, Outcome(reward=1.0))
-        await take(sessions, [FeedbackEvent(event_id="a", type="thumbs_up", session_id=rated)], "api", lambda _: True)
-        await _aged(sessions, 8)
-        await prune(sessions, settings_for(data_dir, database_url, **_ALL))
-        async with sessions() as session:
-            kept = {id for (id,) in await session.execute(text("SELECT id FROM agent_session"))}
+        await take(database, [FeedbackEvent(event_id="a", type="thumbs_up", session_id=rated)], "api", lambda _: True)
+        await _aged(database, 8)
+        await prune(database, settings_for(data_dir, database_url, **_ALL))
+        async with database() as tx:
+            kept = {id for (id,) in await tx.execute(text("SELECT id FROM agent_session"))}
         assert kept == {rated, still_open}

@@ -101,8 +101,8 @@ async def test_to_a_repository(pushing: ModelStage, hub: HubServer) -> None:
 
 async def test_the_run_that_made_it_tells_of_it(pushing: ModelStage, store: ObjectStore) -> None:
     run_id = await pushing.run_of()
-    async with pushing.service.sessions.begin() as session:
-        await session.execute(insert(Checkpoint), [{"run_id": run_id, "step": 1, "iteration": 1, "is_best": False}])
+    async with pushing.service.database.begin() as tx:
+        await tx.execute(insert(Checkpoint), [{"run_id": run_id, "step": 1, "iteration": 1, "is_best": False}])
     pushed = await _push(pushing, {"to": "s3"})
     page = (await pushing.service.client.get(f"/runs/{run_id}/events")).json()
     (event,) = page["items"]

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import Trajectory
 from learnloop import AsyncLearnloop
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -73,11 +73,11 @@ ROLLOUTS = [
 ]
 
 
-async def recorded(sessions: Sessions, rollouts: list[dict[str, Any]]) -> str:
+async def recorded(database: Database, rollouts: list[dict[str, Any]]) -> str:
     """A completed run with these rollouts; its id."""
-    run_id = await make_run(sessions, environment="email_search")
-    async with sessions.begin() as session:
-        await session.execute(
+    run_id = await make_run(database, environment="email_search")
+    async with database.begin() as tx:
+        await tx.execute(
             insert(Trajectory), [each | {"run_id": run_id, "id": f"{run_id} {each['id']}"} for each in rollouts]
         )
     return run_id
@@ -85,9 +85,9 @@ async def recorded(sessions: Sessions, rollouts: list[dict[str, Any]]) -> str:
 
 async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
-        run_id = await recorded(sessions, ROLLOUTS)
+        run_id = await recorded(database, ROLLOUTS)
         url, wanted = f"/runs/{run_id}/demonstrations", {"name": "best", "min_reward": 0.5, "per_scenario": 2}
         stored = (await client.post(url, json=wanted)).raise_for_status().json()
         figures = {name: stored[name] for name in ("rollouts", "kept", "scenarios", "unfit", "count", "version")}
@@ -122,15 +122,15 @@ async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_
 
 async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        run_id = await recorded(sessions, ROLLOUTS)
+        run_id = await recorded(database, ROLLOUTS)
         big = rollout("big", "one", 1.0, messages=[USER, said("x" * 1_100_000)], tokens=[])
         cases: list[tuple[str, dict[str, Any], int, str]] = [
             (run_id, {"min_reward": 1.5}, 409, "Of 7 training rollouts of run "),
             (run_id, {"min_reward": 1.5}, 409, "the highest is 1."),
-            (await recorded(sessions, ROLLOUTS[5:7]), {"min_reward": 1}, 409, "none that can be trained on (2 cannot)"),
-            (await recorded(sessions, ROLLOUTS[8:11]), {"min_reward": 0}, 409, "has no finished rollouts"),
+            (await recorded(database, ROLLOUTS[5:7]), {"min_reward": 1}, 409, "none that can be trained on (2 cannot)"),
+            (await recorded(database, ROLLOUTS[8:11]), {"min_reward": 0}, 409, "has no finished rollouts"),
             (run_id, {"min_reward": 0.5, "per_scenario": 0}, 422, "per_scenario"),
             (run_id, {}, 422, "min_reward"),
             (run_id[::-1], {"min_reward": 0}, 404, "There is no run"),
@@ -140,7 +140,7 @@ async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url
             assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.json()
         assert (await client.get("/demonstrations")).json()["items"] == []
     async with served(settings_for(data_dir, database_url, max_graph_bytes=1_000_000), ScriptedLoop()) as client:
-        id = await recorded(sessions, [big])
+        id = await recorded(database, [big])
         refused = await client.post(f"/runs/{id}/demonstrations", json={"name": "none", "min_reward": 0})
         assert (refused.status_code, "raise min_reward" in refused.json()["detail"]) == (409, True)
     await engine.dispose()

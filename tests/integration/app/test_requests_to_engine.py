@@ -51,7 +51,7 @@ async def test_asking_is_one_kind_of_request(observed: tuple[ModelStage, LossyPr
     stage, proxy = observed
     run_id = await stage.run_of()
     promotion = Promotion(project="mail", name="live", backend="embedded", model_name="caller", step=1, actor="a test")
-    await Promotions(stage.service.sessions).promote(promotion)
+    await Promotions(stage.service.database).promote(promotion)
     names = ("tiny", CALLER, f"{CALLER}@1", "mail/live", run_id)
     for path, body in (
         *(("/ask", {"model": name, **QUESTION}) for name in names),

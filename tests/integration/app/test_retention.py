@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.db.session import make_engine, make_sessions, parse_url
+from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import Promotion
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -46,8 +46,8 @@ async def test_what_others_need_stays(data_dir: Path, database_url: str) -> None
         first = (await client.post("/learn-loop", json={"iterations": 2, "model": MODEL})).json()["run_id"]
         await run_with(client, first, "completed")
         row = {"project": "learnloop", "name": "live", "backend": "embedded", "model_name": "agent", "step": 4}
-        async with make_sessions(engine).begin() as session:
-            await session.execute(insert(Promotion), [row | {"actor": "a test"}])
+        async with make_database(engine).begin() as tx:
+            await tx.execute(insert(Promotion), [row | {"actor": "a test"}])
         request = {"iterations": 5, "model": MODEL, "checkpoints": {"keep_last": 1}}
         second = (await client.post("/learn-loop", json=request)).json()["run_id"]
         await run_with(client, second, "completed")
@@ -67,8 +67,8 @@ async def test_a_promoted_model_outlives_its_run(data_dir: Path, database_url: s
             ]
             await run_with(client, run_id, "completed")
             row = {"project": "learnloop", "name": "live", "backend": "embedded", "model_name": "promoted", "step": 1}
-            async with make_sessions(engine).begin() as session:
-                await session.execute(insert(Promotion), [row | {"actor": "a test"}])
+            async with make_database(engine).begin() as tx:
+                await tx.execute(insert(Promotion), [row | {"actor": "a test"}])
             assert (await client.delete(f"/runs/{run_id}")).status_code == 200
         assert [model.name for model in backend.policies] == ["promoted"]
     await engine.dispose()

@@ -14,15 +14,15 @@ from sqlalchemy import delete
 from app.claims.claims import MAX_CLAIMS
 from app.claims.lease import Lease
 from app.claims.moves import moving
-from app.db.session import Sessions
+from app.db.database import Database
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
 from app.evaluations.store import EvaluationStore
 from app.runs.store import RunStore
-from tests.integration.app.test_leases import Evaluations, Kind, Runs, kind, sessions
+from tests.integration.app.test_leases import Evaluations, Kind, Runs, database, kind
 
-__all__ = ["kind", "sessions"]
+__all__ = ["database", "kind"]
 
 APP = Path(__file__).parents[3] / "app"
 STATES = sorted(RunStatus)
@@ -33,8 +33,8 @@ Act = Callable[[Any, str], Awaitable[object]]
 
 async def row_that_is(kind: Kind, status: RunStatus, claims: int = 0) -> str:
     """The only row, in that state. The lease on a running one was given with epoch 1, and has lapsed."""
-    async with kind.sessions.begin() as session:
-        await session.execute(delete(kind.table))
+    async with kind.database.begin() as tx:
+        await tx.execute(delete(kind.table))
     return await kind.queue(status=status, epoch=1, claims=claims)
 
 
@@ -47,7 +47,7 @@ def lease(kind: Kind, id: str) -> Lease[Any]:
 
 
 def store(kind: Kind) -> Any:
-    return RunStore(kind.sessions) if isinstance(kind, Runs) else EvaluationStore(kind.sessions)
+    return RunStore(kind.database) if isinstance(kind, Runs) else EvaluationStore(kind.database)
 
 
 def finish(status: RunStatus) -> Act:
@@ -92,9 +92,9 @@ async def test_a_move_is_made_from_its_sources_only(kind: Kind) -> None:
     for move, status in product(Move, STATES):
         id = await row_that_is(kind, status)
         events = len(await kind.log(id))
-        async with kind.sessions.begin() as session:
+        async with kind.database.begin() as tx:
             moved = moving(kind.table, move, kind.table.id == id).returning(kind.table.id)
-            made = (await session.execute(moved)).scalar_one_or_none()
+            made = (await tx.execute(moved)).scalar_one_or_none()
         assert (made is not None) == (status in move.sources), (move, status)
         assert await status_and_events(kind, id) == (move.target if made else status, events), (move, status)
 
@@ -110,23 +110,23 @@ async def test_what_moves_a_row_makes_the_drawn_moves_only(kind: Kind) -> None:
         assert await status_and_events(kind, id) == (drawn or status, events + said), (moves, status)
 
 
-async def test_a_verb_is_refused_where_it_is_not_offered(sessions: Sessions) -> None:
-    runs = Runs(sessions)
+async def test_a_verb_is_refused_where_it_is_not_offered(database: Database) -> None:
+    runs = Runs(database)
     for verb, status in product((Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.RETRY, Verb.DELETE), STATES):
         run_id = await row_that_is(runs, status)
         offered = allowed(status)
         if verb in offered:
-            await ask(sessions, run_id, verb)
+            await ask(database, run_id, verb)
             continue
         with pytest.raises(NotAllowed) as refused:
-            await ask(sessions, run_id, verb)
+            await ask(database, run_id, verb)
         assert refused.value.allowed == offered
 
 
-async def ask(sessions: Sessions, run_id: str, verb: Verb) -> None:
+async def ask(database: Database, run_id: str, verb: Verb) -> None:
     async def forget_model() -> None: ...
 
-    store = RunStore(sessions)
+    store = RunStore(database)
     await (store.delete(run_id, forget_model) if verb is Verb.DELETE else getattr(store, verb)(run_id, "owner"))
 
 

@@ -14,14 +14,14 @@ from sqlalchemy import func, select, text, update
 
 from app.agent_sessions.store import AgentSessions, OpenedSession, PinnedModel, SessionSpec
 from app.auth.agent_session_keys import AgentSessionKeys
-from app.auth.browser_sessions import MOST_OF_A_KEY, BrowserSessions
 from app.auth.caller import LOCAL
 from app.auth.callers import Callers
 from app.auth.credentials import Credential
 from app.auth.key_cache import KEPT_S, KeyCache
 from app.auth.keys import Keys, hash_of
 from app.auth.scopes import Scope
-from app.db.tables import ApiKey, BrowserSession
+from app.auth.sign_ins import MOST_OF_A_KEY, SignIns
+from app.db.tables import ApiKey, SignIn
 from app.errors import Unauthorized
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -78,8 +78,8 @@ async def test_a_browser_signs_in_and_out(service: Keyed) -> None:
     events = await service.client.get(f"/runs/{accepted.json()['run_id']}/events", headers=browser)
     assert events.json()["items"][0]["actor"] == f"key:{new.row.prefix}"
 
-    async with service.sessions() as session:
-        dump = str((await session.execute(text("SELECT * FROM browser_session"))).all())
+    async with service.database() as tx:
+        dump = str((await tx.execute(text("SELECT * FROM browser_session"))).all())
     assert hash_of(cookie.value) in dump
     assert cookie.value not in dump
 
@@ -155,15 +155,15 @@ async def _replica(service: Keyed, operator: str | None = None) -> tuple[Callers
     """Another process with the same database, and its clock."""
     clock = [0.0]
     operator_hash = None if operator is None else hash_of(operator)
-    keys = KeyCache(Keys(service.sessions), operator_hash, lambda: clock[0])
-    browser_sessions = BrowserSessions(service.sessions, operator_hash, LIFETIME)
-    return Callers(keys, browser_sessions, AgentSessionKeys(service.sessions, keys), lambda: clock[0]), clock
+    keys = KeyCache(Keys(service.database), operator_hash, lambda: clock[0])
+    sign_ins = SignIns(service.database, operator_hash, LIFETIME)
+    return Callers(keys, sign_ins, AgentSessionKeys(service.database, keys), lambda: clock[0]), clock
 
 
 async def test_a_session_ends_with_its_key_on_every_replica(service: Keyed) -> None:
     new = await service.new()
     browser = await sign_in(service, new.key)
-    session = Credential(browser["cookie"].partition("=")[2], is_session=True)
+    session = Credential(browser["cookie"].partition("=")[2], is_sign_in=True)
     replica, clock = await _replica(service)
     assert (await replica.caller(session)).project == "mail"
     await service.client.delete(f"/keys/{new.row.id}", headers=bearer(OPERATOR_KEY))
@@ -174,28 +174,28 @@ async def test_a_session_ends_with_its_key_on_every_replica(service: Keyed) -> N
 
 async def test_a_session_expires_and_never_outlives_its_key(service: Keyed) -> None:
     new = await service.new(expires_days=1)
-    async with service.sessions.begin() as session:
+    async with service.database.begin() as tx:
         soon = func.now() + timedelta(hours=1)
-        await session.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(expires_at=soon))
+        await tx.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(expires_at=soon))
     browser = await sign_in(service, new.key)
     who = (await service.client.get("/session", headers=browser)).json()
     assert datetime.fromisoformat(who["expires_at"]) - datetime.now(UTC) < timedelta(hours=1, minutes=1)
-    token = Credential(browser["cookie"].partition("=")[2], is_session=True)
+    token = Credential(browser["cookie"].partition("=")[2], is_sign_in=True)
     replica, _ = await _replica(service)
-    async with service.sessions.begin() as session:
-        await session.execute(update(BrowserSession).values(expires_at=func.now()))
+    async with service.database.begin() as tx:
+        await tx.execute(update(SignIn).values(expires_at=func.now()))
     with pytest.raises(Unauthorized):
         await replica.caller(token)
     await sign_in(service, new.key)
-    async with service.sessions() as session:  # what expired is deleted when the next one signs in
-        assert (await session.execute(select(func.count()).select_from(BrowserSession))).scalar_one() == 1
+    async with service.database() as tx:  # what expired is deleted when the next one signs in
+        assert (await tx.execute(select(func.count()).select_from(SignIn))).scalar_one() == 1
 
 
 async def test_sessions_of_the_operator_end_when_its_key_is_changed(service: Keyed) -> None:
     browser = await sign_in(service, OPERATOR_KEY)
     assert (await service.client.get("/keys", headers=browser)).status_code == 200
     assert (await service.client.get("/session", headers=browser)).json()["project"] == "*"
-    token = Credential(browser["cookie"].partition("=")[2], is_session=True)
+    token = Credential(browser["cookie"].partition("=")[2], is_sign_in=True)
     same, _ = await _replica(service, OPERATOR_KEY)
     assert (await same.caller(token)).actor == "key:operator"
     for changed in (OPERATOR_KEY + "x", None):
@@ -208,12 +208,12 @@ async def _agent_session(
     service: Keyed, opener_sha256: str | None, ttl: timedelta = timedelta(days=30)
 ) -> OpenedSession:
     model = PinnedModel("learnloop/tiny", "learnloop/tiny", None, "embedded", None)
-    return await AgentSessions(service.sessions).open(SessionSpec("mail", model, ttl, opener_sha256=opener_sha256))
+    return await AgentSessions(service.database).open(SessionSpec("mail", model, ttl, opener_sha256=opener_sha256))
 
 
 def _session_key(opened: OpenedSession) -> Credential:
     assert opened.key is not None
-    return Credential(opened.key, is_session=False)
+    return Credential(opened.key, is_sign_in=False)
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
@@ -224,15 +224,15 @@ async def test_an_agents_session_ends_with_its_key_on_every_replica(service: Key
     assert (await replica.caller(_session_key(mine))).agent is not None
     if how == "revoked":
         await service.client.delete(f"/keys/{new.row.id}", headers=bearer(OPERATOR_KEY))
-        assert (await AgentSessions(service.sessions).get(LOCAL, mine.row.id)).state == "expired"
+        assert (await AgentSessions(service.database).get(LOCAL, mine.row.id)).state == "expired"
     else:
-        async with service.sessions.begin() as session:
-            await session.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(expires_at=func.now()))
+        async with service.database.begin() as tx:
+            await tx.execute(update(ApiKey).where(ApiKey.id == new.row.id).values(expires_at=func.now()))
     clock[0] = KEPT_S
     with pytest.raises(Unauthorized, match="the API key that opened it"):
         await replica.caller(_session_key(mine))
     assert (await replica.caller(_session_key(theirs))).project == "mail"
-    assert (await AgentSessions(service.sessions).get(LOCAL, theirs.row.id)).state == "open"
+    assert (await AgentSessions(service.database).get(LOCAL, theirs.row.id)).state == "open"
 
 
 async def test_an_agents_session_does_not_outlive_its_key(service: Keyed) -> None:
@@ -255,7 +255,7 @@ async def test_agents_sessions_of_the_operator_end_when_its_key_is_changed(servi
 
 async def test_a_key_has_a_limited_number_of_sessions(service: Keyed) -> None:
     new, other = await service.new(), await service.new()
-    sessions = BrowserSessions(service.sessions, None, LIFETIME)
+    sessions = SignIns(service.database, None, LIFETIME)
     apart = await sessions.open(other.row)
     tokens = [(await sessions.open(new.row)).token for _ in range(MOST_OF_A_KEY + 1)]
     assert [await sessions.find(token) is not None for token in (*tokens[:2], apart.token)] == [False, True, True]

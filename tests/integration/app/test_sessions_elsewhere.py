@@ -36,10 +36,10 @@ class Elsewhere:
         reply = await self.service.client.post("/sessions", json={"model": model}, headers=key)
         return reply.raise_for_status().json() | {"owner": key} if reply.is_success else reply
 
-    async def ask(self, session: Any, messages: Any = MESSAGES, **more: Any) -> Any:
-        path = f"/sessions/{session['id']}/v1/chat/completions"
+    async def ask(self, tx: Any, messages: Any = MESSAGES, **more: Any) -> Any:
+        path = f"/sessions/{tx['id']}/v1/chat/completions"
         body = {"model": "any", "messages": messages} | more
-        return await self.service.client.post(path, json=body, headers=bearer(session["api_key"]))
+        return await self.service.client.post(path, json=body, headers=bearer(tx["api_key"]))
 
 
 class CountingBackend(ScriptedBackend):
@@ -81,8 +81,8 @@ async def _run(service: Keyed, step: int | None, name: str = "agent") -> str:
         iterations_total=1,
         step=step,
     )
-    async with service.sessions.begin() as session:
-        session.add(run)
+    async with service.database.begin() as tx:
+        tx.add(run)
     return run.id
 
 
@@ -91,7 +91,7 @@ async def test_a_session_keeps_its_checkpoint_and_replays_its_calls(stage: Elsew
     stage.replies += [Reply(content="hi", tokens=(5, 6)), Reply(content="well")]
     first = (await stage.ask(session)).raise_for_status().json()
     assert first["model"] == "mail/agent@3"
-    async with stage.service.sessions.begin() as session_:
+    async with stage.service.database.begin() as session_:
         (await session_.get_one(Run, stage.run_id)).step = 4  # it was trained on
     said = first["choices"][0]["message"]
     longer = [*MESSAGES, said, {"role": "user", "content": "and?"}]
@@ -104,7 +104,7 @@ async def test_a_session_keeps_its_checkpoint_and_replays_its_calls(stage: Elsew
     assert (again.json(), again.headers["idempotency-replayed"]) == (first, "true")
     assert len(stage.server.requests) == 2
     await stage.ask(session, longer)
-    [conversation] = conversations(await SessionCalls(stage.service.sessions).of_last_attempt(session["id"]))
+    [conversation] = conversations(await SessionCalls(stage.service.database).of_last_attempt(session["id"]))
     assert len(conversation.messages_and_choices) == 4  # joined by whole messages
 
 
@@ -116,7 +116,7 @@ async def test_a_run_without_a_checkpoint_opens_no_session(stage: Elsewhere) -> 
 
 async def test_a_model_whose_run_was_deleted_is_not_looked_for_on_the_engine(stage: Elsewhere) -> None:
     session = await stage.opened()
-    async with stage.service.sessions.begin() as session_:
+    async with stage.service.database.begin() as session_:
         await session_.execute(delete(Run).where(Run.id == stage.run_id))
     refused = await stage.ask(session)
     assert refused.status_code == 404

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, event
 from ulid import ULID
 
-from app.db.session import Sessions
+from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
 from app.schemas.runs import RunOut
 from tests.fakes.stored_request import stored_request
@@ -38,7 +38,7 @@ def _statements() -> Iterator[list[str]]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
-async def _ended_run(sessions: Sessions, iterations: int) -> str:
+async def _ended_run(database: Database, iterations: int) -> str:
     """A run with so many iterations, each with a checkpoint, held-out figures, a ledger and deliveries."""
     run_id = str(ULID())
     run = Run(
@@ -56,11 +56,11 @@ async def _ended_run(sessions: Sessions, iterations: int) -> str:
         best_step=iterations,
         best_success=0.5,
     )
-    async with sessions.begin() as session:
-        session.add(run)
-        await session.flush()
+    async with database.begin() as tx:
+        tx.add(run)
+        await tx.flush()
         for number in range(iterations + 1):
-            session.add_all(_rows(run_id, number))
+            tx.add_all(_rows(run_id, number))
     return run_id
 
 
@@ -102,7 +102,7 @@ def _rows(run_id: str, number: int) -> list[Any]:
 async def _service_with(data_dir: Path, database_url: str, *lengths: int) -> AsyncIterator[tuple[Keyed, list[str]]]:
     """A service with runs of so many iterations, all of whose imports and caches are there."""
     async with keyed(data_dir, database_url) as service:
-        runs = [await _ended_run(service.sessions, length) for length in lengths]
+        runs = [await _ended_run(service.database, length) for length in lengths]
         await service.client.get(f"/runs/{runs[0]}", headers=bearer(OPERATOR_KEY))
         yield service, runs
 

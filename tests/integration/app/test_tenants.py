@@ -51,11 +51,11 @@ class Tenants:
 @pytest.fixture
 async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
     async with keyed(data_dir, database_url, rate_per_s=0) as service:
-        run_id = await make_run(service.sessions, project="mail")
+        run_id = await make_run(service.database, project="mail")
         key = await service.new("mail", Scope)
         ids = {
             "/runs/{run_id}": run_id,
-            "/trajectories/{trajectory_id}": await make_trajectory(service.sessions, run_id, email(), shown_after=0),
+            "/trajectories/{trajectory_id}": await make_trajectory(service.database, run_id, email(), shown_after=0),
             "/webhooks/{id}": str(ULID()),
             "/webhooks/deliveries/{id}": str(ULID()),
             "/evaluations/{evaluation_id}": str(ULID()),
@@ -71,8 +71,8 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
         hook = {"id": ids["/webhooks/{id}"], "project": "mail", "url": "https://mail.example/hook", "events": []}
         delivery = {"run_id": run_id, "endpoint_id": hook["id"], "url": hook["url"], "body": "{}", "state": "delivered"}
         delivery |= {"project": "mail", "receiver": hook["id"]}
-        async with service.sessions.begin() as session:
-            await session.execute(insert(WebhookEndpoint).values(hook))
+        async with service.database.begin() as tx:
+            await tx.execute(insert(WebhookEndpoint).values(hook))
             named = {
                 "project": "mail",
                 "name": "mail",
@@ -81,9 +81,9 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
                 "step": 1,
                 "actor": "a",
             }
-            await session.execute(insert(Promotion).values(named))
+            await tx.execute(insert(Promotion).values(named))
             evaluation = {"id": ids["/evaluations/{evaluation_id}"], "project": "mail", "total": 1, "status": "failed"}
-            await session.execute(insert(EvaluationJob).values(evaluation | {"request": {"models": []}}))
+            await tx.execute(insert(EvaluationJob).values(evaluation | {"request": {"models": []}}))
             inbox = {
                 "id": str(ULID()),
                 "project": "mail",
@@ -92,8 +92,8 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
                 "version": 1,
             }
             inbox |= {"sha256": "0" * 64, "size": 1, "environment": "email_search", "origin": {"source": "api"}}
-            await session.execute(insert(DatasetVersion).values(inbox))
-            await session.execute(insert(WebhookDelivery).values(delivery | {"id": ids["/webhooks/deliveries/{id}"]}))
+            await tx.execute(insert(DatasetVersion).values(inbox))
+            await tx.execute(insert(WebhookDelivery).values(delivery | {"id": ids["/webhooks/deliveries/{id}"]}))
         yield Tenants(service, bearer(key.key), await service.headers("sales", Scope), ids)
 
 
@@ -112,7 +112,7 @@ async def _demonstrated(service: Keyed, key: str) -> str:
 
 async def _session(service: Keyed) -> str:
     spec = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
-    return (await AgentSessions(service.sessions).open(spec)).row.id
+    return (await AgentSessions(service.database).open(spec)).row.id
 
 
 def _operations(api: Json) -> list[tuple[str, str]]:
@@ -207,9 +207,9 @@ async def test_no_body_can_name_what_is_foreign(tenants: Tenants) -> None:
     run_id, graph = tenants.ids["/runs/{run_id}"], {"sha256": tenants.ids["/graphs/{sha256}"]}
     url = "https://sales.example/hook"
     own = str(ULID())
-    async with tenants.service.sessions.begin() as session:
+    async with tenants.service.database.begin() as tx:
         hook = {"id": own, "project": "sales", "url": url, "events": []}
-        await session.execute(insert(WebhookEndpoint).values(hook))
+        await tx.execute(insert(WebhookEndpoint).values(hook))
     prospects = SCENARIOS["scenarios"]
     bodies: list[tuple[str, dict[str, Any], str]] = [
         ("/webhooks", {"url": url, "run_id": run_id}, run_id),
@@ -274,19 +274,19 @@ async def test_nothing_foreign_takes_feedback(tenants: Tenants) -> None:
         assert (await tenants.sales_asks("POST", "/feedback", json=event)).status_code == 404
         own = await tenants.service.client.post("/feedback", json=event, headers=dict(tenants.mail))
         assert own.json()["accepted"] == 1
-    run = await make_run(tenants.service.sessions, project="sales")
-    mine = await make_trajectory(tenants.service.sessions, run, email())
+    run = await make_run(tenants.service.database, project="sales")
+    mine = await make_trajectory(tenants.service.database, run, email())
     event = {"event_id": "a", "type": "preferred", "trajectory_id": mine, "over": trajectory_id}
     assert (await tenants.sales_asks("POST", "/feedback", json=event)).status_code == 404
 
 
 async def test_an_answer_of_a_model_by_name_belongs_to_who_asked(tenants: Tenants) -> None:
-    id = await make_trajectory(tenants.service.sessions, None, email())
+    id = await make_trajectory(tenants.service.database, None, email())
     path = f"/trajectories/{id}"
     for headers in (tenants.mail, tenants.sales):
         assert (await tenants.service.client.get(path, headers=dict(headers))).status_code == 404
-    async with tenants.service.sessions.begin() as session:
-        row = await session.get_one(Trajectory, id)
+    async with tenants.service.database.begin() as tx:
+        row = await tx.get_one(Trajectory, id)
         row.project = "sales"
     assert (await tenants.sales_asks("GET", path)).status_code == 200
     assert (await tenants.service.client.get(path, headers=dict(tenants.mail))).status_code == 404

@@ -145,9 +145,9 @@ async def test_a_model_of_a_live_run_is_left_alone(stage: ModelStage) -> None:
         path = f"/preview/models/{model['id']}"
 
         async def set_status(status: str) -> None:
-            async with stage.service.sessions.begin() as session:
+            async with stage.service.database.begin() as tx:
                 # Another engine's workers drive it: our own one must not take it, whatever its status.
-                await session.execute(update(Run).where(Run.id == run_id).values(status=status, engine="elsewhere"))
+                await tx.execute(update(Run).where(Run.id == run_id).values(status=status, engine="elsewhere"))
 
         async def conflict(reply: httpx.Response, text: str) -> None:
             assert reply.status_code == 409, reply.text
@@ -168,7 +168,7 @@ async def test_a_model_of_a_live_run_is_left_alone(stage: ModelStage) -> None:
 
         promoted = await create_model(http, "shown", project="mail")
         shown = Promotion(project="mail", name="live", backend="embedded", model_name="shown", step=0, actor="a test")
-        await Promotions(stage.service.sessions).promote(shown)
+        await Promotions(stage.service.database).promote(shown)
         await conflict(await http.delete(f"/preview/models/{promoted['id']}"), "promoted as mail/live")
 
 

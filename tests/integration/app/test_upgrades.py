@@ -18,8 +18,8 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.claims.lease import Lease
+from app.db.database import make_database, make_engine, parse_url
 from app.db.migration import SchemaError, migrate, newest, scripts
-from app.db.session import make_engine, make_sessions, parse_url
 from app.db.tables import Journal, Run
 from app.runs.documents import stored_text
 from app.worker.journal_store import StoredJournal
@@ -175,20 +175,20 @@ def _trained() -> ScriptedBackend:
 @pytest.mark.parametrize("old", ["0003"], indirect=True)
 async def test_old_journals_documents_and_keys_are_still_read(old: AsyncEngine, data_dir: Path) -> None:
     await migrate(old)
-    sessions = make_sessions(old)
-    journal = StoredJournal(sessions, Lease(Run, _id("3R"), 4, "gone:3"), asyncio.get_running_loop(), lambda: None)
+    database = make_database(old)
+    journal = StoredJournal(database, Lease(Run, _id("3R"), 4, "gone:3"), asyncio.get_running_loop(), lambda: None)
     kept = await journal.kept(1)
     assert kept.keys() == {"rollout/train/0", "train.intent"}
     rollout = load_rollout(Scenario("train:1", "train", {}, {}), kept["rollout/train/0"])
     reply: Any = rollout.trajectory.messages_and_choices[1]
     assert (rollout.id, reply.logprobs.content[0].logprob) == ("kept-rollout", -0.5)
-    async with sessions() as session:
-        assert len((await session.execute(select(Journal))).scalars().all()) == 2
-    async with sessions() as session:
-        graph, free = (await session.execute(text("SELECT sha256 FROM document ORDER BY sha256 DESC"))).scalars()
+    async with database() as tx:
+        assert len((await tx.execute(select(Journal))).scalars().all()) == 2
+    async with database() as tx:
+        graph, free = (await tx.execute(text("SELECT sha256 FROM document ORDER BY sha256 DESC"))).scalars()
     for project in ("mail", None):
-        assert await stored_text(sessions, project, "graph", graph)
-    assert await stored_text(sessions, "other", "scenarios", free)
+        assert await stored_text(database, project, "graph", graph)
+    assert await stored_text(database, "other", "scenarios", free)
     settings = settings_for(
         data_dir, old.url.render_as_string(hide_password=False), require_keys="always", max_concurrent_runs=0
     )

@@ -22,7 +22,7 @@ from app.agent_sessions.store import AgentSessions
 from app.agent_sessions.usual_calls import TakenCall, UsualCalls
 from app.auth.caller import LOCAL
 from app.auth.keys import hash_of
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from tests import conditions
 from tests.connections import end_connections
@@ -33,15 +33,15 @@ SEED = 7
 
 
 @pytest.fixture
-async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+async def database(database_url: str) -> AsyncIterator[Database]:
     engine = make_engine(parse_url(database_url))
-    yield make_sessions(engine)
+    yield make_database(engine)
     await engine.dispose()
 
 
 @pytest.fixture
-async def calls(sessions: Sessions) -> AsyncIterator[SessionCalls]:
-    made = SessionCalls(sessions)
+async def calls(database: Database) -> AsyncIterator[SessionCalls]:
+    made = SessionCalls(database)
     async with made.working():
         yield made
 
@@ -60,8 +60,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def opened(sessions: Sessions, **more: Any) -> Asker:
-    session = await AgentSessions(sessions).open(spec(seed=SEED, **more))
+async def opened(database: Database, **more: Any) -> Asker:
+    session = await AgentSessions(database).open(spec(seed=SEED, **more))
     assert session.key is not None
     return Asker(session.row.id, hash_of(session.key))
 
@@ -78,7 +78,7 @@ async def answered(calls: SessionCalls, asker: Asker, request: CanonicalRequest 
     return call
 
 
-async def columns(sessions: Sessions, asker: Asker) -> Any:
+async def columns(database: Database, asker: Asker) -> Any:
     """All that is kept of a session but ids, times and keys."""
     of_session = "uses, calls, opening_digest, prompt_tokens, completion_tokens, attempt"
     of_call = (
@@ -86,23 +86,23 @@ async def columns(sessions: Sessions, asker: Asker) -> Any:
     )
     of_use = "attempt, number, digest, occurrence, idempotency_key, delivered_at IS NOT NULL"
     found = []
-    async with sessions() as session:
+    async with database() as tx:
         for wanted, of, id in (
             (of_session, "agent_session", "id"),
             (of_call, "session_call", "session_id"),
             (of_use, "session_use", "session_id"),
         ):
-            rows = await session.execute(
+            rows = await tx.execute(
                 text(f"SELECT {wanted} FROM {of} WHERE {id} = :id ORDER BY 1"), {"id": asker.session_id}
             )
             found.append([tuple(row) for row in rows])
     return found
 
 
-async def test_both_ways_leave_the_same(sessions: Sessions, taken: list[str]) -> None:
-    quick, slow = await opened(sessions), await opened(sessions)
+async def test_both_ways_leave_the_same(database: Database, taken: list[str]) -> None:
+    quick, slow = await opened(database), await opened(database)
     for asker, is_quick in ((quick, True), (slow, False)):
-        calls = SessionCalls(sessions)
+        calls = SessionCalls(database)
         async with calls.working():
             for request, key in ((GREETING, None), (QUESTION, "a key"), (GREETING, "another")):
                 seeds = seeds_of_call(SEED, request, 0) if is_quick else None
@@ -110,13 +110,13 @@ async def test_both_ways_leave_the_same(sessions: Sessions, taken: list[str]) ->
                 await calls.answer(call, completion("hi", 5, 6))
                 await calls.finish(call, delivered=True)
     assert taken == [quick.session_id] * 2  # a request that is made again goes step by step
-    assert await columns(sessions, quick) == await columns(sessions, slow)
+    assert await columns(database, quick) == await columns(database, slow)
 
 
 async def test_conversations_at_the_same_time_do_not_mix(
-    calls: SessionCalls, sessions: Sessions, taken: list[str]
+    calls: SessionCalls, database: Database, taken: list[str]
 ) -> None:
-    askers = [await opened(sessions) for _ in range(12)]
+    askers = [await opened(database) for _ in range(12)]
     await asyncio.gather(*(answered(calls, asker, GREETING, number) for number, asker in enumerate(askers, 1)))
     assert sorted(taken) == sorted(asker.session_id for asker in askers)
     for number, asker in enumerate(askers, 1):
@@ -124,33 +124,33 @@ async def test_conversations_at_the_same_time_do_not_mix(
         assert call.completion == completion("hi", number)
 
 
-async def test_the_same_request_twice_at_the_same_time_is_two_samples(calls: SessionCalls, sessions: Sessions) -> None:
-    asker = await opened(sessions)
+async def test_the_same_request_twice_at_the_same_time_is_two_samples(calls: SessionCalls, database: Database) -> None:
+    asker = await opened(database)
     made = await asyncio.gather(*(begun(calls, asker) for _ in range(3)), begun(calls, asker, QUESTION))
     assert sorted(call.occurrence for call in made) == [0, 0, 1, 2]
     assert len({call.key for call in made}) == 4
     assert [call.number for call in await calls.kept(asker.session_id)] == [1, 2, 3, 4]
 
 
-async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, sessions: Sessions) -> None:
-    store = AgentSessions(sessions)
-    limited = await opened(sessions, limits=SessionLimits(max_calls=1))
+async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, database: Database) -> None:
+    store = AgentSessions(database)
+    limited = await opened(database, limits=SessionLimits(max_calls=1))
     await answered(calls, limited)
     with pytest.raises(SessionLimitReached, match="limit of 1 calls"):
         await begun(calls, limited, QUESTION)
-    spent = await opened(sessions, limits=SessionLimits(max_tokens=4))
+    spent = await opened(database, limits=SessionLimits(max_tokens=4))
     await answered(calls, spent)
     with pytest.raises(SessionLimitReached, match="limit of 4 tokens"):
         await begun(calls, spent, QUESTION)
-    restarted = await opened(sessions)
+    restarted = await opened(database)
     await store.restart(LOCAL, restarted.session_id)
     with pytest.raises(SessionRestarted):
         await begun(calls, restarted)
-    over, late = await opened(sessions), await opened(sessions)
+    over, late = await opened(database), await opened(database)
     first, second = await begun(calls, over), await begun(calls, late)
     await store.end(LOCAL, over.session_id, Outcome(reward=1.0))
-    async with sessions.begin() as session:
-        await session.execute(
+    async with database.begin() as tx:
+        await tx.execute(
             update(AgentSession).where(AgentSession.id == late.session_id).values(expires_at=AgentSession.opened_at)
         )
     for asker, call in ((over, first), (late, second)):
@@ -160,24 +160,24 @@ async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, sess
             await begun(calls, asker, QUESTION)
 
 
-async def test_the_answer_of_another_process_counts(calls: SessionCalls, sessions: Sessions) -> None:
-    asker, other = await opened(sessions), SessionCalls(sessions)
+async def test_the_answer_of_another_process_counts(calls: SessionCalls, database: Database) -> None:
+    asker, other = await opened(database), SessionCalls(database)
     call = await begun(calls, asker)
     assert await other.answer(call, completion("first", 1)) == completion("first", 1)
     assert await calls.answer(call, completion("second", 2)) == completion("first", 1)
-    async with sessions() as session:
-        row = await session.get_one(AgentSession, asker.session_id)
+    async with database() as tx:
+        row = await tx.get_one(AgentSession, asker.session_id)
     assert (row.prompt_tokens, row.completion_tokens) == (2, 1)
 
 
 async def test_a_session_that_somebody_else_has_locked_holds_up_no_other(
-    calls: SessionCalls, sessions: Sessions, taken: list[str]
+    calls: SessionCalls, database: Database, taken: list[str]
 ) -> None:
-    locked, other = await opened(sessions), await opened(sessions)
-    async with sessions.begin() as session:
-        await session.execute(select(AgentSession).where(AgentSession.id == locked.session_id).with_for_update())
+    locked, other = await opened(database), await opened(database)
+    async with database.begin() as tx:
+        await tx.execute(select(AgentSession).where(AgentSession.id == locked.session_id).with_for_update())
         waiting = asyncio.create_task(answered(calls, locked))
-        await conditions.answered(partial(_waits_for_a_lock, sessions), bool)
+        await conditions.answered(partial(_waits_for_a_lock, database), bool)
         await answered(calls, other)
         assert taken == [other.session_id]
         assert not waiting.done()
@@ -185,20 +185,20 @@ async def test_a_session_that_somebody_else_has_locked_holds_up_no_other(
     assert [call.completion is None for call in await calls.kept(locked.session_id)] == [False]
 
 
-async def _waits_for_a_lock(sessions: Sessions) -> bool:
+async def _waits_for_a_lock(database: Database) -> bool:
     query = text(
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
     )
-    async with sessions() as session:
-        return bool((await session.execute(query)).scalar_one())
+    async with database() as tx:
+        return bool((await tx.execute(query)).scalar_one())
 
 
-async def restarted(sessions: Sessions, id: str) -> None:
-    await AgentSessions(sessions).restart(LOCAL, id)
+async def restarted(database: Database, id: str) -> None:
+    await AgentSessions(database).restart(LOCAL, id)
 
 
-async def ended(sessions: Sessions, id: str) -> None:
-    await AgentSessions(sessions).end(LOCAL, id, Outcome(reward=1.0))
+async def ended(database: Database, id: str) -> None:
+    await AgentSessions(database).end(LOCAL, id, Outcome(reward=1.0))
 
 
 HELD_UP = (
@@ -213,53 +213,53 @@ HELD_UP = (
 @pytest.mark.parametrize(("change", "refusal"), [(restarted, SessionRestarted), (ended, SessionOver)])
 async def test_a_session_that_changes_while_a_call_is_taken_is_looked_at_again(
     calls: SessionCalls,
-    sessions: Sessions,
-    change: Callable[[Sessions, str], Awaitable[None]],
+    database: Database,
+    change: Callable[[Database, str], Awaitable[None]],
     refusal: type[Exception],
 ) -> None:
-    asker = await opened(sessions)
-    async with sessions.begin() as database:
+    asker = await opened(database)
+    async with database.begin() as tx:
         for statement in HELD_UP:
-            await database.execute(text(statement))
-    async with sessions.begin() as holding:
+            await tx.execute(text(statement))
+    async with database.begin() as holding:
         await holding.execute(text("SELECT pg_advisory_xact_lock(1)"))
         beginning = asyncio.create_task(begun(calls, asker))
-        await conditions.answered(partial(_waits_for_a_lock, sessions), bool)
-        await change(sessions, asker.session_id)
+        await conditions.answered(partial(_waits_for_a_lock, database), bool)
+        await change(database, asker.session_id)
     with pytest.raises(refusal):
         await beginning
     assert await calls.kept(asker.session_id) == []
 
 
 async def test_a_call_that_a_crashed_database_forgot_comes_back_with_its_answer(
-    calls: SessionCalls, sessions: Sessions
+    calls: SessionCalls, database: Database
 ) -> None:
-    asker, undisturbed = await opened(sessions), await opened(sessions)
+    asker, undisturbed = await opened(database), await opened(database)
     for each in (asker, undisturbed):
         await answered(calls, each)
         call = await begun(calls, each, QUESTION)
         if each is asker:
-            await _forget(sessions, call)
+            await _forget(database, call)
         await calls.answer(call, completion("because", 8))
         await calls.finish(call, delivered=True)
-    assert (await columns(sessions, asker))[:2] == (await columns(sessions, undisturbed))[:2]
+    assert (await columns(database, asker))[:2] == (await columns(database, undisturbed))[:2]
     assert len(await calls.of_last_attempt(asker.session_id)) == 2
 
 
-async def _forget(sessions: Sessions, call: Any) -> None:
+async def _forget(database: Database, call: Any) -> None:
     """As if what began it had not reached the disk."""
-    async with sessions.begin() as session:
+    async with database.begin() as tx:
         for table in (SessionCall, SessionUse):
             mine = (table.session_id == call.session_id, table.digest == call.digest)
-            await session.execute(delete(table).where(*mine))
+            await tx.execute(delete(table).where(*mine))
         counted = {"uses": AgentSession.uses - 1, "calls": AgentSession.calls - 1}
-        await session.execute(update(AgentSession).where(AgentSession.id == call.session_id).values(counted))
+        await tx.execute(update(AgentSession).where(AgentSession.id == call.session_id).values(counted))
 
 
 async def test_a_broken_connection_costs_no_call(
-    calls: SessionCalls, sessions: Sessions, taken: list[str], database_url: str
+    calls: SessionCalls, database: Database, taken: list[str], database_url: str
 ) -> None:
-    asker = await opened(sessions)
+    asker = await opened(database)
     await answered(calls, asker)
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as admin:
         assert len(await end_connections(admin, admin.info.dbname)) >= 2
@@ -270,16 +270,16 @@ async def test_a_broken_connection_costs_no_call(
 
     async def is_quick() -> bool:
         number = len(taken)
-        await answered(calls, await opened(sessions))
+        await answered(calls, await opened(database))
         return len(taken) > number
 
     await conditions.answered(is_quick, bool)
 
 
 async def test_an_agent_that_leaves_while_its_call_is_taken_leaves_it_free(
-    calls: SessionCalls, sessions: Sessions
+    calls: SessionCalls, database: Database
 ) -> None:
-    asker = await opened(sessions)
+    asker = await opened(database)
     await answered(calls, asker)
     leaving = asyncio.create_task(begun(calls, asker, QUESTION))
     await asyncio.sleep(0)

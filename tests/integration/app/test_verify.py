@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from app.api import results
 from app.api.heavy_reads import WAITING, HeavyReads
 from app.cli.main import app
-from app.db.session import make_engine, parse_url
+from app.db.database import make_engine, parse_url
 from app.schemas.results import Verification
 from tests.conditions import until
 from tests.fakes.scripted_chat import call, scripted_chat
@@ -162,7 +162,7 @@ async def test_verifications_take_turns_apart_from_other_requests(
     monkeypatch.setattr(results, "verify", slow)
     monkeypatch.setattr(HeavyReads, "do", noted)
     async with keyed(data_dir, database_url) as service:
-        runs = {project: await make_run(service.sessions, project=project) for project in ("many", "one")}
+        runs = {project: await make_run(service.database, project=project) for project in ("many", "one")}
         headers = {project: await service.headers(project) for project in runs}
 
         def ask(project: str) -> Any:

@@ -167,9 +167,9 @@ async def test_deliveries_are_listed_shown_and_sent_again(data_dir: Path, databa
 
 
 async def _settle(here: Stage, states: dict[str, str]) -> None:
-    async with here.sessions.begin() as session:
+    async with here.database.begin() as tx:
         for id, state in states.items():
-            await session.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(state=state))
+            await tx.execute(update(WebhookDelivery).where(WebhookDelivery.id == id).values(state=state))
 
 
 async def test_a_replay_sends_old_events_again_and_unknown_ones_for_the_first_time(
@@ -214,8 +214,8 @@ async def test_a_runs_own_endpoints_are_made_with_it(data_dir: Path, database_ur
         run_id = await here.run("learnloop")
         hooks = [RunWebhook(url=URL), RunWebhook(url=f"{URL}2", events=[EventType.RUN_FAILED])]
         await here.endpoints.check(hooks)
-        async with here.sessions.begin() as session:
-            made = await here.endpoints.attach(session, run_id, "learnloop", hooks)
+        async with here.database.begin() as tx:
+            made = await here.endpoints.attach(tx, run_id, "learnloop", hooks)
         assert [new.row.url for new in made] == [URL, f"{URL}2"]
         assert len({new.secret for new in made}) == 2
         listed = (await client.get("/webhooks", params={"run_id": run_id})).json()["items"]
@@ -231,7 +231,7 @@ async def test_the_operators_endpoint_follows_the_settings_and_nobody_else(data_
         async def started_with(**more: Any) -> Any:
             settings = settings_for(data_dir, database_url, **more)
             box = secret_box(settings.secret_key, data_dir)
-            await keep_frontend_endpoint(here.sessions, settings.frontend_url, settings.frontend_webhook_secret, box)
+            await keep_frontend_endpoint(here.database, settings.frontend_url, settings.frontend_webhook_secret, box)
             return (await client.get(f"/webhooks/{FRONTEND_ID}")).json()
 
         shown = await started_with(frontend_url=it.url)

@@ -119,7 +119,7 @@ async def test_the_table_of_retries_to_its_end_and_a_dead_letter_that_comes_back
         [row] = await here.settled()
         assert (row.state, row.attempts, row.last_error) == ("failed", 10, "the receiver answered 500")
 
-        await Deliveries(here.sessions).redeliver(row.id)
+        await Deliveries(here.database).redeliver(row.id)
         dispatcher.wake()
         [row] = await here.settled()
         assert (row.state, row.attempts) == ("delivered", 1)
@@ -227,8 +227,8 @@ async def test_only_endpoints_that_want_an_event_get_it(database_url: str) -> No
         }
         names = {endpoint.row.id: name for name, endpoint in new.items()}
         off = update(WebhookEndpoint).where(WebhookEndpoint.id == new["off"].row.id)
-        async with here.sessions.begin() as session:
-            await session.execute(off.values(disabled_at=func.now()))
+        async with here.database.begin() as tx:
+            await tx.execute(off.values(disabled_at=func.now()))
         await here.event(run_id, EventType.RUN_STARTED)
         await here.event(run_id, EventType.RUN_COMPLETED)
         await here.event(sibling, EventType.RUN_FAILED)
@@ -254,8 +254,8 @@ async def test_the_body_has_the_events_data_beside_what_every_event_has(database
         await here.event(run_id, EventType.ITERATION_COMPLETED, final_email=email, node_scores={"n1": 0.5}, seq=99)
         [row] = await here.deliveries()
         async with faulty_receiver() as it:
-            async with here.sessions.begin() as session:
-                await session.execute(update(WebhookEndpoint).values(url=it.url))
+            async with here.database.begin() as tx:
+                await tx.execute(update(WebhookEndpoint).values(url=it.url))
             here.dispatcher()
             await here.settled()
         body = it.arrivals[0].body
@@ -271,9 +271,9 @@ async def test_an_event_that_is_rolled_back_was_never_told(database_url: str) ->
     async with stage(database_url) as here:
         await here.endpoint("http://a.example/")
         run_id = await here.run()
-        async with here.sessions() as session:
-            await append(session, run_id, EventType.RUN_STARTED, "local")
-            await session.rollback()
+        async with here.database() as tx:
+            await append(tx, run_id, EventType.RUN_STARTED, "local")
+            await tx.rollback()
         assert await here.deliveries() == []
 
 
@@ -287,8 +287,8 @@ async def test_in_a_rotation_both_secrets_sign_and_afterwards_only_the_new_one(d
         await here.settled()
         for secret in (old.secret, new.secret):
             Webhook(secret).verify(it.arrivals[0].raw, it.arrivals[0].headers)
-        async with here.sessions.begin() as session:
-            await session.execute(update(WebhookEndpoint).values(previous_until=func.now()))
+        async with here.database.begin() as tx:
+            await tx.execute(update(WebhookEndpoint).values(previous_until=func.now()))
         await here.event(run_id)
         await here.settled()
         last = it.arrivals[-1]
@@ -337,8 +337,8 @@ async def test_what_waits_for_a_deleted_endpoint_goes_nowhere(database_url: str)
         await here.event(await here.run())
         [row] = await here.deliveries()
         await here.endpoints.remove(endpoint.row.id)
-        async with here.sessions.begin() as session:
-            await session.execute(update(type(row)).values(state="pending"))
+        async with here.database.begin() as tx:
+            await tx.execute(update(type(row)).values(state="pending"))
         here.dispatcher()
         [row] = await here.settled()
         assert (row.state, row.endpoint_id, row.last_error) == (
@@ -347,8 +347,8 @@ async def test_what_waits_for_a_deleted_endpoint_goes_nowhere(database_url: str)
             "the endpoint was deleted or is disabled",
         )
         assert it.requests == 0
-        async with here.sessions() as session:
-            assert (await session.execute(select(func.count(WebhookEndpoint.id)))).scalar_one() == 0
+        async with here.database() as tx:
+            assert (await tx.execute(select(func.count(WebhookEndpoint.id)))).scalar_one() == 0
 
 
 async def test_closing_lets_what_is_on_its_way_arrive(database_url: str) -> None:

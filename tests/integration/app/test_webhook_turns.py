@@ -17,8 +17,8 @@ from tests.integration.app.webhook_stage import Stage, stage
 async def turns(here: Stage) -> list[tuple[int | None, str, bool]]:
     """Number, state and turn of each delivery, in the order of events."""
     row = WebhookDelivery
-    async with here.sessions() as session:
-        found = await session.execute(select(row.event_seq, row.state, row.is_next).order_by(row.event_seq))
+    async with here.database() as tx:
+        found = await tx.execute(select(row.event_seq, row.state, row.is_next).order_by(row.event_seq))
         return [(seq, state, is_next) for seq, state, is_next in found]
 
 
@@ -63,9 +63,9 @@ async def test_what_is_sent_again_comes_before_what_waits(database_url: str) -> 
         await dispatcher.close()
         await here.event(run_id)
         await here.event(run_id)
-        await Deliveries(here.sessions).redeliver(first.id)
+        await Deliveries(here.database).redeliver(first.id)
         assert await turns(here) == [(1, "pending", True), (2, "pending", False), (3, "pending", False)]
-        await Deliveries(here.sessions).replay(endpoint.row.id, run_id, 0)
+        await Deliveries(here.database).replay(endpoint.row.id, run_id, 0)
         assert [is_next for *_, is_next in await turns(here)] == [True, False, False]
         here.dispatcher()
         await here.settled()
@@ -86,12 +86,12 @@ async def test_what_waits_for_an_endpoint_is_bounded_and_the_rest_can_be_replaye
         assert [row.state for row in rows] == ["pending", "pending", "pending", "failed", "failed"]
         assert "already wait for this endpoint" in (rows[-1].last_error or "")
         with pytest.raises(Conflict, match="already wait for this webhook"):
-            await Deliveries(here.sessions).replay(endpoint.row.id, one, 0)
+            await Deliveries(here.database).replay(endpoint.row.id, one, 0)
         here.dispatcher()
         await here.settled()
         assert len(it.received) == 3
         for run_id in (one, other):
-            await Deliveries(here.sessions).replay(endpoint.row.id, run_id, 1)
+            await Deliveries(here.database).replay(endpoint.row.id, run_id, 1)
             await here.settled()
         assert {(body["run_id"], body["seq"]) for body in it.bodies()} == {
             *((one, seq) for seq in (1, 2, 3)),
@@ -104,8 +104,8 @@ async def test_the_bound_is_each_projects_own_where_they_share_an_endpoint(
 ) -> None:
     monkeypatch.setattr(outbox, "MAX_PENDING", 1)
     async with stage(database_url) as here:
-        async with here.sessions.begin() as session:
-            here.endpoints._add(session, "http://127.0.0.1:9/", (), None, None)  # type: ignore[arg-type]
+        async with here.database.begin() as tx:
+            here.endpoints._add(tx, "http://127.0.0.1:9/", (), None, None)  # type: ignore[arg-type]
         for project in ("noisy", "noisy", "quiet"):
             await here.event(await here.run(project))
         assert [(row.project, row.state) for row in await here.deliveries()] == [

@@ -8,8 +8,8 @@ from pathlib import Path
 from sqlalchemy import insert, select
 from ulid import ULID
 
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Run, WebhookDelivery
 from app.security.address_guard import AddressGuard
 from app.webhooks.dispatcher import Dispatcher
@@ -52,14 +52,14 @@ async def test_each_iteration_is_told_once_and_in_order(data_dir: Path, database
 
 
 @asynccontextmanager
-async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Sessions]:
+async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Database]:
     """A dispatcher with quick retries over one pending delivery for each url."""
     engine = make_engine(parse_url(database_url))
     await migrate(engine)
-    sessions = make_sessions(engine)
+    database = make_database(engine)
     run_id = str(ULID())
-    async with sessions.begin() as session:
-        session.add(
+    async with database.begin() as tx:
+        tx.add(
             Run(
                 id=run_id,
                 request={},
@@ -72,24 +72,24 @@ async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Sessions
                 iterations_total=1,
             )
         )
-        await session.flush()
+        await tx.flush()
         rows = [
             {"id": str(ULID()), "run_id": run_id, "iteration": n, "url": url, "body": f'{{"name": "{name}"}}'}
             | {"project": "p", "receiver": url, "is_next": url not in [*urls.values()][:n]}
             for n, (name, url) in enumerate(urls.items())
         ]
-        await session.execute(insert(WebhookDelivery), rows)
-    dispatcher = Dispatcher(sessions, Sender(BOX, AddressGuard()), retry_delays_s=(0.0, 0.0))
+        await tx.execute(insert(WebhookDelivery), rows)
+    dispatcher = Dispatcher(database, Sender(BOX, AddressGuard()), retry_delays_s=(0.0, 0.0))
     dispatcher.start()
-    yield sessions
+    yield database
     await dispatcher.close()
     await engine.dispose()
 
 
-async def _settled(sessions: Sessions) -> dict[int | None, tuple[str, int, str | None]]:
+async def _settled(database: Database) -> dict[int | None, tuple[str, int, str | None]]:
     async def ask() -> dict[int | None, tuple[str, int, str | None]]:
-        async with sessions() as session:
-            rows = (await session.execute(select(WebhookDelivery))).scalars()
+        async with database() as tx:
+            rows = (await tx.execute(select(WebhookDelivery))).scalars()
             return {row.iteration: (row.state, row.attempts, row.last_error) for row in rows}
 
     return await answered(ask, lambda found: all(state != "pending" for state, _, _ in found.values()))  # type: ignore[no-any-return]
@@ -98,9 +98,9 @@ async def _settled(sessions: Sessions) -> dict[int | None, tuple[str, int, str |
 async def test_a_failed_delivery_is_sent_again_the_same_before_later_ones(database_url: str) -> None:
     async with (
         receiver("500 Oops", "503 Busy") as frontend,
-        _dispatching(database_url, a=frontend.url, b=frontend.url) as sessions,
+        _dispatching(database_url, a=frontend.url, b=frontend.url) as database,
     ):
-        assert await _settled(sessions) == {0: ("delivered", 3, None), 1: ("delivered", 1, None)}
+        assert await _settled(database) == {0: ("delivered", 3, None), 1: ("delivered", 1, None)}
         assert [body["name"] for body in frontend.bodies()] == ["a", "a", "a", "b"]
         assert len({headers["webhook-id"] for _, headers, _ in frontend.received[:3]}) == 1
 
@@ -108,8 +108,8 @@ async def test_a_failed_delivery_is_sent_again_the_same_before_later_ones(databa
 async def test_a_redirect_is_a_failure_and_not_followed(database_url: str) -> None:
     async with receiver() as elsewhere:
         moved = f"307 Moved\r\nLocation: {elsewhere.url}"
-        async with receiver(moved, moved, moved) as frontend, _dispatching(database_url, a=frontend.url) as sessions:
-            assert await _settled(sessions) == {0: ("failed", 3, "the receiver answered 307")}
+        async with receiver(moved, moved, moved) as frontend, _dispatching(database_url, a=frontend.url) as database:
+            assert await _settled(database) == {0: ("failed", 3, "the receiver answered 307")}
         assert elsewhere.received == []
 
 
@@ -118,8 +118,8 @@ async def test_a_receiver_that_is_not_there_is_given_up_and_the_next_one_served(
     nobody = f"http://127.0.0.1:{closed.sockets[0].getsockname()[1]}/"
     closed.close()
     await closed.wait_closed()
-    async with receiver() as frontend, _dispatching(database_url, a=nobody, b=frontend.url) as sessions:
-        found = await _settled(sessions)
+    async with receiver() as frontend, _dispatching(database_url, a=nobody, b=frontend.url) as database:
+        found = await _settled(database)
     assert found[0][:2] == ("failed", 3)
     assert (found[0][2] or "").startswith("ConnectError")
     assert found[1] == ("delivered", 1, None)

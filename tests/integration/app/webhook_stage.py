@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import select, update
 from ulid import ULID
 
+from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
 from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.event_types import EventType
 from app.events.log import append
@@ -29,7 +29,7 @@ HERE = AddressGuard(["127.0.0.0/8"])
 class Stage:
     """What is on the database, and the dispatchers that a test started."""
 
-    sessions: Sessions
+    database: Database
     endpoints: Endpoints
     dispatchers: list[Dispatcher] = field(default_factory=list)
 
@@ -47,40 +47,40 @@ class Stage:
             base_model="t",
             iterations_total=1,
         )
-        async with self.sessions.begin() as session:
-            session.add(row)
+        async with self.database.begin() as tx:
+            tx.add(row)
         return run_id
 
     async def endpoint(self, url: str, *events: str, project: str = "p", run_id: str | None = None) -> NewEndpoint:
         """An endpoint whose URL nobody checked."""
-        async with self.sessions.begin() as session:
-            new = self.endpoints._add(session, url, events, project, run_id)
+        async with self.database.begin() as tx:
+            new = self.endpoints._add(tx, url, events, project, run_id)
         return new
 
     async def event(self, run_id: str, type: EventType = EventType.PHASE_COMPLETED, **data: Any) -> int:
         """An event of a run, as whoever works on it appends it; its number."""
-        async with self.sessions.begin() as session:
-            return await append(session, run_id, type, "local", data)
+        async with self.database.begin() as tx:
+            return await append(tx, run_id, type, "local", data)
 
     def dispatcher(self, *, timeout_s: float = 15.0, guard: AddressGuard = HERE, **options: Any) -> Dispatcher:
         """A dispatcher at work."""
-        dispatcher = Dispatcher(self.sessions, Sender(BOX, guard, timeout_s), **options)
+        dispatcher = Dispatcher(self.database, Sender(BOX, guard, timeout_s), **options)
         dispatcher.start()
         self.dispatchers.append(dispatcher)
         return dispatcher
 
     async def deliveries(self) -> Sequence[WebhookDelivery]:
         """All, in the order of their making."""
-        async with self.sessions() as session:
-            return (await session.execute(select(WebhookDelivery).order_by(WebhookDelivery.seq))).scalars().all()
+        async with self.database() as tx:
+            return (await tx.execute(select(WebhookDelivery).order_by(WebhookDelivery.seq))).scalars().all()
 
     async def attempts(self, delivery_id: str | None = None) -> Sequence[WebhookAttempt]:
         """All, or those of one delivery, in order."""
         query = select(WebhookAttempt).order_by(WebhookAttempt.delivery_id, WebhookAttempt.number)
         if delivery_id is not None:
             query = query.where(WebhookAttempt.delivery_id == delivery_id)
-        async with self.sessions() as session:
-            return (await session.execute(query)).scalars().all()
+        async with self.database() as tx:
+            return (await tx.execute(query)).scalars().all()
 
     async def settled(self, timeout_s: float = 30) -> Sequence[WebhookDelivery]:
         """All deliveries once none waits any more."""
@@ -92,8 +92,8 @@ class Stage:
     async def due_now(self, delivery_id: str) -> None:
         """Let the time until a delivery's next attempt pass."""
         at_once = update(WebhookDelivery).where(WebhookDelivery.id == delivery_id)
-        async with self.sessions.begin() as session:
-            await session.execute(at_once.values(next_attempt_at=datetime.fromtimestamp(0).astimezone()))
+        async with self.database.begin() as tx:
+            await tx.execute(at_once.values(next_attempt_at=datetime.fromtimestamp(0).astimezone()))
 
     async def shown(self, endpoint_id: str) -> WebhookEndpoint:
         """An endpoint as it is now."""
@@ -105,8 +105,8 @@ async def stage(database_url: str) -> AsyncIterator[Stage]:
     """A migrated database; dispatchers that are still at work at the end are closed."""
     engine = make_engine(parse_url(database_url))
     await migrate(engine)
-    sessions = make_sessions(engine)
-    it = Stage(sessions, Endpoints(sessions, BOX, HERE))
+    database = make_database(engine)
+    it = Stage(database, Endpoints(database, BOX, HERE))
     try:
         yield it
     finally:

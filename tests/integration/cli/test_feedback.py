@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
-from app.db.session import Sessions, make_engine, make_sessions, parse_url
+from app.db.database import Database, make_database, make_engine, parse_url
 from judges.feedback import ONLINE
 from judges.market import Market
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -27,7 +27,7 @@ class Shown:
     run_id: str
     written: list[str]
     url: str
-    sessions: Sessions
+    database: Database
     learnloop: Learnloop
 
     async def feedback(self, command: str, *more: str, run_id: str | None = None) -> Ran:
@@ -40,14 +40,14 @@ class Shown:
 async def shown(data_dir: Path, database_url: str, learnloop: Learnloop) -> AsyncIterator[Shown]:
     engine = make_engine(parse_url(database_url))
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        sessions = make_sessions(engine)
-        run_id = await make_run(sessions)
-        await make_trajectory(sessions, run_id, {"email": None}, shown_after=0)
-        await make_trajectory(sessions, run_id, email())  # asked for, not shown
+        database = make_database(engine)
+        run_id = await make_run(database)
+        await make_trajectory(database, run_id, {"email": None}, shown_after=0)
+        await make_trajectory(database, run_id, email())  # asked for, not shown
         written = [
-            await make_trajectory(sessions, run_id, email(cited), shown_after=k) for k, cited in ((1, "ab"), (2, "bc"))
+            await make_trajectory(database, run_id, email(cited), shown_after=k) for k, cited in ((1, "ab"), (2, "bc"))
         ]
-        yield Shown(run_id, written, str(client.base_url), sessions, learnloop)
+        yield Shown(run_id, written, str(client.base_url), database, learnloop)
     await engine.dispose()
 
 
@@ -85,7 +85,7 @@ async def test_invented_figures_are_titled_so_in_80_columns(shown: Shown) -> Non
 
 
 async def test_a_run_that_showed_no_email(shown: Shown) -> None:
-    empty = await make_run(shown.sessions)
+    empty = await make_run(shown.database)
     ran = await shown.feedback("simulate", run_id=empty)
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert f"run {empty} has no sample email" in ran.stderr
@@ -95,7 +95,7 @@ async def test_a_run_that_showed_no_email(shown: Shown) -> None:
 
 async def test_feedback_on_a_session(shown: Shown) -> None:
     production = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
-    opened = await AgentSessions(shown.sessions).open(SessionSpec("learnloop", production, timedelta(hours=1)))
+    opened = await AgentSessions(shown.database).open(SessionSpec("learnloop", production, timedelta(hours=1)))
     on = ("--session", opened.row.id, "--url", shown.url)
 
     async def ran(*arguments: str) -> Ran:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.session import make_engine, parse_url
+from app.db.database import make_engine, parse_url
 from tests.fakes.engine_process import ROOT
 from tests.integration.app.test_results import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran

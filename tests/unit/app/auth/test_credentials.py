@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.auth.credentials import Credential, credential_of, is_https, removed_cookies, session_cookie
+from app.auth.credentials import Credential, credential_of, is_https, removed_cookies, sign_in_cookie
 from app.errors import Unauthorized
 
 
@@ -20,7 +20,7 @@ def headers(*named: tuple[str, str]) -> dict[str, object]:
     ],
 )
 def test_the_cookie_that_no_other_host_can_set_goes_first(cookie: str, token: str) -> None:
-    assert credential_of(headers(("cookie", cookie))) == Credential(token, is_session=True)
+    assert credential_of(headers(("cookie", cookie))) == Credential(token, is_sign_in=True)
 
 
 def test_a_key_goes_before_a_cookie() -> None:
@@ -40,8 +40,8 @@ def test_no_credential_is_printed() -> None:
 
 
 def test_over_https_the_cookie_never_travels_in_the_clear() -> None:
-    assert session_cookie("a", 60, secure=False) == "learnloop_session=a; Path=/; Max-Age=60; HttpOnly; SameSite=Strict"
-    assert session_cookie("a", 60, secure=True) == (
+    assert sign_in_cookie("a", 60, secure=False) == "learnloop_session=a; Path=/; Max-Age=60; HttpOnly; SameSite=Strict"
+    assert sign_in_cookie("a", 60, secure=True) == (
         "__Host-learnloop_session=a; Path=/; Max-Age=60; HttpOnly; SameSite=Strict; Secure"
     )
     assert not is_https(headers(("origin", "http://learn.example")))

@@ -20,8 +20,8 @@ from ulid import ULID
 
 from app.claims.claims import MAX_CLAIMS
 from app.claims.lease import Lease, LeaseLost
+from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.session import Sessions, make_engine, make_sessions
 from app.db.tables import Event, Iteration, Run, WebhookDelivery, WebhookEndpoint
 from app.domain.run_state import TERMINAL, Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
@@ -58,14 +58,14 @@ class LeaseMachine(RuleBasedStateMachine):
     """One run, two workers that die, an impatient owner and a receiver. What is expected is said in the rules; the
     rest in the invariants."""
 
-    def __init__(self, runner: asyncio.Runner, sessions: Sessions, crashes: Crashes) -> None:
+    def __init__(self, runner: asyncio.Runner, database: Database, crashes: Crashes) -> None:
         super().__init__()
         self._runner = runner
-        self._sessions = sessions
+        self._database = database
         self._crashes = crashes
-        self._store = RunStore(sessions)
+        self._store = RunStore(database)
         self._workers = [
-            RunClaims(sessions, name, ttl_s=60, limits=Limits(), backends=["embedded"], engine="here") for name in "ab"
+            RunClaims(database, name, ttl_s=60, limits=Limits(), backends=["embedded"], engine="here") for name in "ab"
         ]
         self._given: list[Lease[Run]] = []
         self._status = RunStatus.QUEUED
@@ -102,16 +102,16 @@ class LeaseMachine(RuleBasedStateMachine):
         )
         self._do(self._store.create(run, also=self._listen))
 
-    async def _listen(self, session: AsyncSession) -> None:
-        session.add(WebhookEndpoint(id=self._id, run_id=self._id, url="http://receiver.example", events=[]))
-        await session.flush()
+    async def _listen(self, tx: AsyncSession) -> None:
+        tx.add(WebhookEndpoint(id=self._id, run_id=self._id, url="http://receiver.example", events=[]))
+        await tx.flush()
 
     def teardown(self) -> None:
         self._do(self._forget())
 
     async def _forget(self) -> None:
-        async with self._sessions.begin() as session:
-            await session.execute(delete(Run))
+        async with self._database.begin() as tx:
+            await tx.execute(delete(Run))
 
     def _lease(self, back: int) -> Lease[Run] | None:
         return self._given[-1 - back] if back < len(self._given) else None
@@ -147,8 +147,8 @@ class LeaseMachine(RuleBasedStateMachine):
     async def _leave(self, seconds: int) -> None:
         """The lease so much time from now."""
         end = func.clock_timestamp() + text(f"interval '{seconds} second'")
-        async with self._sessions.begin() as session:
-            await session.execute(update(Run).where(Run.id == self._id).values(lease_until=end))
+        async with self._database.begin() as tx:
+            await tx.execute(update(Run).where(Run.id == self._id).values(lease_until=end))
 
     @rule(back=_LEASES)
     def beat(self, back: int) -> None:
@@ -177,7 +177,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 self._claims = 0
 
     async def _keep(self, lease: Lease[Run]) -> None:
-        journal = StoredJournal(self._sessions, lease, asyncio.get_running_loop(), lambda: None)
+        journal = StoredJournal(self._database, lease, asyncio.get_running_loop(), lambda: None)
         await journal.keep(self._done, f"rollout/train/{self._entries}", "{}")
 
     @rule(back=_LEASES, ahead=_AHEAD, again=st.booleans(), crash=_CRASH)
@@ -203,7 +203,7 @@ class LeaseMachine(RuleBasedStateMachine):
         run = await self._store.get(self._id)
         policy = ScriptedPolicy(ModelSpec("p", self._id, "tiny"), "http://127.0.0.1:9")
         rows = iteration_rows(run, scripted_result(policy, iteration, iteration, _ITERATIONS, "so"), ())
-        await save_iteration(self._sessions, lease, rows)
+        await save_iteration(self._database, lease, rows)
 
     @rule(back=_LEASES, crash=_CRASH)
     def release(self, back: int, crash: int | None) -> None:
@@ -261,12 +261,12 @@ class LeaseMachine(RuleBasedStateMachine):
         self._do(self._deliver(crash))
 
     async def _deliver(self, crash: bool) -> None:
-        for claimed in await claim(self._sessions, 1, {}, visibility_timeout_s=0, last_attempt=1000):
+        for claimed in await claim(self._database, 1, {}, visibility_timeout_s=0, last_attempt=1000):
             if not crash:
-                await record_attempt(self._sessions, claimed, SendResult(0.0, 200, None), None)
-                async with self._sessions() as session:
+                await record_attempt(self._database, claimed, SendResult(0.0, 200, None), None)
+                async with self._database() as tx:
                     delivered = select(WebhookDelivery.event_seq).where(WebhookDelivery.id == claimed.id)
-                    self._delivered.append(await session.scalar(delivered))
+                    self._delivered.append(await tx.scalar(delivered))
 
     @invariant()
     def rows_agree(self) -> None:
@@ -274,11 +274,11 @@ class LeaseMachine(RuleBasedStateMachine):
             self._do(self._agree())
 
     async def _agree(self) -> None:
-        async with self._sessions() as session:
-            run = await session.get_one(Run, self._id)
-            events = (await session.execute(select(Event).order_by(Event.seq))).scalars().all()
-            iterations = list(await session.scalars(select(Iteration.iteration).order_by(Iteration.iteration)))
-            told = list(await session.scalars(select(WebhookDelivery.event_seq).order_by(WebhookDelivery.seq)))
+        async with self._database() as tx:
+            run = await tx.get_one(Run, self._id)
+            events = (await tx.execute(select(Event).order_by(Event.seq))).scalars().all()
+            iterations = list(await tx.scalars(select(Iteration.iteration).order_by(Iteration.iteration)))
+            told = list(await tx.scalars(select(WebhookDelivery.event_seq).order_by(WebhookDelivery.seq)))
         assert (run.status, run.epoch, run.claims) == (self._status, len(self._given), self._claims)
         assert run.owner == (self._given[-1].worker if self._status is RunStatus.RUNNING else None) or (
             self._status not in (RunStatus.RUNNING, *TERMINAL) and run.owner is None
@@ -302,7 +302,7 @@ def test_whatever_the_order_one_worker_holds_a_run_and_its_log_is_whole(postgres
         engine = make_engine(postgres.set(database=name))
         try:
             runner.run(migrate(engine))
-            sessions = make_sessions(engine)
+            database = make_database(engine)
             checks = settings(
                 max_examples=_SEQUENCES,
                 stateful_step_count=25,
@@ -313,7 +313,7 @@ def test_whatever_the_order_one_worker_holds_a_run_and_its_log_is_whole(postgres
                 suppress_health_check=list(HealthCheck),
             )
             crashes = Crashes(engine)
-            machine: Any = lambda: LeaseMachine(runner, sessions, crashes)  # noqa: E731 - hypothesis asks for a class
+            machine: Any = lambda: LeaseMachine(runner, database, crashes)  # noqa: E731 - hypothesis asks for a class
             run_state_machine_as_test(machine, settings=checks)
         finally:
             runner.run(engine.dispose())

@@ -1,4 +1,4 @@
-"""The database: engine and sessions. Postgres only, driver psycopg 3."""
+"""The database: a pool of connections, and transactions on it. Postgres only, driver psycopg 3."""
 
 from select import POLLIN, poll
 
@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from app.db import json_text
 
-Sessions = async_sessionmaker[AsyncSession]
+Database = async_sessionmaker[AsyncSession]
+"""Makes transactions: `async with database.begin() as tx` to write, `async with database() as tx` to read."""
 
 SERVER_SETTINGS = {
     "application_name": "learnloop",
@@ -18,18 +19,18 @@ SERVER_SETTINGS = {
     "statement_timeout": "15000",
     "idle_in_transaction_session_timeout": "30000",
 }
-"""Of each connection; times are milliseconds."""
+"""Settings of every connection. Times are in milliseconds."""
 _OPTIONS = " ".join(f"-c {name}={value}" for name, value in SERVER_SETTINGS.items())
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""Seconds, seconds and probes after which the operating system ends a connection to a machine that is gone."""
+"""When the operating system ends a connection to a machine that no longer answers, in seconds, seconds and probes."""
 
 
 class DatabaseUrlError(Exception):
-    """DATABASE_URL is not a Postgres URL, or no Postgres takes us there."""
+    """DATABASE_URL is not a Postgres URL, or no Postgres there accepts our connection."""
 
 
 def parse_url(database_url: str) -> URL:
-    """The URL for psycopg. Raises DatabaseUrlError, which never shows the URL: it may hold a password."""
+    """Return the URL for psycopg. Raises DatabaseUrlError, which never shows the URL, since it can hold a password."""
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
@@ -42,10 +43,10 @@ def parse_url(database_url: str) -> URL:
 
 
 def make_engine(url: URL) -> AsyncEngine:
-    """An engine with a small pool: several services and tools share one server's connections.
+    """Make an engine with a small pool, because several services and tools share the server's connections.
 
-    All of them stay open: one that is opened for a request and closed after it costs more than the request. What the
-    server has closed is seen without asking it: a ping costs a third of a short transaction.
+    All connections stay open: opening one for a request and closing it afterwards would cost more than the request.
+    A connection that the server has closed is noticed without a ping, which costs a third of a short transaction.
     """
     engine = create_async_engine(
         url,
@@ -62,17 +63,19 @@ def make_engine(url: URL) -> AsyncEngine:
 
 
 def _replace_if_closed(connection: AdaptedConnection, *_: object) -> None:
-    """Have the pool open another connection in place of one that has ended, and of all older ones. The server says
-    nothing on one that rests, but that it ends."""
-    resting = connection.driver_connection
-    if resting.closed:
+    """Have the pool replace a connection that has ended, and all older ones.
+
+    On an idle connection the server sends nothing until it ends it.
+    """
+    idle = connection.driver_connection
+    if idle.closed:
         raise InvalidatePoolError("the connection is closed")
     socket = poll()
-    socket.register(resting.fileno(), POLLIN)
+    socket.register(idle.fileno(), POLLIN)
     if socket.poll(0):
         raise InvalidatePoolError("the server has closed the connection")
 
 
-def make_sessions(engine: AsyncEngine) -> Sessions:
-    """Sessions whose objects stay readable after the commit."""
+def make_database(engine: AsyncEngine) -> Database:
+    """Make the database from an engine. Objects stay readable after the commit."""
     return async_sessionmaker(engine, expire_on_commit=False)

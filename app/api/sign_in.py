@@ -9,7 +9,7 @@ from app.api.dependencies import CurrentCaller
 from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, LOCAL, Caller
 from app.auth.callers import Callers
-from app.auth.credentials import credential_of, is_https, key_of, removed_cookies, session_cookie
+from app.auth.credentials import credential_of, is_https, key_of, removed_cookies, sign_in_cookie
 from app.auth.scopes import SESSION, Scope
 from app.schemas.base import ResponseModel
 
@@ -41,26 +41,26 @@ async def sign_in(request: Request, response: Response, caller: CurrentCaller) -
     """
     if caller is LOCAL:
         return _shown(caller, None)
-    opened = await _callers(request).open_session(key_of(request.scope))
-    cookie = session_cookie(opened.token, opened.seconds, secure=is_https(request.scope))
+    new = await _callers(request).sign_in(key_of(request.scope))
+    cookie = sign_in_cookie(new.token, new.seconds, secure=is_https(request.scope))
     response.headers.append("set-cookie", cookie)
-    return _shown(caller, opened.expires_at)
+    return _shown(caller, new.expires_at)
 
 
 @router.get(SESSION)
 async def get_session(request: Request, caller: CurrentCaller) -> SessionOut:
     """Tell who makes the request, by cookie or by key. 401: a key is required, and the session has ended."""
-    if caller is LOCAL or not (credential := credential_of(request.scope)).is_session:
+    if caller is LOCAL or not (credential := credential_of(request.scope)).is_sign_in:
         return _shown(caller, None)
-    return _shown(caller, (await _callers(request).session(credential.secret)).expires_at)
+    return _shown(caller, (await _callers(request).find_sign_in(credential.secret)).expires_at)
 
 
 @router.delete(SESSION, status_code=204)
 async def sign_out(request: Request, response: Response, caller: CurrentCaller) -> None:
     """End the session of the cookie, and remove the cookie. Every replica refuses it within 5 seconds."""
-    if caller is LOCAL or not (credential := credential_of(request.scope)).is_session:
+    if caller is LOCAL or not (credential := credential_of(request.scope)).is_sign_in:
         return
-    await _callers(request).end_session(credential.secret)
+    await _callers(request).sign_out(credential.secret)
     for cookie in removed_cookies(request.scope):
         response.headers.append("set-cookie", cookie)
 
