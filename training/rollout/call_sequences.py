@@ -1,10 +1,10 @@
-"""From the recorded calls of a rollout to training sequences, by exact token prefix.
+"""Turns the recorded calls of a rollout into training sequences by exact token prefix.
 
-An agent that owns its loop may rewrite its history, ask a side question, run a sub-agent or call its model in parallel.
-Which of its calls belong together is decided by what the model was shown, not by what the agent meant: a call whose
-prompt begins with all tokens of a sequence so far (prompts and replies) continues it, any other begins one of its own.
-So every sampled token is trained exactly once, after exactly the tokens that it was sampled after, and no token is
-trained that was not sampled.
+An agent that owns its loop can rewrite its history, ask a side question, run a sub-agent or call its model in parallel.
+Which of its calls belong together depends on what the model was shown, not on the agent's intent: a call whose prompt
+begins with all tokens of a sequence so far (prompts and replies) continues that sequence; any other call starts a new
+one. Every sampled token is therefore trained exactly once, with exactly the context that it was sampled in, and only
+sampled tokens are trained.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Call(Protocol[T_co]):
-    """A prompt and the reply that was sampled to it: token ids or, where these are not known, whole messages."""
+    """A prompt and the reply sampled for it, as token ids or, where these are unknown, as whole messages."""
 
     @property
     def prompt(self) -> Sequence[T_co]: ...
@@ -25,7 +25,7 @@ class Call(Protocol[T_co]):
 
 
 class NotOneSequence(ValueError):
-    """Calls do not extend each other, so that they are not one training sequence."""
+    """Calls do not extend each other, so they are not one training sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SampledCall:
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids; `trained` are the positions of those that were sampled, `logprobs` what the sampler gave them."""
+    """Token ids, the positions of the sampled ones (`trained`), and the sampler's log-probabilities of those."""
 
     ids: tuple[int, ...]
     trained: tuple[int, ...]
@@ -47,7 +47,7 @@ class TokenSequence:
 
 
 def sequences_of(calls: Sequence[Call[object]]) -> list[list[int]]:
-    """The numbers of the calls that make each sequence, in order; every call with a reply is in exactly one.
+    """Return the indices of the calls in each sequence, in order. Every call with a reply is in exactly one sequence.
 
     A call that extends several sequences continues the longest one.
     """
@@ -68,7 +68,7 @@ def sequences_of(calls: Sequence[Call[object]]) -> list[list[int]]:
 
 
 def joined(calls: Sequence[SampledCall]) -> TokenSequence:
-    """The training sequence of calls of which each extends the one before. Raises NotOneSequence."""
+    """Return the training sequence of calls that each extend the one before. Raises NotOneSequence."""
     ids: tuple[int, ...] = ()
     trained: list[int] = []
     for number, call in enumerate(calls):

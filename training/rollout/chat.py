@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _TOKEN_ID = "token_id:"
 _RETRIES = 2
-"""Of one request, on connection errors, 429 and 5xx, with the client's back-off."""
+"""Number of retries of one request on connection errors, 429 and 5xx, with the client's back-off."""
 
 
 class Chat(Protocol):
@@ -24,23 +24,23 @@ class Chat(Protocol):
 
     @property
     def model(self) -> str:
-        """Its name in requests."""
+        """The model's name in requests."""
 
     @property
     def remembers(self) -> bool:
-        """As Endpoint.remembers: a rollout restarts after the endpoint was away."""
+        """Same as Endpoint.remembers. If true, a rollout restarts after the endpoint was unreachable."""
 
     @property
     def tells_token_ids(self) -> bool:
-        """As Endpoint.tells_token_ids."""
+        """Same as Endpoint.tells_token_ids."""
 
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
-        """The response to a request, whose `model` is the name. Raises what the client raises."""
+        """Return the completion for a request, whose `model` is this model's name. Raises the client's errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointChat:
-    """An OpenAI client and the model that it asks."""
+    """An OpenAI client and the name of its model."""
 
     client: "AsyncOpenAI"
     model: str
@@ -50,14 +50,14 @@ class EndpointChat:
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
         from openai.types.chat import ChatCompletion
 
-        # Not `chat.completions.create`: it goes through every field of every message to translate what is as it should
-        # be.
+        # `chat.completions.create` is not used because it walks every field of every message to transform what already
+        # has the right form.
         return await self.client.post("/chat/completions", cast_to=ChatCompletion, body={**body, "logprobs": True})
 
 
 @asynccontextmanager
 async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[EndpointChat]:
-    """Connections to the endpoint for `concurrency` simultaneous requests, closed at the end."""
+    """Open a client for `concurrency` simultaneous requests to the endpoint, and close it at the end."""
     import httpx
     from openai import AsyncOpenAI
 
@@ -67,7 +67,7 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
         limits=httpx.Limits(max_connections=concurrency),
         timeout=None,
         mounts={"http://": AiohttpTransport()},
-        verify=endpoint.base_url.startswith("https"),  # reading the certificates takes 20 ms
+        verify=endpoint.base_url.startswith("https"),  # loading the certificates takes 20 ms
     )
     async with AsyncOpenAI(
         base_url=endpoint.base_url,
@@ -79,7 +79,7 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
 
 
 def message_of(choice: "Choice") -> dict[str, Json]:
-    """The assistant message of a choice, as the next request repeats it."""
+    """Return the assistant message of a choice in the form in which the next request repeats it."""
     message: dict[str, Json] = {"role": "assistant", "content": choice.message.content}
     if choice.message.tool_calls:
         message["tool_calls"] = [call.model_dump(mode="json") for call in choice.message.tool_calls]
@@ -87,7 +87,7 @@ def message_of(choice: "Choice") -> dict[str, Json]:
 
 
 def sampled_ids(choice: "Choice") -> list[int] | None:
-    """The token ids of a reply, which its log-probabilities name; None where they do not."""
+    """Return the token ids of a reply from its log-probabilities, or None if these do not name them."""
     tokens = choice.logprobs.content if choice.logprobs else None
     if tokens is None or not all(token.token.startswith(_TOKEN_ID) for token in tokens):
         return None
@@ -95,11 +95,12 @@ def sampled_ids(choice: "Choice") -> list[int] | None:
 
 
 _written = json.JSONEncoder(sort_keys=True).encode
-"""As json.dumps, which makes an encoder each time."""
+"""Same as json.dumps, without a new encoder for each call."""
 
 
 def identity(message: Mapping[str, Json]) -> str:
-    """What of a message the model sees: clients write the rest in their own way when they send it again."""
+    """Return the parts of a message that the model sees, as text. Clients vary the rest when they send a message
+    again."""
     calls = [
         [call.get("id"), call["function"]["name"], _value(call["function"]["arguments"])]
         for call in message.get("tool_calls") or []

@@ -1,4 +1,4 @@
-"""How the tool calls of a rollout reach its episode."""
+"""Passes the tool calls of a rollout to its episode."""
 
 import json
 
@@ -7,7 +7,7 @@ from environment.genai_spans import execute_tool
 
 
 async def call_tool(episode: Episode, name: str, arguments: str, call_id: str) -> ToolResult:
-    """Execute a call with the arguments as the model wrote them. Raises ToolError."""
+    """Execute a tool call, given its arguments as the text that the model wrote. Raises ToolError."""
     with execute_tool(name, call_id=call_id, arguments=arguments) as traced:
         result = await episode.call(name, _arguments(name, arguments))
         traced.output = result.content
@@ -15,10 +15,10 @@ async def call_tool(episode: Episode, name: str, arguments: str, call_id: str) -
 
 
 def _arguments(name: str, text: str) -> dict[str, Json]:
-    """Raises ToolError."""
+    """Parse the arguments of a tool call. Raises ToolError."""
     try:
         arguments = json.loads(text)
-        # Lone surrogates are JSON, but nothing that can be sent on or kept.
+        # Lone surrogates are valid JSON but cannot be sent or stored as UTF-8.
         json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments of {name} are not JSON: {error}") from error
@@ -28,5 +28,5 @@ def _arguments(name: str, text: str) -> dict[str, Json]:
 
 
 def out_of_turns(episode: Episode) -> str:
-    """What is said of an episode whose turns are used up."""
+    """Return the message for an episode that has used up its turns."""
     return f"no final answer within {episode.max_turns} turns"

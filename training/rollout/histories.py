@@ -1,8 +1,8 @@
-"""From a rollout's answered calls to its trajectory: one conversation for each training sequence.
+"""Turns a rollout's answered calls into its trajectory: one conversation for each training sequence.
 
-Where the endpoint tells the token ids of prompts, sequences are made by exact token prefix, and each choice keeps the
-ids of its prompt: the engine trains what was sampled after what the model was shown, and renders nothing again. Other
-endpoints tell messages only; there whole messages take the place of tokens.
+If the endpoint reports the token ids of prompts, sequences are formed by exact token prefix, and each choice keeps the
+ids of its prompt. The engine then trains the sampled tokens in exactly the context that the model was shown, without
+rendering it again. Other endpoints report only messages, and sequences are formed by whole messages instead.
 """
 
 import itertools
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice
 
 PROMPT_TOKEN_IDS = "prompt_token_ids"
-"""Of a choice: what was sampled was sampled after exactly these. vLLM gives them by this name."""
+"""Field of a choice with the exact token ids of its prompt, named as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SampledChoice:
-    """A choice and what it was sampled after: as tokens if they are known, else as messages (and tools)."""
+    """A choice with its prompt and reply, as tokens if these are known, otherwise as messages (and tools)."""
 
     call: AnsweredCall
     choice: "Choice"
@@ -45,21 +45,24 @@ class Conversation:
 
 
 def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall]) -> None:
-    """Put the calls into the trajectory: the sequence that began first is its conversation, the others are additional
-    histories. Without calls it keeps the opening that it has."""
+    """Put the calls into the trajectory.
+
+    The earliest sequence becomes the trajectory's conversation, the others its additional histories. Without calls the
+    trajectory keeps its opening messages.
+    """
     history_type = import_art("art.trajectories").History
     for number, conversation in enumerate(conversations(calls)):
         history: Trajectory | History = trajectory
         if number:
             trajectory.additional_histories.append(history_type(messages_and_choices=[]))
             history = trajectory.additional_histories[-1]
-        # Not by the constructor: ART's validation would take replies for plain messages.
+        # Set after construction, because ART's validation would parse replies as plain messages.
         history.messages_and_choices = conversation.messages_and_choices
         history.tools = conversation.tools
 
 
 def conversations(calls: Sequence[AnsweredCall]) -> list[Conversation]:
-    """The training sequences of a rollout, in the order in which they began."""
+    """Return the training sequences of a rollout, ordered by their first call."""
     sampled = _sampled(calls)
     return [
         _conversation(part)
@@ -77,13 +80,13 @@ def _sampled(calls: Sequence[AnsweredCall]) -> list[_SampledChoice]:
 
 
 def _by_tokens(call: AnsweredCall, choice: "Choice") -> _SampledChoice | None:
-    """None where the prompt's tokens, or the reply's, are not known."""
+    """Return None if the token ids of the prompt or the reply are unknown."""
     prompt = (call.completion.model_extra or {}).get(PROMPT_TOKEN_IDS)
     reply = sampled_ids(choice)
     if prompt is None or reply is None:
         return None
     kept = choice.model_copy(update={PROMPT_TOKEN_IDS: prompt})
-    (kept.model_extra or {}).pop("token_ids", None)  # the log-probabilities name them
+    (kept.model_extra or {}).pop("token_ids", None)  # the log-probabilities name the ids already
     return _SampledChoice(call, kept, prompt, reply)
 
 
@@ -93,8 +96,8 @@ def _by_messages(call: AnsweredCall, choice: "Choice") -> _SampledChoice:
 
 
 def _with_visible_replies(sequence: list[_SampledChoice]) -> Iterator[list[_SampledChoice]]:
-    """The sequence, cut before a call whose messages do not show the reply of the call before it in its place: there
-    is then no message that the reply could stand for."""
+    """Split the sequence before each call whose messages have no assistant message in the place of the previous call's
+    reply, because no message can then stand for that reply."""
     part = sequence[:1]
     for before, after in itertools.pairwise(sequence):
         place, shown = len(before.call.messages), after.call.messages
@@ -116,17 +119,18 @@ def _conversation(sequence: Sequence[_SampledChoice]) -> Conversation:
 
 
 def messages_of(history: "Trajectory | History") -> list[dict[str, Json]]:
-    """The whole conversation in OpenAI's form, without token-level data."""
+    """Return the whole conversation in OpenAI's form, without token-level data."""
     return [item if isinstance(item, dict) else message_of(item) for item in history.messages_and_choices]  # type: ignore[misc]
 
 
 def transcript_of(trajectory: "Trajectory") -> list[dict[str, Json]]:
-    """What a judge reads: the conversation and, of further ones, the messages that are new in them."""
+    """Return what a judge reads: the main conversation, and the messages of additional histories that it does not
+    have."""
     return transcript([messages_of(trajectory), *map(messages_of, trajectory.additional_histories)])
 
 
 def transcript(histories: Sequence[Sequence[dict[str, Json]]]) -> list[dict[str, Json]]:
-    """The same of conversations as they are stored."""
+    """Return the same as `transcript_of` for stored conversations."""
     told, seen = [], set[str]()
     for number, messages in enumerate(histories):
         told += [each for each in messages if not number or identity(each) not in seen]

@@ -1,7 +1,7 @@
-"""aiohttp beneath httpx, for many simultaneous requests to a few servers over plain HTTP, such as our engine.
+"""An httpx transport on aiohttp, for many simultaneous requests to a few servers over plain HTTP, such as our engine.
 
-httpx's own transport looks at all its idle connections for each request and each response, and parses in Python: a
-request takes five times the processor time that it takes aiohttp, whose parser is llhttp.
+httpx's own transport scans all its idle connections for each request and each response, and parses in Python. A request
+takes it five times the processor time of aiohttp, whose parser is llhttp.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _KEPT_S = 4.0
-"""So long a connection rests at most: servers close theirs after 5 s (uvicorn) or more, and what is sent just then is
-lost."""
+"""Maximum idle time of a connection. Servers close theirs after 5 s (uvicorn) or more, and a request sent at that
+moment is lost."""
 _SET_BY_AIOHTTP = {"content-length", "transfer-encoding"}
 _OF_HTTPX = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""Headers that aiohttp would add where a request has none."""
+"""Headers that aiohttp would add to a request without them."""
 
 
 def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
-    """With as many connections as there are requests at a time; those that rest are used again."""
-    import aiohttp  # only now: it takes 0.1 s and 11 MB, and a service may never need it
+    """Return a session with unlimited connections, which reuses idle ones."""
+    import aiohttp  # imported late: it takes 0.1 s and 11 MB, and a service may never need it
 
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ssl=ssl),
@@ -35,7 +35,7 @@ def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """Over a `client_session` of its own."""
+    """A transport with its own `client_session`, opened on the first request."""
 
     def __init__(self) -> None:
         self._session: ClientSession | None = None
@@ -75,12 +75,13 @@ class _Body(httpx.AsyncByteStream):
                 yield piece
 
     async def aclose(self) -> None:
-        self._response.close()  # The connection, too, if the body was not read to its end.
+        self._response.close()  # This also closes the connection if the body was not read to its end.
 
 
 @contextmanager
 def _as_httpx_has_it() -> Iterator[None]:
-    """Only what surely was not sent is a ConnectError or ConnectTimeout: whoever asks may send it again."""
+    """Translate aiohttp's errors into httpx's. Only a request that was certainly not sent raises ConnectError or
+    ConnectTimeout, so that the caller can send it again."""
     import aiohttp
 
     try:

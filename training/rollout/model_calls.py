@@ -1,4 +1,4 @@
-"""The requests of one rollout to its model, whoever makes them: seeded, budgeted, traced, counted and recorded."""
+"""The requests of one rollout to its model, from any agent: seeded, budgeted, traced, counted and recorded."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Message = dict[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the replies of a rollout are sampled: that is the run's decision, not the agent's."""
+    """How the replies of a rollout are sampled. The run decides this, not the agent."""
 
     temperature: float = 1.0
     max_tokens: int = 256
@@ -41,7 +41,7 @@ class AnsweredCall:
 
 
 def seed_of_call(seed: int, number: int) -> int:
-    """The seed of call `number`, from 1, of a rollout with that seed: what ModelCalls draws for it."""
+    """Return the seed that ModelCalls draws for call `number`, from 1, of a rollout with that seed."""
     seeds = Random(seed)
     for _ in range(number - 1):
         _drawn(seeds)
@@ -53,9 +53,9 @@ def _drawn(seeds: Random) -> int:
 
 
 class ModelCalls:
-    """What a rollout asks of its model.
+    """The requests of one rollout to its model.
 
-    Calls can run at the same time. Their seeds come from the rollout's in the order in which they begin.
+    Calls can run at the same time. Their seeds are drawn from the rollout's seed in the order in which the calls begin.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class ModelCalls:
         metrics: "dict[str, float | int | bool]",
         recorded: RecordedCalls | None = None,
     ) -> None:
-        """`metrics` are the trajectory's: turns, prompt_tokens, completion_tokens and sampling_s are counted there.
-        What `recorded` has is not asked again, and was charged before."""
+        """`metrics` are the trajectory's; turns, prompt_tokens, completion_tokens and sampling_s are counted in them.
+        Requests with an answer in `recorded` are not sent again, and are not charged again."""
         self.begun = 0
         self.model = chat.model
         self.tells_token_ids = chat.tells_token_ids
@@ -85,7 +85,7 @@ class ModelCalls:
 
     @property
     def answered(self) -> list[AnsweredCall]:
-        """In the order in which they began."""
+        """The answered calls, in the order in which they began."""
         return [self._answered[number] for number in sorted(self._answered)]
 
     async def complete(
@@ -95,9 +95,10 @@ class ModelCalls:
         options: Mapping[str, Json] | None = None,
         max_tokens: int | None = None,
     ) -> "ChatCompletion":
-        """The model's answer; `options` are further parameters of OpenAI's API, `max_tokens` a limit below the run's.
+        """Return the model's answer. `options` are further parameters of OpenAI's API, `max_tokens` a limit below the
+        run's.
 
-        Raises BudgetReached, and what the client raises.
+        Raises BudgetReached, and the client's errors.
         """
         number, self.begun = self.begun, self.begun + 1
         seed = _drawn(self._seeds)
@@ -108,7 +109,7 @@ class ModelCalls:
             self._answer(number, asked, tools, known)
             return known
         most = partial(self._most, asked, tools, limit)
-        async with self._admission:  # what the running calls need must not be promised twice
+        async with self._admission:  # prevents two calls from reserving the same room
             await self._room_for(most)
             self._running[number] = most
         try:
@@ -126,7 +127,8 @@ class ModelCalls:
         return completion
 
     async def _room_for(self, most: Callable[[], Usage]) -> None:
-        """Reserve what one more call needs beside the running ones. Raises BudgetReached, but lets those end first."""
+        """Reserve what one more call needs in addition to the running ones. Raises BudgetReached, but only after those
+        have ended."""
         while True:
             try:
                 await self._reservation.room_for(lambda: sum((each() for each in self._running.values()), most()))
@@ -153,8 +155,10 @@ class ModelCalls:
         return completion
 
     def _exact(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, each of our replies with the tokens that were sampled: who gives the conversation may not
-        remember it."""
+        """Return the messages with the sampled token ids added to each of our replies.
+
+        This is needed after recorded answers were used, because the endpoint may not remember that conversation.
+        """
         told = list(messages)
         for call in self.answered if self._chat.tells_token_ids else ():
             place = len(call.messages)
@@ -169,7 +173,7 @@ class ModelCalls:
     def _answer(
         self, number: int, messages: tuple[Message, ...], tools: Sequence[Json], completion: "ChatCompletion"
     ) -> Usage:
-        """Note the answer; returns what it took."""
+        """Record the answer and return what it used."""
         used = Usage()
         if completion.usage:
             used = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
@@ -180,7 +184,8 @@ class ModelCalls:
         return used
 
     def _most(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
-        """What a request takes at most: what it repeats of an earlier one, and of the rest a token for every byte."""
+        """Return an upper bound of what a request uses: the tokens of an earlier call that it repeats, and one token
+        per byte of the rest."""
         known, fresh = 0, [*messages, {"tools": tools}]
         for call in reversed(self.answered):
             length = len(call.messages)

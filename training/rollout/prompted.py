@@ -1,4 +1,4 @@
-"""A model that is prompted, not trained, as a rollout asks it."""
+"""Rollouts of a model that is prompted, not trained."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,24 +20,24 @@ _FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_c
 
 
 class PromptedModelUnavailable(Exception):
-    """No answer came; the text holds no key."""
+    """The model gave no answer. The message contains no key."""
 
 
 class PromptedChat:
-    """As `training.rollout.chat.Chat`. What the model does not take (a seed, say) is left out."""
+    """A Chat whose requests omit parameters that the model does not accept, such as a seed."""
 
     remembers = False
     tells_token_ids = False
 
     def __init__(self, model: JudgeModel, *, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
-        """At most `concurrency` requests run at the same time; `sleep` waits out the pauses between repetitions."""
+        """At most `concurrency` requests run at the same time. `sleep` waits between retries."""
         self.model = model.name
         self._model = model
         self._gate = asyncio.Semaphore(concurrency)
         self._sleep = sleep
 
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
-        """The response, asked for again where that may help. Raises PromptedModelUnavailable."""
+        """Return the completion, with retries where they can help. Raises PromptedModelUnavailable."""
         request = {name: value for name, value in body.items() if name != "model"}
         retrying = AsyncRetrying(
             sleep=self._sleep,
@@ -55,7 +55,7 @@ class PromptedChat:
 
 
 def _as_completion(response: Mapping[str, Json], model: str) -> "ChatCompletion":
-    """In OpenAI's form, without what other providers add. Raises PromptedModelUnavailable."""
+    """Convert a response to OpenAI's form, without other providers' additions. Raises PromptedModelUnavailable."""
     from openai.types.chat import ChatCompletion
 
     choices = [

@@ -1,4 +1,4 @@
-"""A rollout: the policy attempts a scenario, tool call by tool call. A failed one is data, not an exception."""
+"""One rollout: the policy attempts a scenario, tool call by tool call. A failed rollout is data, not an exception."""
 
 import asyncio
 import itertools
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice
 
 _RESTARTS = 6
-"""How often a rollout starts again whose endpoint restarted and lost what it remembered."""
+"""Maximum number of restarts of a rollout whose endpoint restarted and lost its conversation state."""
 _LONGEST_PAUSE_S = 15.0
 _GONE = (404, 410)
-"""There is no such model or checkpoint, or its files are lost."""
+"""HTTP statuses that mean that the model or checkpoint does not exist, or that its files are lost."""
 _SAMPLER_AWAY = "sampler_unavailable"
-"""The code of an engine that answers, where the process that samples for it does not."""
+"""Error code of an engine that is up while the process that samples for it is not."""
 
 Player = Agent | RemoteRollouts
-"""Who makes the rollouts, in place of the built-in loop."""
+"""A replacement for the built-in loop: an agent that owns its loop, here or elsewhere."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """What a rollout can take at most, and the temperature of its model."""
+    """Limits of a rollout, and the sampling temperature of its model."""
 
     max_turns: int | None = None
-    """None: the environment's default."""
+    """Maximum number of turns. None takes the environment's default."""
     max_completion_tokens: int = 256
-    """Of each reply."""
+    """Maximum number of tokens per reply."""
     timeout_s: float = 300.0
     temperature: float = 1.0
 
@@ -70,13 +70,14 @@ async def rollout(
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
 ) -> Rollout:
-    """One rollout. Cancellation passes through; whatever else goes wrong on the way is the rollout's `failure`.
+    """Make one rollout. Cancellation passes through; any other error during the attempt becomes the rollout's
+    `failure`.
 
-    `agent` is one that owns its loop, here or elsewhere; None: the built-in loop. `name` stays the same when the
-    rollout is made again (default: made of `id`), and `recorded` has what its model answered before. `now` dates it, in
-    seconds since the epoch.
+    `agent` is an agent that owns its loop, here or elsewhere; None takes the built-in loop. `name` stays the same when
+    the rollout is repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before.
+    `now` returns the time for `started_at`, in seconds since the epoch.
 
-    Raises what the environment raises if it cannot open the scenario or tell its outcome, and BudgetReached if the next
+    Raises the environment's errors if it cannot open the scenario or report its outcome, and BudgetReached if the next
     request does not fit the reservation.
     """
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
@@ -107,7 +108,7 @@ async def rollout(
 
 
 class _Attempt:
-    """An episode and its trajectory, both of which a restart replaces."""
+    """An episode and its trajectory. A restart replaces both."""
 
     episode: Episode
     trajectory: "Trajectory"
@@ -120,7 +121,7 @@ class _Attempt:
         self.restart()
 
     def restart(self) -> None:
-        """Begin with a fresh episode and an empty trajectory."""
+        """Start over with a fresh episode and an empty trajectory."""
         self.episode = self._environment.episode(self._scenario, self._max_turns)
         messages, tools = self.episode.messages(), _offered(self.episode)
         self.trajectory = import_art().Trajectory(messages_and_choices=messages, tools=tools)
@@ -136,8 +137,10 @@ async def _play_here(
     timeout_s: float,
     restarts: int,
 ) -> None:
-    """Play the attempt; again from its beginning where the endpoint was away, at most `restarts` times. Raises
-    TimeoutError, and what ended the attempt."""
+    """Play the attempt, and start over, at most `restarts` times, when the endpoint was unreachable.
+
+    Raises TimeoutError, and the error that ended the attempt.
+    """
     async with asyncio.timeout(timeout_s) as limit:
         for restart in itertools.count():
             try:
@@ -161,7 +164,7 @@ async def _play_once(
 
 
 async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:
-    """Why the rollout failed, if it did. Raises BudgetReached."""
+    """Return why the rollout failed, or None if it did not. Raises BudgetReached."""
     try:
         return await playing
     except BudgetReached:
@@ -174,8 +177,8 @@ async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> F
 
 @asynccontextmanager
 async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
-    """The episode open, and what it shows then in the trajectory. The limit stands still until then. Raises
-    EpisodeFailed."""
+    """Open the episode and put its messages and tools into the trajectory. The time limit is paused until it is open.
+    Raises EpisodeFailed."""
     if not isinstance(episode, OpenedEpisode):
         yield
         return
@@ -193,12 +196,12 @@ async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Time
 
 
 def _offered(episode: Episode) -> Any:
-    """The episode's tools as ART keeps them; None where it has none."""
+    """Return the episode's tools in ART's form, or None if it has none."""
     return [tool.openai() for tool in episode.tools] or None
 
 
 def _endpoint_errors() -> tuple[type[Exception], ...]:
-    """What the client raises when there is no server at the endpoint, or one that is starting or stopping."""
+    """Return the client's errors for an endpoint without a server, or with one that is starting or stopping."""
     import openai
 
     return openai.APIConnectionError, openai.InternalServerError
@@ -216,7 +219,7 @@ def _kind(error: Exception) -> FailureKind:
 
 
 async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -> None:
-    """The built-in loop: each tool call that the model makes is executed and answered, until the episode is over."""
+    """Run the built-in loop: execute and answer each tool call of the model until the episode is over."""
     messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
     while trajectory.metrics["turns"] < episode.max_turns:
         completion = await calls.complete(messages, trajectory.tools or ())
@@ -233,7 +236,7 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -
 
 
 async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
-    """The messages that answer the reply, and whether the episode is over."""
+    """Return the messages that answer the reply, and whether the episode is over."""
     calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
     if not calls:
         if isinstance(episode, TextEpisode):
@@ -256,8 +259,11 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
 
 
 def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
-    """What the agent sampled, for each turn whose server told it: the place of its `message`, and the `texts` and
-    `logprobs` (natural, four digits) of its tokens. A character that several tokens make is the last one's."""
+    """Return the sampled tokens of each turn for which the server reported log-probabilities.
+
+    Each entry has the index of its `message`, and the `texts` and `logprobs` (natural, four digits) of its tokens. A
+    character that spans several tokens is in the text of the last one.
+    """
     turns = []
     for place, item in enumerate(rollout.trajectory.messages_and_choices):
         logprobs = None if isinstance(item, dict) else item.logprobs
@@ -272,10 +278,10 @@ def sampled_tokens(rollout: Rollout) -> list[dict[str, Json]]:
 
 
 def total(rollouts: Iterable[Rollout], metric: str) -> float:
-    """The sum of one of the trajectories' metrics."""
+    """Sum one metric over the trajectories."""
     return sum(float(rollout.trajectory.metrics.get(metric, 0)) for rollout in rollouts)
 
 
 def failed(rollouts: Sequence[Rollout]) -> int:
-    """How many failed."""
+    """Count the failed rollouts."""
     return sum(rollout.failure is not None for rollout in rollouts)
