@@ -70,12 +70,12 @@ async def rollout(
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
 ) -> Rollout:
-    """Make one rollout. Cancellation passes through; any other error during the attempt becomes the rollout's
-    `failure`.
+    """Make one rollout.
 
-    `agent` is an agent that owns its loop, here or elsewhere; None takes the built-in loop. `name` stays the same when
-    the rollout is repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before.
-    `now` returns the time for `started_at`, in seconds since the epoch.
+    Cancellation passes through; any other error during the attempt becomes the rollout's `failure`. `agent` is an agent
+    that owns its loop, here or elsewhere; None takes the built-in loop. `name` stays the same when the rollout is
+    repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before. `now` returns
+    the time for `started_at`, in seconds since the epoch.
 
     Raises the environment's errors if it cannot open the scenario or report its outcome, and BudgetReached if the next
     request does not fit the reservation.

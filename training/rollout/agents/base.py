@@ -1,8 +1,7 @@
-"""An agent that owns its loop: it decides what its model is asked, when its tools are called, and when it is done.
+"""The interface of an agent that owns its loop and decides what to ask its model, when to call tools, and when to stop.
 
-It is given a scenario's opening messages and tools and a model behind OpenAI's API, and answers with its output. What
-it asks its model is recorded and trained; what it does with its tools, the environment judges as it judges the built-in
-loop.
+It receives a scenario's opening messages and tools, and a model behind OpenAI's API, and returns its output. Its model
+calls are recorded and trained. The environment judges its tool calls as it judges those of the built-in loop.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,52 +14,52 @@ if TYPE_CHECKING:
     import httpx
 
 CallTool = Callable[[str, str, str], Awaitable[str]]
-"""From a tool's name, the arguments as JSON text and the call's id to the result."""
+"""A function from a tool's name, its arguments as JSON text, and the call's id to the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentModel:
-    """The model of one rollout, for any client of OpenAI's chat completions that takes an HTTP client of httpx.
+    """The model of one rollout, for any client of OpenAI's chat completions that accepts an httpx client.
 
-    How it samples (temperature, seed, log-probabilities) is the run's decision: what the agent says of that is ignored.
+    The run decides how the model samples (temperature, seed, log-probabilities); the agent's values are ignored.
     """
 
     base_url: str
     api_key: str = field(repr=False)
     model: str
     http_client: "httpx.AsyncClient"
-    """The way to the model: nothing listens at `base_url`."""
+    """A client that passes requests to the model in this process. No server listens at `base_url`."""
     sync_http_client: "httpx.Client"
-    """The same for clients that block; from any thread but the event loop's."""
+    """The same for blocking clients. It can be used on any thread except that of the run's event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """What an agent is given of a scenario, for one rollout."""
+    """The input of an agent for one rollout."""
 
     messages: Sequence[Mapping[str, Json]]
-    """The opening: system prompt and task, in OpenAI's form."""
+    """The opening messages in OpenAI's form: system prompt and task."""
     tools: Sequence[Tool]
     call_tool: CallTool
-    """Executes a tool call. What an unknown tool or bad arguments bring about is the environment's decision: it ends
-    the rollout, as it does in the built-in loop."""
+    """Executes a tool call. An unknown tool or bad arguments are handled by the environment: they end the rollout, as
+    in the built-in loop."""
     max_turns: int
-    """Requests to the model, of whatever kind; the next one ends the rollout."""
+    """Maximum number of requests to the model, of any kind. One more ends the rollout."""
     model: AgentModel
     task: Mapping[str, Json] = field(default_factory=dict)
-    """The scenario's task as the environment keeps it."""
+    """The scenario's task in the environment's form."""
 
 
 class Agent(Protocol):
-    """A kind of agent. An instance serves many rollouts at the same time."""
+    """A kind of agent. One instance serves many rollouts at the same time."""
 
     @property
     def name(self) -> str:
-        """What messages and logs call it."""
+        """The agent's name in messages and logs."""
 
     async def run(self, task: AgentTask) -> str:
-        """Do the task; returns what the agent says in the end, which counts where no tool call ended the rollout.
+        """Do the task and return the agent's final output, which counts only if no tool call ended the rollout.
 
-        It runs on a thread and an event loop of its own, so that it may block. Where it raises before the rollout is
-        over, the rollout failed: it counts neither as good nor as bad.
+        This runs on a separate thread with its own event loop, so it can block. If it raises before the rollout is
+        over, the rollout failed and counts neither as good nor as bad.
         """

@@ -1,4 +1,4 @@
-"""The model of one rollout behind OpenAI's chat completions, for the clients that agents use."""
+"""The model of one rollout behind OpenAI's chat completions, for agents' clients."""
 
 import asyncio
 import json
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 Complete = Callable[
     [Sequence[dict[str, Json]], Sequence[Json], Mapping[str, Json], int | None], Awaitable["ChatCompletion"]
 ]
-"""From messages, tools, further parameters and the most tokens of a reply to the answer; raises Refused."""
+"""A function from messages, tools, further parameters and the maximum number of reply tokens to the completion. Raises
+Refused."""
 
 _BASE_URL = "http://model.invalid/v1"
 _KEY = "this-rollout"
 _PASSED_ON = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
-"""What an agent may say of a reply beyond messages and tools. How it is sampled is the run's decision."""
+"""Parameters that an agent can set besides messages and tools. The run decides how replies are sampled."""
 
 Result = TypeVar("Result")
 
 
 class Refused(Exception):
-    """A request is answered with an error, in OpenAI's form."""
+    """A request that is answered with an error in OpenAI's form."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -37,12 +38,12 @@ class Refused(Exception):
         self.code = code
 
     def body(self) -> dict[str, Json]:
-        """The answer."""
+        """Return the body of the error response."""
         return {"error": {"message": str(self), "type": "invalid_request_error", "param": None, "code": self.code}}
 
 
 def on_loop(coroutine: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> "Future[Result]":
-    """Run it on another thread's loop. Raises httpx.ConnectError if that is closed."""
+    """Run a coroutine on another thread's loop. Raises httpx.ConnectError if that loop is closed."""
     try:
         return asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError as error:
@@ -51,7 +52,7 @@ def on_loop(coroutine: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventL
 
 
 class Gateway:
-    """Answers requests to the model of that name; `complete` runs on the event loop `home`."""
+    """Answers requests to the model `model`. `complete` runs on the event loop `home`."""
 
     def __init__(self, model: str, complete: Complete, home: asyncio.AbstractEventLoop) -> None:
         self.model = model
@@ -59,7 +60,7 @@ class Gateway:
         self._home = home
 
     def submit(self, request: httpx.Request, content: bytes) -> "Future[httpx.Response]":
-        """The response to a request with that content, from any thread."""
+        """Return the response to a request with the body `content`. Any thread can call this."""
         return on_loop(self._response(request, content), self._home)
 
     async def _response(self, request: httpx.Request, content: bytes) -> httpx.Response:
@@ -120,7 +121,7 @@ class _Transport(httpx.BaseTransport):
 
 @asynccontextmanager
 async def agent_model(gateway: Gateway) -> AsyncIterator[AgentModel]:
-    """The model behind a gateway, as an agent is given it."""
+    """Open the model behind a gateway, in the form that agents receive."""
     async with httpx.AsyncClient(transport=_AsyncTransport(gateway), trust_env=False) as client:
         with httpx.Client(transport=_Transport(gateway), trust_env=False) as sync_client:
             yield AgentModel(_BASE_URL, _KEY, gateway.model, client, sync_client)

@@ -1,7 +1,7 @@
 """The agent `langgraph`: a ReAct loop as a LangGraph graph. It needs the extra `langgraph`.
 
-Two nodes take turns: the model, and its tools; a reply without a tool call ends the graph. Written as it would be for
-use without Learnloop; what makes it trainable is that its model and tools are those of the task.
+Its two nodes, the model and its tools, alternate until a reply without a tool call. The graph is written as it would be
+without Learnloop; it can be trained because it uses the task's model and tools.
 """
 
 import json
@@ -20,19 +20,19 @@ NAME = "langgraph"
 
 
 def build(config: Mapping[str, Json]) -> "LangGraphAgent":
-    """Raises ValueError: it has no settings."""
+    """Build the agent. Raises ValueError for any setting, because the agent has none."""
     if config:
         raise ValueError(f"the agent {NAME} has no config, so {', '.join(sorted(config))} cannot be set")
     return LangGraphAgent()
 
 
 class LangGraphAgent:
-    """ReAct over the tools of the task."""
+    """ReAct with the task's tools."""
 
     name = NAME
 
     async def run(self, task: AgentTask) -> str:
-        limit = {"recursion_limit": 2 * task.max_turns + 2}  # in steps; the rollout ends before
+        limit = {"recursion_limit": 2 * task.max_turns + 2}  # in graph steps; the rollout ends before this limit
         state = await _graph(task).ainvoke({"messages": list(task.messages)}, limit)
         return str(state["messages"][-1].text)
 
@@ -66,7 +66,8 @@ def _graph(task: AgentTask) -> Any:
 
 
 def _calls(state: MessagesState) -> list[ToolCall | InvalidToolCall]:
-    """Those of the last reply; what is wrong with one that is not JSON, the tool says."""
+    """Return the tool calls of the last reply, also those whose arguments are not JSON, so that the tool reports the
+    error."""
     last = state["messages"][-1]
     return [*last.tool_calls, *last.invalid_tool_calls] if isinstance(last, AIMessage) else []
 

@@ -1,4 +1,4 @@
-"""A rollout of an agent that owns its loop: runs it, answers its model requests and tool calls, sees to its end."""
+"""A rollout of an agent that owns its loop: runs the agent, answers its model requests and tool calls, and ends it."""
 
 import asyncio
 import contextvars
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 _GRACE_S = 5.0
-"""How long an agent may take to end once its rollout has."""
+"""How long an agent has to end after its rollout."""
 _FOR_THE_AGENT = (400, 413, 422)
-"""Statuses of requests that an agent can make better: a conversation that is too long, say."""
+"""HTTP statuses of requests that the agent can correct, such as a conversation that is too long."""
 
 log = structlog.get_logger(__name__)
 
@@ -35,13 +35,13 @@ class AgentCancelled(Exception):
 
 
 class AgentFailed(Exception):
-    """The agent raised, or did nothing that could be judged."""
+    """The agent raised, or did nothing that can be judged."""
 
 
 async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -> None:
     """Run the agent on the episode and put its calls into the trajectory.
 
-    Raises AgentFailed, and what kept the model or a tool from answering, whatever the agent made of that.
+    Raises AgentFailed, and any error of the model or a tool, even if the agent handled it.
     """
     rollout = _OwnLoop(episode, calls, trajectory.metrics)
     gateway = Gateway(calls.model, rollout.complete, asyncio.get_running_loop())
@@ -68,13 +68,13 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
 
 
 class _OwnLoop:
-    """What happens between an agent and its episode, on the run's event loop."""
+    """Connects an agent with its episode, on the run's event loop."""
 
     def __init__(self, episode: Episode, calls: ModelCalls, metrics: dict[str, float | int | bool]) -> None:
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the agent need not go on: the episode is over, or something failed that is not the agent's."""
+        """Done when the agent can stop: the episode is over, or something other than the agent failed."""
         self.closed = False
-        """The rollout has ended; an agent that has not is answered nothing more."""
+        """Whether the rollout has ended. An agent that is still running gets no more answers."""
         self._episode = episode
         self._calls = calls
         self._metrics = metrics
@@ -83,10 +83,11 @@ class _OwnLoop:
         self._one_tool = asyncio.Lock()
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Refuse all further requests and tool calls."""
         self.closed = True
         if self.stopped.done():
-            self.stopped.exception()  # seen, also where the rollout was cancelled
+            # retrieves the exception, so that asyncio does not log it if the rollout was cancelled
+            self.stopped.exception()
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Json], options: Mapping[str, Json], max_tokens: int | None
@@ -95,7 +96,7 @@ class _OwnLoop:
         import openai
 
         if not self._over and self._calls.begun >= self._episode.max_turns:
-            if isinstance(self._episode, ReportedEpisode):  # not over before the agent says what came of it
+            if isinstance(self._episode, ReportedEpisode):  # over only when the agent reports its outcome
                 raise Refused(400, "out_of_turns", out_of_turns(self._episode))
             self._end("out_of_turns", out_of_turns(self._episode))
         if self._over or self.closed:
@@ -113,11 +114,11 @@ class _OwnLoop:
             raise Refused(503, "model_away", f"{type(error).__name__}: {error}") from error
 
     async def call_tool(self, name: str, arguments: str, call_id: str) -> str:
-        """Answer a tool call; from the agent's event loop."""
+        """Answer a tool call on the agent's event loop."""
         return await asyncio.wrap_future(on_loop(self._call_tool(name, arguments, call_id), self._home))
 
     async def _call_tool(self, name: str, arguments: str, call_id: str) -> str:
-        async with self._one_tool:  # as an episode is used to it
+        async with self._one_tool:  # an episode handles one call at a time
             if self._over or self.closed:
                 return "The task is over."
             clock = time.monotonic()
@@ -135,7 +136,7 @@ class _OwnLoop:
             return result.content
 
     def finish(self, agent: str, ended: "asyncio.Future[str]") -> None:
-        """Tell the episode what became of the agent. Raises AgentFailed."""
+        """Report the agent's result to the episode. Raises AgentFailed."""
         error = ended.exception() if ended.done() else None
         if not self._calls.answered:
             how = f"raised {type(error).__name__}: {error}" if error else "ended"
@@ -167,8 +168,8 @@ class _OwnLoop:
 
 
 class _AgentThread:
-    """An agent at work on a thread and an event loop of its own: one that blocks holds up nobody, and is left behind
-    if it does not end."""
+    """Runs an agent on a separate thread with its own event loop. An agent that blocks delays no other work, and is
+    abandoned if it does not end."""
 
     def __init__(self, agent: Agent, task: AgentTask) -> None:
         self._home = asyncio.get_running_loop()
@@ -176,7 +177,7 @@ class _AgentThread:
         self._name = agent.name
         self._work: tuple[asyncio.AbstractEventLoop, asyncio.Task[str]] | None = None
         self._cancelled = False
-        context = contextvars.copy_context()  # its spans belong to the rollout's
+        context = contextvars.copy_context()  # puts its spans into the rollout's trace
         threading.Thread(
             target=lambda: context.run(self._run, agent.run(task)), name=f"agent-{agent.name}", daemon=True
         ).start()
@@ -200,11 +201,11 @@ class _AgentThread:
         return await task
 
     def _report(self, set_ended: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the run's event loop is closed: the agent was left behind
+        with suppress(RuntimeError):  # the run's event loop is closed: the agent was abandoned
             self._home.call_soon_threadsafe(set_ended)
 
     async def end(self) -> None:
-        """Cancel the agent, and wait a moment until it has ended."""
+        """Cancel the agent and wait briefly for it to end."""
         self._cancelled = True
         if not self.ended.done() and self._work is not None:
             loop, task = self._work
@@ -212,6 +213,6 @@ class _AgentThread:
                 loop.call_soon_threadsafe(task.cancel)
         ended, _ = await asyncio.wait({self.ended}, timeout=_GRACE_S)
         if ended:
-            self.ended.exception()  # seen
+            self.ended.exception()  # retrieves the exception, so that asyncio does not log it
         else:
             log.warning("an agent does not end and is left behind", agent=self._name)

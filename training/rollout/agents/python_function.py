@@ -11,16 +11,16 @@ from environment.own_agent.runner import PythonFunction
 from training.rollout.agents.base import AgentModel, AgentTask
 
 AgentFunction = Callable[[Mapping[str, Json], AgentModel], Awaitable[Json]]
-"""From a scenario's task and the rollout's model to the outcome: an object with reward, parts, output or reason, a
-number (the reward), None (there is no outcome), or any other JSON: the output."""
+"""A function from a scenario's task and the rollout's model to the outcome: an object with reward, parts, output or
+reason; a number (the reward); None (no outcome); or any other JSON (the output)."""
 
 
 class NoOutcome(Exception):
-    """The agent says that nothing came of it that could be judged."""
+    """The agent reported that it has no outcome to judge."""
 
 
 class FunctionAgent:
-    """Calls the function for each rollout."""
+    """An agent that calls the function for each rollout."""
 
     def __init__(self, name: str, function: AgentFunction) -> None:
         self.name = name
@@ -37,7 +37,8 @@ class FunctionAgent:
 
 
 def load_function(named: PythonFunction, allowed: Sequence[str]) -> FunctionAgent:
-    """The agent. Raises ValueError unless the function is an async one in one of the `allowed` modules or below."""
+    """Load the agent. Raises ValueError unless the function is async and in one of the `allowed` modules or their
+    submodules."""
     if not any(named.module == each or named.module.startswith(f"{each}.") for each in allowed):
         raise ValueError(
             f"functions of the module {named.module} may not be run here: the operator allows modules in "

@@ -1,7 +1,7 @@
-"""Agents that own their loop, by name: the shipped one and those that installed packages register.
+"""The registry of agents that own their loop: the included one and those of installed packages.
 
-A package adds one with an entry point in the group `learnloop.agents` that names a builder: a callable taking the
-request's `agent.config`, returning an Agent.
+A package adds an agent with an entry point in the group `learnloop.agents` that names a builder: a callable that takes
+the request's `agent.config` and returns an Agent.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ class UnknownAgent(Exception):
 
 
 def names() -> list[str]:
-    """Registered names, sorted."""
+    """Return the registered names, sorted."""
     return sorted(plugins.registered(GROUP))
 
 
 def build(name: str, config: Mapping[str, Json]) -> Agent:
-    """The agent of that name. Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
+    """Build the agent of that name. Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
     if (point := plugins.registered(GROUP).get(name)) is None:
         raise UnknownAgent(f"Unknown agent {name!r}. Available: {', '.join(names())}.")
     made: Agent = plugins.build("agent", point, config)

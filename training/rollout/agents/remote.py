@@ -1,4 +1,4 @@
-"""Rollouts that are made elsewhere: an agent works against a session of ours, and reports what came of it."""
+"""Remote rollouts: an agent runs elsewhere, works in one of our sessions, and reports its outcome."""
 
 import json
 import time
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RolloutName:
-    """A rollout of a run or an evaluation, whoever makes it: whoever takes that over goes on with the same session."""
+    """The identity of a rollout within its run or evaluation. A worker that takes over finds the same session by it."""
 
     iteration: int
     entry: str
@@ -30,23 +30,24 @@ class RolloutName:
 
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
-    """What is to be done for one rollout."""
+    """The work for one rollout."""
 
     name: RolloutName
     scenario: Scenario
     model: str
-    """The checkpoint, as its server knows it."""
+    """The checkpoint's name on its server."""
     sampling: Sampling
     seed: int
     max_turns: int
-    """Requests to the model."""
+    """Maximum number of requests to the model."""
     timeout_s: float
-    """From the moment when an agent begins."""
+    """Time limit in seconds, from the moment when an agent begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of it: the agent's report (as a ReportedEpisode takes it), or why there is none."""
+    """The result of a remote rollout: the agent's report, as ReportedEpisode accepts it, or the reason why there is
+    none."""
 
     calls: Sequence[AnsweredCall]
     report: str | None
@@ -55,11 +56,13 @@ class Played:
 
 @runtime_checkable
 class RemoteRollouts(Protocol):
-    """Where the rollouts of one run or evaluation are made."""
+    """Makes the rollouts of one run or evaluation elsewhere."""
 
     async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
-        """Have the task done. What its calls use is charged to the reservation as they are answered. Cancellation
-        leaves the session as it is, for whoever takes over.
+        """Have the task done.
+
+        What its calls use is charged to the reservation. Cancellation leaves the session as it is, so that another
+        worker can take over.
 
         Raises BudgetReached.
         """
@@ -68,7 +71,8 @@ class RemoteRollouts(Protocol):
 async def play(
     remote: RemoteRollouts, task: RemoteTask, episode: Episode, trajectory: "Trajectory", reservation: Reservation
 ) -> Failure | None:
-    """Have the episode played, and put its calls into the trajectory. Returns why there is no outcome, if so."""
+    """Have the episode played, and put its calls into the trajectory. Return why there is no outcome, or None if there
+    is one."""
     clock = time.monotonic()
     played = await remote.play(task, reservation)
     record(trajectory, played.calls)
@@ -92,20 +96,21 @@ async def play(
 
 
 class Dispatch(Protocol):
-    """How a session's task reaches an agent."""
+    """Brings a session's task to an agent."""
 
     def ttl_s(self, task: RemoteTask) -> float:
-        """How long its session stays open."""
+        """Return how long the session of a task stays open, in seconds."""
 
     async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
-        """Have an agent work on the session until that is over. Whoever takes over calls it again."""
+        """Have an agent work on the session until it ends. A worker that takes over calls this again."""
 
 
 class SessionRollouts:
-    """Rollouts in sessions: found again by whoever takes the run over, with all that was answered in them."""
+    """Rollouts in sessions. A worker that takes the run over finds each session again, with all its answers."""
 
     def __init__(self, sessions: RolloutSessions, dispatch: Dispatch, *, limited: bool = False) -> None:
-        """`limited`: there is a budget. Then a session may use twice what the most expensive one used so far."""
+        """If `limited`, there is a budget, and a session can use at most twice as much as the most expensive one so
+        far."""
         self._sessions = sessions
         self._dispatch = dispatch
         self._limited = limited
@@ -150,5 +155,5 @@ def _played(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) 
 def _step_of(model: str) -> int | None:
     try:
         return ModelName.parse(model).step
-    except ValueError:  # a base model, or one of another backend
+    except ValueError:  # a base model, or a model of another backend
         return None

@@ -1,8 +1,8 @@
-"""Sessions: how an agent that runs somewhere else works on a rollout.
+"""Sessions, in which an agent that runs elsewhere works on a rollout.
 
-The agent is given a base URL and a key, and keeps its own loop. Its calls are recorded durably; the session ends with
-its outcome. Whoever drives the run finds the session of a rollout again, so that neither its own death nor the agent's
-costs what was sampled.
+The agent gets a base URL and a key, and keeps its own loop. Its calls are recorded durably, and the session ends with
+its outcome. A worker that takes over the run finds the session of a rollout again, so nothing that was sampled is lost
+if the worker or the agent dies.
 """
 
 from collections.abc import Mapping
@@ -15,54 +15,56 @@ from training.rollout.model_calls import AnsweredCall, Sampling
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds of one session; None: none."""
+    """Limits of one session. None means no limit."""
 
     max_calls: int | None = None
-    """Requests of one start of the agent."""
+    """Maximum number of requests in one attempt."""
     max_tokens: int | None = None
-    """Of all prompts and replies that are sampled."""
+    """Maximum number of tokens of all prompts and sampled replies together."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSession:
-    """What an agent needs to work on a rollout."""
+    """The access to a rollout's model that an agent needs."""
 
     id: str
     path: str
-    """Below the service's own URL; an OpenAI client's base URL ends with it."""
+    """Path below the service's URL. An OpenAI client's base URL ends with it."""
     attempt: int
-    """Which start of the agent this is, from 1."""
+    """Number of the agent's current attempt, from 1."""
     api_key: str | None = field(repr=False)
-    """None: the session was there before, and its key is only known to who opened it: `restart` gives a new one."""
+    """The session's key. None if the session existed before, because only its opener knows the key; `restart` creates a
+    new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a session ended. Without a reward, parts or an output it is invalid, which is not zero: `reason` says why."""
+    """How a session ended. Without reward, parts and output the outcome is invalid, which is not the same as a reward
+    of zero; `reason` then says why."""
 
     reward: float | None = None
     parts: Mapping[str, float] | None = None
     output: Json = None
-    """Text, or an object, for a judge to read."""
+    """Text or an object for a judge to read."""
     reason: str | None = None
 
     @property
     def is_valid(self) -> bool:
-        """Whether there is anything to learn from."""
+        """Whether the outcome contains anything to learn from."""
         return self.reward is not None or self.parts is not None or self.output is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """A session that is over; `outcome` is None if nobody ended it in time."""
+    """A session that is over. `outcome` is None if it was not ended in time."""
 
     outcome: Outcome | None
 
 
 class RolloutSessions(Protocol):
-    """The sessions of one run. Methods may be called on any event loop.
+    """The sessions of one run. Methods can be called on any event loop.
 
-    They raise what says that the run is no longer ours.
+    They raise the error that says that the run's lease is lost.
     """
 
     async def open(
@@ -77,13 +79,13 @@ class RolloutSessions(Protocol):
         limits: SessionLimits,
         ttl_s: float,
     ) -> RolloutSession:
-        """The session of the rollout of that name: a new one, or the one that there is, whatever its state.
+        """Open a session for the named rollout, or return the existing one, whatever its state.
 
-        `model` is the endpoint's name of the checkpoint. An open one that was found stays open for `ttl_s` from now.
+        `model` is the endpoint's name of the checkpoint. An existing open session stays open for `ttl_s` from now.
         """
 
     async def restart(self, session_id: str) -> RolloutSession:
-        """Begin the next attempt: the agent's next start is given the recorded answers. Keys of earlier ones end.
+        """Begin the next attempt, which gets the recorded answers again. Keys of earlier attempts become invalid.
 
         Raises SessionOver.
         """
@@ -92,10 +94,10 @@ class RolloutSessions(Protocol):
         """Wait for the end of the session."""
 
     async def end(self, session_id: str, outcome: Outcome) -> SessionEnd:
-        """End the session, unless it is over; returns how it ended."""
+        """End the session unless it is over, and return how it ended."""
 
     async def calls(self, session_id: str) -> list[AnsweredCall]:
-        """The answered calls of the last attempt, in the order in which it made them."""
+        """Return the answered calls of the last attempt, in the order in which it made them."""
 
 
 class SessionOver(Exception):
