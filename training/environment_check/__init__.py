@@ -1,1 +1,1 @@
-"""What an environment is worth as a teacher, found out without a model: `learnloop check environment`."""
+"""Checks without a model how well an environment can teach an agent: `learnloop check environment`."""

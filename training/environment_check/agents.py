@@ -1,7 +1,7 @@
-"""Agents without a model: one that acts at random, some that do nothing of use, and some that cheat.
+"""Agents without a model: one that acts at random, some that do nothing useful, and some that cheat.
 
-They know nothing of an environment but what any model sees: messages and tools. Those that cheat also know what
-references look like (never the scenario's own), and which tools end an episode.
+They know only what any model sees of an environment: messages and tools. The cheats also know what references look like
+(never the scenario's own), and which tools end an episode.
 """
 
 import re
@@ -15,12 +15,12 @@ from training.environment_check.play import Agent, Turn, View
 
 _WORD = re.compile(r"[^\s|,;:!?()\[\]{}\"']+")
 _MAX_WORDS = 400
-"""Of a text that is stuffed."""
+"""Maximum number of words in the text of the agent that stuffs words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How an agent fills the arguments of a tool: the text of an argument of that name, and the items of a list."""
+    """How an agent fills a tool's arguments: functions from an argument's name to a text, or to the items of a list."""
 
     text: Callable[[str], str]
     texts: Callable[[str], list[str]]
@@ -28,24 +28,25 @@ class Fill:
 
 
 def play_turns(turns: Sequence[Turn]) -> Agent:
-    """Takes these turns, then says nothing: with an environment's solution, the oracle."""
+    """Return an agent that takes these turns and then says nothing. With an environment's solution it is the oracle."""
     remaining = iter(turns)
     return lambda view: next(remaining, "")
 
 
 def silent(view: View) -> Turn:
-    """Does nothing."""
+    """Do nothing."""
     return ""
 
 
 def random_agent(rng: Random) -> Agent:
-    """Any tool, with words that it has read; where replies in text count, also such replies."""
+    """Return an agent that calls random tools with words that it has read, and also replies in text where that
+    counts."""
 
     def turn(view: View) -> Turn:
         words = _words(view) or ["?"]
         fill = Fill(
             lambda _: rng.choice(words), lambda _: rng.choices(words, k=rng.randint(1, 2)), rng
-        )  # few words: a search for many at once finds nothing
+        )  # few words, because a search for many words finds nothing
         if not view.tools or (view.takes_text and rng.random() < 1 / (1 + len(view.tools))):
             return " ".join(rng.choices(words, k=rng.randint(1, 8)))
         return call_with(rng.choice(view.tools), fill)
@@ -54,7 +55,7 @@ def random_agent(rng: Random) -> Agent:
 
 
 def empty_calls(rng: Random) -> Agent:
-    """Each tool in turn with arguments that are valid and say nothing."""
+    """Return an agent that calls each tool in turn with arguments that are valid but empty."""
     fill, turns = Fill(lambda _: "", lambda _: [], rng), 0
 
     def turn(view: View) -> Turn:
@@ -67,25 +68,25 @@ def empty_calls(rng: Random) -> Agent:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What those that cheat know beforehand: which tools end an episode, and what is right for other scenarios."""
+    """What the cheats know beforehand: which tools end an episode, and the references of other scenarios."""
 
     final: Set[str]
     others: Sequence[Scenario]
 
     @property
     def shapes(self) -> Set[str]:
-        """The shapes that ids have in references, such as `a-0` for `mail-17`; none if they look like any word."""
+        """The shapes of ids in references, such as `a-0` for `mail-17`. Shapes that any word can have are left out."""
         found = {_shape(text) for other in self.others for text in strings(other.reference) if _WORD.fullmatch(text)}
         return {shape for shape in found if not shape.isalnum()}
 
 
 def copies_the_task(rng: Random, known: Known) -> Agent:
-    """Answers with the task itself."""
+    """Return an agent that answers with the task itself."""
     return lambda view: _end(view, known, Fill(lambda _: _task(view), lambda _: _ids(view, known), rng))
 
 
 def repeats_a_reference(rng: Random, known: Known) -> Agent:
-    """Answers with what would be right for another scenario."""
+    """Return an agent that answers with the reference of another scenario."""
     reference = rng.choice(known.others).reference
 
     def text(name: str) -> str:
@@ -95,7 +96,8 @@ def repeats_a_reference(rng: Random, known: Known) -> Agent:
 
 
 def stuffs_words(rng: Random, known: Known) -> Agent:
-    """Reads what it can, then answers with every word that it has seen, and with those of many references."""
+    """Return an agent that reads what it can, and answers with every word that it has seen and the words of many
+    references."""
     more = " ".join(text for other in known.others for text in strings(other.reference))
 
     def answer(view: View, read: list[str]) -> Fill:
@@ -105,12 +107,12 @@ def stuffs_words(rng: Random, known: Known) -> Agent:
 
 
 def tries_every_id(rng: Random, known: Known, tool: str) -> Agent:
-    """Calls that tool with every id that it comes across, then answers with the task and all these ids."""
+    """Return an agent that calls `tool` with every id that it finds, and answers with the task and all these ids."""
     return _reading(rng, known, lambda view, read: Fill(lambda _: _task(view), lambda _: read, rng), tool)
 
 
 def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Agent]:
-    """Those that cheat, by name."""
+    """Return the cheats by name."""
     found = {"copies the task": copies_the_task(rng, known)}
     for tool in tools:
         if tool.name not in known.final:
@@ -124,9 +126,10 @@ def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Age
 def _reading(
     rng: Random, known: Known, answer: Callable[[View, list[str]], Fill], favourite: str | None = None
 ) -> Agent:
-    """Calls the tools that do not end the episode with each id, the newest first, and in the last turn ends it.
+    """Return an agent that tries ids, newest first, on the tools that do not end the episode, and ends it in the last
+    turn.
 
-    A favourite is called with every id, the others only with one.
+    A favourite is called with every id, each other tool only once.
     """
     tried: dict[tuple[str, str], None] = {}
 
@@ -150,20 +153,20 @@ def _reading(
 
 
 def _end(view: View, known: Known, fill: Fill) -> Turn:
-    """The last turn: a call of the tool that ends the episode, else a reply in text."""
+    """Return the last turn: a call of the tool that ends the episode, or a reply in text if there is none."""
     tool = next((tool for tool in view.tools if tool.name in known.final), None)
     return call_with(tool, fill) if tool else fill.text("answer")
 
 
 def call_with(tool: Tool, fill: Fill) -> ToolCall:
-    """A call with all arguments that the tool requires, or with all that it has if it requires none."""
+    """Return a call with all arguments that the tool requires, or with all that it has if it requires none."""
     properties = tool.parameters.get("properties", {})
     needed = tool.parameters.get("required") or list(properties)
     return ToolCall(tool.name, {name: _value(name, properties.get(name, {}), fill) for name in needed})
 
 
 def _value(name: str, schema: Mapping[str, Json], fill: Fill) -> Json:
-    """A value that fits the JSON schema."""
+    """Return a value that fits the JSON schema."""
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):
@@ -193,7 +196,7 @@ def _value(name: str, schema: Mapping[str, Json], fill: Fill) -> Json:
 
 
 def strings(value: Json) -> Iterator[str]:
-    """Every text in a JSON value, and every number as text."""
+    """Yield every text in a JSON value, and every number as text."""
     if isinstance(value, Mapping):
         for each in value.values():
             yield from strings(each)
@@ -205,7 +208,8 @@ def strings(value: Json) -> Iterator[str]:
 
 
 def _named(reference: Mapping[str, Json], name: str) -> Iterator[str]:
-    """The texts of the reference's member that an argument of that name would be: by name, else any."""
+    """Yield the texts of the reference that fit an argument of that name: those of a member with a similar name,
+    otherwise all."""
     found = next((value for key, value in reference.items() if name in key or key in name), reference)
     return strings(found)
 
@@ -230,7 +234,8 @@ def _words(view: View) -> list[str]:
 
 
 def _ids(view: View, known: Known) -> list[str]:
-    """What looks like an id: as those of references do; else the first word of each line that a tool gave."""
+    """Return the words that look like ids: those with the shape of ids in references. If there are none, return the
+    first word of each line of the tools' results, or else all words."""
     words = [word.strip(".") for word in _words(view)]
     lines = [_WORD.findall(line) for text in _texts(view, ("tool",)) for line in text.splitlines()]
     shapes = known.shapes

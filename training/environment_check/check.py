@@ -1,8 +1,8 @@
-"""Plays an environment without a model, and says what is broken in it and what training on it could show.
+"""Plays an environment without a model, and reports what is broken in it and what training on it can show.
 
-An environment teaches where a perfect agent earns more than one that acts at random, where the rollouts of a group
-differ in reward, and where nothing but doing the job pays. It is broken where the same calls give another outcome,
-where the task gives the answer away, or where held-out scenarios were trained on.
+An environment can teach if a perfect agent earns more than a random one, if rewards differ within a group, and if only
+doing the task earns a reward. It is broken if the same calls have different outcomes, if the task reveals the answer,
+or if held-out scenarios are in the training split.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from training.environment_check.play import Agent, Paid, pay, play
 from training.environment_check.report import Finding, Report, State
 
 _SPLIT_SAMPLE = 256
-"""How many scenarios of each split are compared with those of the others."""
+"""Number of scenarios of each split that are compared with those of the others."""
 _REPEATED = 4
-"""How many scenarios are played again, to see that the same calls have the same outcome."""
+"""Number of scenarios that are played again, to check that the same calls have the same outcome."""
 _READ = 64
-"""How many scenarios are searched for their references."""
+"""Number of scenarios that are searched for their references."""
 
 
 async def check(
@@ -42,11 +42,10 @@ async def check(
     seed: int,
     access: Access | None = None,
 ) -> Report:
-    """Examine the environment of that name. `access` is what it may reach.
+    """Check the environment of that name. `access` limits what it can reach.
 
-    Raises UnknownEnvironment, and ValueError for a bad config.
-
-    What the environment or its judge does wrong is a finding.
+    Faults of the environment or its judge are reported as findings. Raises UnknownEnvironment, and ValueError for a bad
+    config.
     """
     try:
         environment = registry.build(name, config, data_dir, access)
@@ -68,7 +67,7 @@ def _faulty(name: str, what: str, fault: Exception) -> Report:
 
 
 class _JudgeFailed(Exception):
-    """The judge raised, or (`needs` something) cannot be built without settings."""
+    """The judge raised an error, or cannot be built without settings (`needs`)."""
 
     def __init__(self, message: str, *, needs: bool = False) -> None:
         super().__init__(message)
@@ -77,7 +76,7 @@ class _JudgeFailed(Exception):
 
 @dataclass
 class _Check:
-    """One examination."""
+    """One check of an environment."""
 
     environment: Environment
     name: str
@@ -129,7 +128,7 @@ class _Check:
             raise _JudgeFailed(f"cannot be used without settings ({error})", needs=True) from error
 
     async def _played(self, judge: Judge, scenarios: Sequence[Scenario]) -> dict[str, list[Paid]]:
-        """The rollouts of each agent: of those that do not cheat, then of those that do."""
+        """Return the rollouts of each agent: first the agents that do not cheat, then the cheats."""
         played: dict[str, list[Paid]] = {}
 
         async def of(name: str, agent_for: Callable[[Scenario], Agent], group: int = 1) -> None:
@@ -166,7 +165,7 @@ class _Check:
             raise _JudgeFailed(f"raised {type(error).__name__}: {error}") from error
 
     def _splits(self, drawn: Mapping[Split, Sequence[Scenario]]) -> Iterator[Finding]:
-        """Whether held-out scenarios are train scenarios too, and whether the same seed gives the same."""
+        """Check that no task is in two splits, and that the same seed gives the same scenarios."""
         again = self.environment.scenarios("train", 1, self.seed, start=1)
         if len(drawn["train"]) > 1 and again[0] != drawn["train"][1]:
             yield Finding("same scenarios", State.FAILED, "scenario number 1 is another when it is asked for alone")
@@ -179,7 +178,7 @@ class _Check:
             yield Finding("held-out scenarios", State.OK, f"no task is in two splits ({sizes} were compared)")
 
     def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
-        """Whether references can be read without doing the task."""
+        """Check whether references can be read without doing the task."""
         found = leaks.leaks(self.environment, scenarios)
         for where, told in found.items():
             said = f"{where}, in {len(told)} of {len(scenarios)} scenarios, such as {told[0]}"
@@ -188,7 +187,7 @@ class _Check:
             yield Finding("leaks", State.OK, "no reference can be read from its task, opening messages or tools")
 
     async def _repeated(self, scenarios: Sequence[Scenario]) -> list[Finding]:
-        """Whether the same calls have the same outcome: beside other rollouts, and in another process."""
+        """Check that the same calls have the same outcome when rollouts run concurrently, and in another process."""
         first = await transcripts.record(self.environment, scenarios, self.seed)
         fresh = registry.build(self.name, self.config, self.data_dir, self.access)
         try:
@@ -209,5 +208,5 @@ class _Check:
 
 
 def _others(scenario: Scenario, scenarios: Sequence[Scenario]) -> Sequence[Scenario]:
-    """Those with another reference; any, if there are none."""
+    """Return the scenarios with another reference, or all scenarios if there are none."""
     return [each for each in scenarios if each.reference != scenario.reference] or scenarios

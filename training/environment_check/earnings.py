@@ -1,4 +1,4 @@
-"""What the rewards of the agents say of an environment as a teacher."""
+"""What the agents' rewards say about how well an environment can teach."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from training.environment_check.report import AgentFigures, Finding, State
 
 GROUP_SIZE = 8
 _PAYING = 0.5
-"""A cheat pays if it earns this share of what lies between the random agent and the oracle."""
+"""A cheat pays if it earns this share of the headroom, or solves this share of the scenarios."""
 _QUIET = 0.5
-"""The share of groups without signal above which a warning is given."""
+"""Share of groups without signal above which the check warns."""
 _HONEST = ("oracle", "random")
 _DOES = {"no-op": "does nothing", "empty calls": "makes empty calls"}
 
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """What the agents earned."""
+    """The rewards of all agents."""
 
     agents: Sequence[AgentFigures]
     headroom: float | None
-    """Mean reward of the oracle, less that of the random agent."""
+    """Mean reward of the oracle minus that of the random agent."""
     groups_without_signal: float | None
 
     def of(self, name: str) -> AgentFigures | None:
-        """The figures of that agent."""
+        """Return the figures of the agent of that name."""
         return next((each for each in self.agents if each.agent == name), None)
 
     def share_of_headroom(self, agent: AgentFigures) -> float | None:
-        """How much of the headroom the agent earns; None if that is not known."""
+        """Return the share of the headroom that the agent earns, or None if it is unknown."""
         chance = self.of("random")
         gained = _less(agent, chance)
         return (
@@ -39,7 +39,7 @@ class Earned:
 
 
 def earned(played: Mapping[str, Sequence[Paid]]) -> Earned:
-    """Of the rollouts of each agent."""
+    """Summarize the rollouts of each agent."""
     figures = {name: _figures(name, paid) for name, paid in played.items()}
     headroom = _less(figures.get("oracle"), figures.get("random"))
     return Earned(list(figures.values()), headroom, _without_signal(played["random"]))
@@ -54,14 +54,14 @@ def _figures(name: str, paid: Sequence[Paid]) -> AgentFigures:
 
 
 def _less(one: AgentFigures | None, other: AgentFigures | None) -> float | None:
-    """By how much the mean reward of the first is higher."""
+    """Return the difference of two agents' mean rewards."""
     if one is None or other is None or one.mean_reward is None or other.mean_reward is None:
         return None
     return one.mean_reward - other.mean_reward
 
 
 def _without_signal(paid: Sequence[Paid]) -> float | None:
-    """The share of groups whose rewards are all equal, or that have fewer than two."""
+    """Return the share of groups whose rewards are all equal, or that have fewer than two."""
     groups: dict[str, list[float]] = {}
     for each in paid:
         groups.setdefault(each.played.scenario.id, []).extend([] if each.reward is None else [each.reward])
@@ -71,7 +71,7 @@ def _without_signal(paid: Sequence[Paid]) -> float | None:
 
 
 def of_rewards(paid: Sequence[Paid]) -> Iterator[Finding]:
-    """Whether the parts are parts: none of them is the sum of the others, and every rollout is scored."""
+    """Check that every rollout is scored, and that no part of the reward is the sum of the others."""
     unscored = [each for each in paid if each.reward is None]
     if len(unscored) == len(paid):
         yield Finding("judge", State.FAILED, f"it scored no rollout: {unscored[0].unscored}")
@@ -89,7 +89,7 @@ def of_rewards(paid: Sequence[Paid]) -> Iterator[Finding]:
 
 
 def _is_a_total(name: str, paid: Sequence[Paid]) -> bool:
-    """Whether that part is what the others add up to, in every rollout that earned something by several parts."""
+    """Return whether that part is the sum of the others in every rollout with a reward from several parts."""
     several = [each for each in paid if sum(value != 0 for value in each.parts.values()) > 2]
     return len(several) > 1 and all(
         abs(2 * each.parts.get(name, 0.0) - (each.reward or 0.0)) < 1e-9 for each in several
@@ -97,7 +97,7 @@ def _is_a_total(name: str, paid: Sequence[Paid]) -> bool:
 
 
 def of_teaching(earned: Earned) -> Iterator[Finding]:
-    """Whether there is something to learn, and whether a beginner's rollouts differ."""
+    """Check that there is something to learn, and that a random agent's rollouts differ."""
     oracle, chance = earned.of("oracle"), earned.of("random")
     if oracle is None:
         said = "not known: the environment has no solution() that could be played as the oracle"
@@ -116,7 +116,7 @@ def of_teaching(earned: Earned) -> Iterator[Finding]:
 
 
 def of_cheating(earned: Earned) -> Iterator[Finding]:
-    """Whether an agent that does not do the job earns as one that does."""
+    """Check that no agent that does not do the task earns as much as one that does."""
     paying = [each for each in earned.agents if each.agent not in _HONEST and _pays(each, earned)]
     for each in paying:
         share = earned.share_of_headroom(each)

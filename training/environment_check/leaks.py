@@ -1,4 +1,4 @@
-"""What a scenario gives away: references that can be read beforehand, and tasks that are in two splits."""
+"""What scenarios reveal: references that can be read beforehand, and tasks that are in two splits."""
 
 import json
 import re
@@ -9,16 +9,16 @@ from environment.base import Environment, Json, Scenario, Split
 from training.environment_check.agents import strings
 
 _SHORTEST = 3
-"""Characters of a text that is not found by chance alone."""
+"""Minimum number of characters of a text. Shorter ones are found by chance."""
 
 
 def task_of(scenario: Scenario) -> str:
-    """The task as one comparable text."""
+    """Return the task as text that can be compared."""
     return json.dumps(scenario.task, sort_keys=True)
 
 
 def shared_tasks(drawn: Mapping[Split, Sequence[Scenario]]) -> dict[tuple[Split, Split], int]:
-    """How many tasks (or ids) of one split are in another, for those pairs that share some."""
+    """Return how many tasks (or ids) two splits have in common, for each pair that shares any."""
     tasks = {split: {task_of(each) for each in scenarios} for split, scenarios in drawn.items()}
     ids = {split: {each.id for each in scenarios} for split, scenarios in drawn.items()}
     counts = {
@@ -29,10 +29,10 @@ def shared_tasks(drawn: Mapping[Split, Sequence[Scenario]]) -> dict[tuple[Split,
 
 
 def leaks(environment: Environment, scenarios: Sequence[Scenario]) -> dict[str, list[str]]:
-    """Scenario ids by what is given away and where.
+    """Return scenario ids by what is revealed and where.
 
-    A member of the reference leaks if all its texts can be read. A text that scenarios with another reference show as
-    well is none: it is one of the choices, or a word that all tasks have.
+    A member of the reference leaks if all its texts can be read. A text that scenarios with another reference also show
+    is not a leak: it is one of the choices, or a word that all tasks have.
     """
     shown = [_shown(environment, scenario) for scenario in scenarios]
     found: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ def leaks(environment: Environment, scenarios: Sequence[Scenario]) -> dict[str, 
 
 
 def _shown(environment: Environment, scenario: Scenario) -> dict[str, str]:
-    """What an agent can read before its first call, by where it stands."""
+    """Return the texts that an agent can read before its first call, by place."""
     episode = environment.episode(scenario)
     tools: list[Json] = [tool.openai() for tool in episode.tools]
     return {

@@ -1,4 +1,4 @@
-"""A rollout without a model: an agent written in code plays an episode as the built-in loop lets a model play it."""
+"""Rollouts without a model: an agent written in code plays an episode by the rules of the built-in loop."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from judges.base import Candidate, Judge, checked
 from training.rollout.episode_tools import out_of_turns
 
 Turn = ToolCall | str
-"""What an agent does when it is asked: one tool call, or a reply in text."""
+"""An agent's turn: one tool call, or a reply in text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ Agent = Callable[[View], Turn]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One rollout. `ended_by` is the tool whose result was final, if one's was."""
+    """One rollout. `ended_by` is the tool whose result was final, if there was one."""
 
     scenario: Scenario
     tools: Sequence[Tool]
@@ -54,7 +54,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A rollout with what it earned; `reward` is None where the judge gave no score, and says why in `unscored`."""
+    """A rollout and its reward. `reward` is None if the judge gave no score; `unscored` then says why."""
 
     played: Played
     parts: Mapping[str, float]
@@ -85,7 +85,7 @@ async def _opened(episode: Episode) -> AsyncIterator[Episode]:
 
 
 async def _attempt(episode: Episode, agent: Agent) -> tuple[list[dict[str, Json]], str | None]:
-    """The conversation, and the tool whose result ended it."""
+    """Play the episode. Return the conversation, and the tool whose result ended it."""
     messages = episode.messages()
     takes_text = isinstance(episode, TextEpisode)
     ended_by, over, turns = None, False, 0
@@ -97,14 +97,14 @@ async def _attempt(episode: Episode, agent: Agent) -> tuple[list[dict[str, Json]
         else:
             over, final = await _call(episode, messages, turn, f"call_{turns}")
             ended_by = turn.name if final else None
-        await asyncio.sleep(0)  # rollouts that are played together take turns
+        await asyncio.sleep(0)  # lets rollouts that are played concurrently alternate
     if not over:
         episode.end("out_of_turns", out_of_turns(episode))
     return messages, ended_by
 
 
 def _reply(episode: Episode, messages: list[dict[str, Json]], text: str) -> bool:
-    """Reply without a tool call; says whether the episode is over."""
+    """Reply without a tool call. Return whether the episode is over."""
     messages.append({"role": "assistant", "content": text})
     if not isinstance(episode, TextEpisode):
         episode.end("malformed", "no tool call in the reply")
@@ -116,7 +116,7 @@ def _reply(episode: Episode, messages: list[dict[str, Json]], text: str) -> bool
 
 
 async def _call(episode: Episode, messages: list[dict[str, Json]], turn: ToolCall, id: str) -> tuple[bool, bool]:
-    """Call a tool; says whether the episode is over, and whether the tool's result ended it."""
+    """Call a tool. Return whether the episode is over, and whether the tool's result ended it."""
     function = {"name": turn.name, "arguments": dumps(turn.arguments)}
     call = {"id": id, "type": "function", "function": function}
     messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -131,7 +131,7 @@ async def _call(episode: Episode, messages: list[dict[str, Json]], turn: ToolCal
 
 
 async def pay(environment: Environment, judge: Judge, plays: Sequence[Played]) -> list[Paid]:
-    """Have rollouts of one scenario judged together, and reward them as the learn loop does."""
+    """Judge rollouts of one scenario together, and compute their rewards as the learn loop does."""
     candidates = [Candidate(str(place), each.outcome, each.messages) for place, each in enumerate(plays)]
     judgement = await checked(judge, plays[0].scenario, candidates)
     paid = []

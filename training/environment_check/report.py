@@ -1,4 +1,4 @@
-"""What an examination of an environment says: findings, and figures of the agents that played it."""
+"""The result of checking an environment: findings, and figures of the agents that played it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from environment.base import Json
 
 
 class State(StrEnum):
-    """How a finding is to be taken. Only `failed` means that something is broken."""
+    """The severity of a finding. Only `failed` means that something is broken."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,7 +17,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was examined, and what came of it."""
+    """One thing that was checked, and the result."""
 
     name: str
     state: State
@@ -26,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AgentFigures:
-    """What one agent earned. Both are None where the judge scored nothing; `success` is a share."""
+    """What one agent earned. `mean_reward` and `success` (a share) are None if the judge scored nothing."""
 
     agent: str
     rollouts: int
@@ -36,20 +36,20 @@ class AgentFigures:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. Figures are None where they could not be had."""
+    """The whole result. Figures are None if they could not be measured."""
 
     environment: str
     judge: str | None
     scenarios: int
     agents: Sequence[AgentFigures]
     headroom: float | None
-    """Mean reward of the oracle, less that of the random agent."""
+    """Mean reward of the oracle minus that of the random agent."""
     solvable: float | None
-    """The share of the scenarios that the oracle solves."""
+    """Share of scenarios that the oracle solves."""
     groups_without_signal: float | None
-    """The share of the scenarios whose 8 random rollouts all earn the same."""
+    """Share of scenarios whose 8 random rollouts all have the same reward."""
     seconds_per_rollout: float | None
-    """Of the random agent, without judging."""
+    """Seconds per rollout of the random agent, without judging."""
     findings: Sequence[Finding]
 
     @property

@@ -1,6 +1,6 @@
-"""The same calls made again, in another order and in another process: do they have the same outcome?
+"""Repeats the same calls in another order and in another process, to check that they have the same outcome.
 
-`python -m training.environment_check.transcripts` reads a Place from stdin and writes what it recorded to stdout.
+`python -m training.environment_check.transcripts` reads a Place from stdin and writes the transcripts to stdout.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which scenarios to play: the first ones of `train`."""
+    """The scenarios to play: the first ones of `train`."""
 
     name: str
     config: dict[str, Json]
@@ -41,7 +41,7 @@ Transcript = list[Json]
 async def record(
     environment: Environment, scenarios: Sequence[Scenario], seed: int, *, together: bool = False
 ) -> list[Transcript]:
-    """What the random agent and the oracle do and see: one rollout after the other, or all at the same time."""
+    """Return what the random agent and the oracle do and see, playing one rollout after the other or all `together`."""
 
     async def one(scenario: Scenario, agent: Agent) -> Transcript:
         played = await play(environment, scenario, agent)
@@ -57,8 +57,10 @@ async def record(
 
 
 def in_another_process(place: Place) -> list[Transcript] | None:
-    """The transcripts of a process whose sets of strings are ordered otherwise; None where an episode needs something
-    that the operator lets only this process reach. Raises PluginFault."""
+    """Return the transcripts of another process, whose hash seed orders sets of strings differently.
+
+    The result is None if an episode needs something that the operator lets only this process reach. Raises PluginFault.
+    """
     ran = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(asdict(place)), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
@@ -72,7 +74,7 @@ def in_another_process(place: Place) -> list[Transcript] | None:
 
 
 def difference(one: Sequence[Transcript], other: Sequence[Transcript]) -> str | None:
-    """The first thing that is not the same; None if there is none."""
+    """Return the first difference, or None if there is none."""
     for number, (here, there) in enumerate(zip(one, other, strict=True)):
         for place in range(max(len(here), len(there))):
             pair = [json.dumps(each[place]) if place < len(each) else "nothing" for each in (here, there)]
@@ -84,7 +86,7 @@ def difference(one: Sequence[Transcript], other: Sequence[Transcript]) -> str | 
 
 
 def main() -> None:
-    """Record as the place on stdin says."""
+    """Play the Place on stdin and write its transcripts to stdout."""
     place = Place(**json.load(sys.stdin))
     environment = registry.build(place.name, place.config, Path(place.data_dir))
     scenarios = environment.scenarios("train", place.scenarios, place.seed)
