@@ -1,4 +1,5 @@
-"""Runs the rollouts of an environment of verifiers: the environment's own loop, against the model of each rollout."""
+"""Makes rollouts in an environment of the package `verifiers`: runs the environment's loop against each rollout's
+model."""
 
 from collections.abc import Mapping
 
@@ -10,14 +11,14 @@ from training.rollout.agents.base import AgentTask
 
 
 class GymFailed(Exception):
-    """The environment ended a rollout with an error, and scored nothing."""
+    """The environment ended a rollout with an error and gave no score."""
 
 
 class VerifiersAgent:
-    """An agent whose loop is the environment's.
+    """An agent that runs the environment's loop.
 
-    Each rollout runs on an event loop of its own, while the environment is one object: one that keeps something of an
-    event loop (a lock, a client) between rollouts does not work here.
+    Each rollout runs on its own event loop, but all share one environment object. An environment that keeps an object
+    bound to an event loop (a lock, a client) between rollouts does not work here.
     """
 
     name = NAME
@@ -26,7 +27,7 @@ class VerifiersAgent:
         self._gym = gym
 
     async def run(self, task: AgentTask) -> str:
-        """The environment's report. Raises GymFailed."""
+        """Run the environment's loop and return its report. Raises GymFailed."""
         from openai import AsyncOpenAI
         from verifiers.clients import OpenAIChatCompletionsClient
 

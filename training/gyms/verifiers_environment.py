@@ -1,6 +1,6 @@
-"""The environment `verifiers`: the rows of an environment of that package are scenarios, its rubric says the reward.
+"""The environment `verifiers`: its scenarios are the rows of an environment of that package, its rewards the rubric's.
 
-Its rollouts are made by `VerifiersAgent`, which runs the environment's own loop. It needs the extra `verifiers`.
+Its rollouts are made by `VerifiersAgent`, which runs that environment's loop. It needs the extra `verifiers`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from training.gyms.verifiers_loading import NAME, Gym
 from training.gyms.verifiers_report import GymReport
 
 _DEFAULT_MAX_TURNS = 50
-"""The environment has its own limit; this is for one that has none."""
+"""Limit for environments of verifiers that have none."""
 _FROM_DATASET, _FROM_EVAL_DATASET = "dataset", "eval_dataset"
 
 
 class VerifiersEnvironment:
-    """Scenarios and rewards of an environment of verifiers."""
+    """Scenarios and rewards of an environment of the package `verifiers`."""
 
     name = NAME
     default_max_turns = _DEFAULT_MAX_TURNS
@@ -32,27 +32,28 @@ class VerifiersEnvironment:
         self._pools: Mapping[Split, Sequence[Scenario]] = {}
 
     def admit(self, access: Access) -> None:
-        """Load it. Raises ValueError for a module that the operator does not allow, or that cannot be loaded."""
+        """Load the environment. Raises ValueError if the operator does not allow its module, or if it cannot be
+        loaded."""
         access.check_module(self._gym.module)
         self._loaded = self._gym.load()
         self._pools = _pools(self._loaded)
 
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
-        """The training set's rows for training, the evaluation set's for the held-out splits; without an evaluation
-        set a fifth of the rows for each of these."""
+        """Draw scenarios. Train scenarios are rows of the training set, held-out ones of the evaluation set. Without an
+        evaluation set, each held-out split is a fifth of the training set's rows."""
         if not self._pools:
             raise ValueError(f"{self._gym.module} was not loaded")
         return [self._with_prompt(scenario) for scenario in draw(self._pools[split], count, seed, start)]
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
-        """Raises ValueError: it has its own tasks."""
+        """Raise ValueError, because the environment has only its own tasks."""
         raise ValueError("an environment of verifiers has its own tasks, and answers no others")
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> "VerifiersEpisode":
         return VerifiersEpisode(scenario, max_turns or self.default_max_turns)
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        """What the rubric scored, by function where these add up to it."""
+        """Return the rubric's scores by function if they add up to the reward, otherwise the reward alone."""
         return dict(outcome["parts"])
 
     def success(self, outcome: Outcome, score: float) -> bool:
@@ -64,7 +65,7 @@ class VerifiersEnvironment:
         return {"answer": outcome["answer"], "source_ids": [], "success": reported}
 
     def close(self) -> None:
-        """It stays loaded for the next run."""
+        """Do nothing: the environment stays loaded for the next run."""
 
     def _with_prompt(self, scenario: Scenario) -> Scenario:
         row = row_of(self._loaded, scenario.task)
@@ -72,7 +73,7 @@ class VerifiersEnvironment:
 
 
 class VerifiersEpisode:
-    """One attempt, of which the rubric's verdict is reported."""
+    """One attempt at a scenario, whose result is the rubric's reported verdict."""
 
     tools: Sequence[Tool] = ()
 
@@ -92,12 +93,12 @@ class VerifiersEpisode:
         self._finish, self._detail = reason, detail
 
     def report(self, text: str) -> None:
-        """Raises ValueError for a reward that is no finite number."""
+        """Record a report. Raises ValueError for a reward that is not a finite number."""
         self._reported, self._finish = GymReport.parse(text), "reported"
 
     def outcome(self) -> Outcome:
-        """`finish` and `detail`; the reward, its `parts` and all `metrics` of the rubric; the last `answer`; and
-        `stop_condition`, what ended the rollout by the environment's rules."""
+        """Return `finish` and `detail`; the rubric's reward, its `parts` and all `metrics`; the last `answer`; and
+        `stop_condition`, the environment's reason to end the rollout."""
         reported = self._reported
         return {
             "finish": self._finish,
@@ -111,13 +112,13 @@ class VerifiersEpisode:
 
 
 def row_of(loaded: Any, task: Mapping[str, Json]) -> dict[str, Any]:
-    """The row that a scenario's task names."""
+    """Return the dataset row of a scenario's task."""
     found = loaded.get_dataset() if task["from"] == _FROM_DATASET else loaded.get_eval_dataset()
     return dict(found[task["row"]])
 
 
 def _pools(loaded: Any) -> dict[Split, Sequence[Scenario]]:
-    """Scenarios without their prompts. Raises ValueError where there are too few."""
+    """Return the scenarios of each split, without prompts. Raises ValueError if there are too few."""
     loaded.build_eval_dataset()
     rows = len(loaded.get_dataset())
     if loaded.eval_dataset is None:
@@ -143,5 +144,5 @@ def _rows(source: str, split: Split, rows: Sequence[int]) -> list[Scenario]:
 
 
 def build(config: Mapping[str, Json], data_dir: Path) -> VerifiersEnvironment:
-    """Raises ValueError for a bad config."""
+    """Build the environment. Raises ValueError for a bad config."""
     return VerifiersEnvironment(Gym(config))

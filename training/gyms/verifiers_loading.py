@@ -1,7 +1,7 @@
-"""Environments of the package `verifiers`, each loaded once in this process.
+"""Loads environments of the package `verifiers`, each once per process.
 
-Their classic interface: a module with `load_environment`, rollouts against a client of OpenAI's API, and a rubric. In
-version 0.4 the package has another one.
+They use the package's classic interface: a module with `load_environment`, rollouts against a client of OpenAI's API,
+and a rubric. Version 0.4 of the package has a different one.
 """
 
 import importlib
@@ -21,7 +21,7 @@ _SETTINGS = ("args", "env", "success_from")
 
 
 class Gym:
-    """Which environment, as a request names it."""
+    """A reference to an environment of verifiers, from the config of a request."""
 
     def __init__(self, config: Mapping[str, Json]) -> None:
         """Raises ValueError for a bad config."""
@@ -39,13 +39,13 @@ class Gym:
 
     @property
     def module(self) -> str:
-        """What the operator must allow. Raises ValueError if the config names nothing."""
+        """The module that the operator must allow. Raises ValueError if the config names none."""
         if self.env is None:
             raise ValueError(f'{NAME} needs an env: a module with load_environment, such as "wordle"')
         return self.env.partition(":")[0]
 
     def load(self) -> Any:
-        """The environment, an instance of the package's `Environment`. Raises ValueError."""
+        """Return the environment, an instance of the package's `Environment`. Raises ValueError."""
         if find_spec("verifiers") is None:
             raise ValueError(f"{NAME} needs a package that is not installed here: pip install 'learnloop[verifiers]'")
         return _loaded(self.module, (self.env or "").partition(":")[2], self._args)
@@ -54,7 +54,7 @@ class Gym:
 @lru_cache(maxsize=8)
 def _loaded(module: str, function: str, args: str) -> Any:
     try:
-        with IMPORTING:  # ART's imports would deadlock with these, or hide modules from them
+        with IMPORTING:  # ART's concurrent imports would deadlock with these, or hide modules from them
             vf: Any = importlib.import_module("verifiers")
             _leave_signals_alone()
             importlib.import_module(_module_name(module))
@@ -74,13 +74,13 @@ def _loaded(module: str, function: str, args: str) -> Any:
 
 
 def _module_name(env: str) -> str:
-    """As verifiers has it: `primeintellect/gsm8k` is the module `gsm8k`."""
+    """Return the module name by verifiers' rule: `primeintellect/gsm8k` is the module `gsm8k`."""
     return env.rpartition("/")[2].replace("-", "_")
 
 
 def _leave_signals_alone() -> None:
-    """Its environments take SIGINT and SIGTERM of the process that makes them, which are the service's here, and can
-    be made on the main thread only because of that."""
+    """Keep environments from setting handlers of SIGINT and SIGTERM, which belong to the service here. This also allows
+    environments to be created outside the main thread."""
     module: Any = importlib.import_module("verifiers.envs.environment")
     signals = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "default_int_handler": signal.default_int_handler}
     module.signal = SimpleNamespace(**signals, signal=lambda *_: None)

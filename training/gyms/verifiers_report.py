@@ -1,4 +1,4 @@
-"""What an environment of verifiers says of a rollout."""
+"""The report of an environment of verifiers on a rollout."""
 
 import json
 import math
@@ -15,34 +15,35 @@ class GymReport:
 
     reward: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Their sum is the reward."""
+    """Parts of the reward, which add up to it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What each function of the rubric gave, unweighted."""
+    """Unweighted result of each function of the rubric."""
     answer: str | None = None
     stop_condition: str | None = None
 
     def text(self) -> str:
-        """As `parse` takes it. Raises ValueError for a reward that is no finite number."""
+        """Return the report in the form that `parse` reads. Raises ValueError for a reward that is not a finite
+        number."""
         if self.reward is None or not all(map(math.isfinite, (self.reward, *self.parts.values()))):
             raise ValueError(f"a reward of {self.reward}")
         return json.dumps({**asdict(self), "metrics": {name: _finite(value) for name, value in self.metrics.items()}})
 
     @classmethod
     def parse(cls, text: str) -> "GymReport":
-        """Raises ValueError."""
+        """Parse a report. Raises ValueError."""
         return cls(**json.loads(text))
 
 
 def report_of(loaded: Any, output: Mapping[str, Any]) -> GymReport:
-    """The report on a `RolloutOutput` of the environment."""
+    """Return the report on an environment's `RolloutOutput`."""
     reward, metrics = float(output["reward"]), dict(output["metrics"] or {})
     parts = _parts(loaded.rubric, reward, metrics)
     return GymReport(reward, parts, metrics, _said(output["completion"]), output.get("stop_condition"))
 
 
 def _parts(rubric: Any, reward: float, metrics: Mapping[str, float]) -> dict[str, float]:
-    """The weighted metrics, if they are all of the reward; else the reward alone."""
-    names: Sequence[str] = rubric._get_reward_func_names()  # the package has no public name for it
+    """Return the weighted metrics if they add up to the reward, otherwise the reward alone."""
+    names: Sequence[str] = rubric._get_reward_func_names()  # the package has no public method for it
     weights: Sequence[float] = rubric._get_reward_weights()
     pairs = [(name, weight) for name, weight in zip(names, weights, strict=True) if weight and name in metrics]
     weighted = {name: metrics[name] * weight for name, weight in pairs}
@@ -51,7 +52,7 @@ def _parts(rubric: Any, reward: float, metrics: Mapping[str, float]) -> dict[str
 
 
 def _said(completion: Any) -> str | None:
-    """The text of the last reply."""
+    """Return the text of the last reply."""
     for message in reversed(completion if isinstance(completion, list) else []):
         if message.get("role") == "assistant" and isinstance(message.get("content"), str):
             return str(message["content"])
