@@ -1,4 +1,4 @@
-"""`python -m training.engine`: the engine as a process of its own."""
+"""`python -m training.engine`: runs the engine as a separate process."""
 
 import argparse
 import ctypes
@@ -22,7 +22,7 @@ from training.engine.logs import configure_logs
 from training.engine_flags import KEY_VARIABLE, parse
 from training.garbage import kept_for_good
 
-if TYPE_CHECKING:  # see main
+if TYPE_CHECKING:  # imported late, see main
     from starlette.types import ASGIApp
 
     from training.engine.computing import Computing
@@ -34,15 +34,15 @@ if TYPE_CHECKING:  # see main
 TINY_BASE = Path(__file__).parent / "tiny_base" / "model"
 TINY_NAME = "learnloop/tiny"
 KEEP_ALIVE_S = 60
-"""Longer than clients keep connections (httpx: 5 s): where both give up at the same time, a request is lost, and ART's
-client does not repeat a POST."""
+"""Keep-alive timeout in seconds, longer than clients' (httpx: 5 s). If both sides time out at the same moment, a
+request is lost, and ART's client does not retry a POST."""
 
 log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m training.engine") -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status. `arguments` are the process's own by default, and
-    `program` is what messages call the command."""
+    """Serve until SIGTERM or SIGINT, and return the exit status. `arguments` default to the process's own; `program` is
+    the command's name in messages."""
     options = parse(arguments, program)
     configure_logs()
     if options.die_with_parent:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     _set_environment(options.device)
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
     bases |= dict(options.base_model)
-    # Imported late, so that bad flags are reported immediately: torch and transformers take seconds.
+    # Imported late because torch and transformers take seconds, and bad flags should be reported immediately.
     with kept_for_good():
         _import_libraries(options, bases)
 
@@ -76,11 +76,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
 
 
 class _TooFewGpus(Exception):
-    """The machine has fewer GPUs than workers need."""
+    """The machine has fewer GPUs than the workers need."""
 
 
 def _unservable(options: argparse.Namespace, api_key: str | None) -> str | None:
-    """Why flags that are right in themselves cannot be served here; None if they can."""
+    """Return why valid flags cannot be served on this machine, or None if they can."""
     if options.api_key_env and not api_key:
         return f"--api-key-env: the environment has no {options.api_key_env}"
     if not api_key and not _is_loopback(options.host):
@@ -97,17 +97,17 @@ def _unservable(options: argparse.Namespace, api_key: str | None) -> str | None:
 
 
 def _set_environment(device: str) -> None:
-    """What PyTorch reads when it is imported."""
+    """Set the variables that PyTorch reads when it is imported."""
     set_cpu_mode()
-    # A thread that waits for another must not spin: on a busy machine that costs more than it saves.
+    # Waiting threads must not spin, which costs more than it saves on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if device == "cuda":
-        # The cache and the training's activations are given back to each other, in pieces of all sizes.
+        # The sampling cache and training activations release memory to each other in blocks of all sizes.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 
 def _import_libraries(options: argparse.Namespace, bases: Mapping[str, Path]) -> None:
-    """Import now what the first request would have to wait for."""
+    """Import now the libraries that the first request would otherwise wait for."""
     import uvicorn  # noqa: F401
 
     import training.engine.http.server
@@ -121,7 +121,7 @@ def _import_libraries(options: argparse.Namespace, bases: Mapping[str, Path]) ->
 def _application(
     options: argparse.Namespace, bases: Mapping[str, Path], environment: Mapping[str, str], api_key: str | None
 ) -> "ASGIApp":
-    """The engine behind its HTTP API. Raises _TooFewGpus, BadStore, StoreUnavailable, ClusterUnavailable or
+    """Return the engine behind its HTTP API. Raises _TooFewGpus, BadStore, StoreUnavailable, ClusterUnavailable or
     Fp8Unsupported."""
     import torch
 
@@ -148,7 +148,7 @@ def _application(
 
 
 def _serve(app: "ASGIApp", sock: socket.socket, options: argparse.Namespace) -> None:
-    """Answer until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -162,7 +162,7 @@ def _serve(app: "ASGIApp", sock: socket.socket, options: argparse.Namespace) -> 
     )
     server = uvicorn.Server(config)
     port = sock.getsockname()[1]
-    # uvicorn raises the signal again after it has shut down; by then there is nothing left to do.
+    # uvicorn restores these handlers after its shutdown and raises the signal again, which must then have no effect.
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: setattr(server, "should_exit", True))
     log.info("engine listening", host=options.host, port=port, device=options.device)
@@ -173,7 +173,7 @@ def _serve(app: "ASGIApp", sock: socket.socket, options: argparse.Namespace) -> 
 
 
 def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "list[WorkerSpec]":
-    """What the flags ask for; a single one is this process."""
+    """Return the workers that the flags ask for. A single one runs in this process."""
     from training.engine.workers.link import WorkerSpec
 
     apart = options.samplers is not None
@@ -238,19 +238,19 @@ def _in_workers(
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask Linux for a SIGTERM when the parent ends; there is no such thing elsewhere."""
+    """Ask Linux for a SIGTERM when the parent ends. Other systems have no equivalent."""
     if sys.platform != "linux":
         return
     pr_set_pdeathsig = 1
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, which may mean any address
+    except ValueError:  # a host name, which can resolve to any address
         return False
 
 
@@ -264,7 +264,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _write_ready(path: Path, port: int) -> None:
-    """Whole or not at all: who waits for the file reads it the moment it is there."""
+    """Write the ready file atomically, because a waiting process reads it as soon as it exists."""
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     unfinished.write_text(json.dumps({"port": port, "pid": os.getpid()}))
     unfinished.rename(path)

@@ -1,4 +1,4 @@
-"""The literals of a JSON schema: texts in it that replies contain or are matched with."""
+"""The literals of a JSON schema: its texts that replies contain or are matched against."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from environment.json_type import Json
 
 MAX_LITERAL_BYTES = 120_000
-"""Maximum size of all literals of a request's schemas together, in bytes. OpenAI allows as many characters."""
+"""Maximum total size of all literals of a request's schemas, in bytes. OpenAI allows as many characters."""
 _MAX_PLACE = 120
 
 
@@ -18,7 +18,7 @@ class Literal:
     place: str
     """Location in the schema, such as `properties.name.pattern`."""
     size: int
-    """Size in bytes of UTF-8. Values other than texts count as JSON."""
+    """Size in bytes of UTF-8. Values other than strings are measured as JSON."""
 
 
 def literals(schema: Json) -> Iterator[Literal]:

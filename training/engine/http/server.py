@@ -1,4 +1,4 @@
-"""The engine's HTTP application: routes, key, error replies."""
+"""The engine's HTTP application: routes, API key check and error responses."""
 
 import asyncio
 import hmac
@@ -37,11 +37,12 @@ Body = TypeVar("Body", bound=BaseModel)
 log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 256 << 20
-"""A training job carries all trajectories of an iteration."""
+"""Maximum size of a request body. A training job carries all trajectories of an iteration."""
 MAX_CHAT_BYTES = 8 << 20
-"""Of one conversation: a million tokens of text."""
+"""Maximum size of one conversation: a million tokens of text."""
 MAX_CHAT_VALUES = 50_000
-"""JSON values of one conversation: more than 10,000 messages. It is checked on the event loop, within some 50 ms."""
+"""Maximum number of JSON values of one conversation, enough for more than 10,000 messages. Checking them takes about 50
+ms on the event loop."""
 
 
 def create_app(
@@ -54,9 +55,10 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     training_data_hosts: Collection[str] = (),
 ) -> ASGIApp:
-    """The application. Its lifespan starts and closes `compute`, which samples and trains the models of `registry`.
+    """Create the application. Its lifespan starts and closes `compute`, which samples and trains the models of
+    `registry`.
 
-    Supervised jobs may fetch their data from `training_data_hosts`; see TrainingData.
+    Supervised jobs can fetch their data from `training_data_hosts`; see TrainingData.
     """
     turns = SampledTurns()
     chat = _ChatApi(Chat(registry, compute, tokenizer, turns), min(max_body_bytes, MAX_CHAT_BYTES))
@@ -105,7 +107,7 @@ async def _health(compute: Computing, _: Request) -> Response:
 
 
 class _ChatApi:
-    """OpenAI's chat completions and responses, and vLLM's tokenization of a chat's prompt."""
+    """OpenAI's chat completions and responses, and vLLM's tokenization of a chat prompt."""
 
     def __init__(self, chat: Chat, max_bytes: int) -> None:
         self._chat = chat
@@ -133,7 +135,7 @@ class _ChatApi:
 
 
 class _ModelsApi:
-    """OpenAI's list of models: what can be sampled."""
+    """OpenAI's list of models that can be sampled."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -150,7 +152,7 @@ class _ModelsApi:
 
 
 class _KeyNeeded:
-    """Refuses requests without the key, but for the health check."""
+    """Refuses requests without the API key, except health checks."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app
@@ -167,12 +169,13 @@ class _KeyNeeded:
 
 
 def _models(registry: Registry) -> list[dict[str, Any]]:
-    """What can be sampled: base models, and trained models with the step that their plain name means now."""
+    """Return the models that can be sampled: base models, and trained models with the step that their plain name refers
+    to."""
     registry.refresh()
     bases = [{"id": name, "object": "model", "created": 0, "owned_by": "base"} for name in registry.base_models]
     trained = []
     for record in registry.models():
-        with suppress(UnknownModel):  # none of its checkpoints is whole
+        with suppress(UnknownModel):  # it has no complete checkpoint
             steps = [checkpoint.step for checkpoint in registry.steps(record.id)]
             trained.append(
                 {
@@ -194,7 +197,8 @@ def _event_stream(events: AsyncIterator[str]) -> Response:
 
 
 async def _unless_gone(request: Request, work: asyncio.Task[dict[str, Any]]) -> Response:
-    """The work's result; if the client leaves first, the work is cancelled, for nobody reads what it samples."""
+    """Return the result of the work. If the client disconnects first, cancel the work, because no one reads the
+    result."""
     gone = asyncio.create_task(_left(request))
     try:
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)

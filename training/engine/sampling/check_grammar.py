@@ -1,9 +1,9 @@
 """A script that checks whether a grammar with its JSON schemas can be compiled, in a process that can be killed.
 
-Some schemas of a few hundred bytes take minutes, or all memory, and none of llguidance's limits prevents that. Grammars
-are therefore compiled here first, within the seconds and bytes given as arguments; the third argument limits the bytes
-of the grammar itself. The script reads `{"text", "schemas": [[field, schema, strict], ...]}` from stdin and writes
-`[field, fault]` of the first schema that cannot be enforced, or `null`.
+Some schemas of a few hundred bytes take minutes or all memory, and none of llguidance's limits prevents that. Grammars
+are therefore first compiled here, within limits given as arguments: seconds, bytes of memory, and bytes of the grammar
+itself. The script reads `{"text", "schemas": [[field, schema, strict], ...]}` from stdin and writes `[field, fault]` of
+the first schema that cannot be enforced, or `null`.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""The masks of constrained replies: which tokens a grammar lets through next, computed on threads beside the batch.
+"""Masks for constrained replies: the tokens that a grammar allows next, computed on threads while the batch decodes.
 
-A mask usually takes less time than the forward pass that runs meanwhile. One that takes longer is waited for by its
-own reply only: the batch decodes without that row until the mask is there. When a mask is ready decides when a token is
-sampled, never which.
+A mask usually takes less time than the forward pass that runs meanwhile. If one takes longer, only its own reply waits:
+the batch decodes without that row until the mask is ready. The timing of masks decides when a token is sampled, never
+which one.
 """
 
 import itertools
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from training.engine.sampling.requests import GrammarFailed
 
-if TYPE_CHECKING:  # its parser is loaded when it is first needed
+if TYPE_CHECKING:  # the grammar parser is loaded when first needed
     from training.engine.sampling.constraint import Bits, Constraint, Grammar
 
 GRACE_S = 0.005
 """Longest time for which a decode step waits for masks."""
 TOKEN_S = 0.02
-"""Processor time that each token adds to what the masks of its reply may take. The usual mask takes a hundredth."""
+"""Processor time that each token adds to the limit for its reply's masks. A typical mask takes a hundredth of it."""
 THREADS = max(2, (os.cpu_count() or 1) // 4)
 
 
@@ -41,10 +41,10 @@ class MaskThreads:
 
 
 class ReplyMasks:
-    """The masks of one reply, one after the other. All but `compute` belongs to the thread that samples."""
+    """The masks of one reply, in order. All methods except `compute` must be called on the sampling thread."""
 
     def __init__(self, grammar: "Grammar", threads: MaskThreads, allowed_s: float) -> None:
-        """`allowed_s` is the processor time that the masks may take in all, besides TOKEN_S for each token."""
+        """`allowed_s` is the limit of processor time for all masks, in addition to TOKEN_S for each token."""
         self._grammar = grammar
         self._threads = threads
         self._allowed_s = allowed_s
@@ -56,12 +56,12 @@ class ReplyMasks:
         """Processor time that the masks have taken."""
 
     def begin(self) -> None:
-        """Have the first mask computed, if that was not begun before."""
+        """Request the first mask unless that was done before."""
         if self._mask is None:
             self._submit()
 
     def take(self, token: int) -> None:
-        """Continue the reply with a token, and have the mask of the next one computed."""
+        """Append a token to the reply and request the mask of the next one."""
         self._token = token
         self._allowed_s += TOKEN_S
         self._submit()
@@ -72,17 +72,17 @@ class ReplyMasks:
         return self._missed and not self._future().done()
 
     def allowed(self) -> "Bits | None":
-        """The tokens that can come next; None if the mask is late. Raises GrammarFailed."""
+        """Return the tokens that can come next, or None if the mask is late. Raises GrammarFailed."""
         future = self._future()
         self._missed = not future.done()
         return None if self._missed else future.result()
 
     def compute(self) -> None:
-        """Compute the next mask, on the thread that calls."""
+        """Compute the next mask on the calling thread."""
         future, began = self._future(), time.thread_time()
         try:
             mask = self._next_mask()
-        except BaseException as error:  # which a panic in llguidance is
+        except BaseException as error:  # a panic in llguidance is not an Exception
             future.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
             return
         self.spent_s += time.thread_time() - began
@@ -116,10 +116,10 @@ class ReplyMasks:
 
 
 def wait_for_all(replies: Sequence[ReplyMasks]) -> None:
-    """Wait for the masks of these replies, at most as long as a decode step may."""
+    """Wait for the masks of all these replies, for at most GRACE_S."""
     wait([each._future() for each in replies], GRACE_S)
 
 
 def wait_for_one(replies: Sequence[ReplyMasks]) -> None:
-    """Wait until one of these replies has its mask, at most as long as a decode step may."""
+    """Wait for the mask of any of these replies, for at most GRACE_S."""
     wait([each._future() for each in replies], GRACE_S, FIRST_COMPLETED)

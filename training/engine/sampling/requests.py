@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # the parser is loaded when first needed
+if TYPE_CHECKING:  # the grammar parser is loaded when first needed
     from training.engine.sampling.constraint import Grammar
 
 GRAMMAR_S = 5.0
-"""Processor time that it may take to enforce the grammar of a request, in all of its replies together."""
+"""Limit of processor time for enforcing the grammar of a request, in all of its replies together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class SampleRequest:
     grammar: "Grammar | None" = None
     """Grammar that the reply must conform to."""
     grammar_s: float = GRAMMAR_S
-    """Processor time that it may take to enforce the grammar; each token adds some to it (see ReplyMasks)."""
+    """Limit of processor time for enforcing the grammar. Each token adds to it (see ReplyMasks)."""
 
 
 @dataclass(slots=True)
 class Sample:
     """The sampled tokens, including the stop token if one was sampled.
 
-    `logprobs` are the model's own log-softmax at each token in float32, whatever temperature, top_p, top_k, min_p and
-    grammar were. They are those of the sampled distribution exactly when all of these have their defaults. Training
-    compares them with the log-softmax of the model that it trains, which does not depend on these settings either.
-    `top` has the most likely (id, logprob) pairs for each token.
+    `logprobs` are the model's own log-softmax at each token in float32, regardless of temperature, top_p, top_k, min_p
+    and grammar. They equal those of the sampled distribution exactly when all of these have their defaults. Training
+    compares them with the log-softmax of the model being trained, which does not depend on these settings either. `top`
+    has the most likely (id, logprob) pairs for each token.
     """
 
     ids: list[int]
@@ -87,7 +87,7 @@ class OutOfMemory(SamplingError):
 
 
 class NonFiniteLogits(SamplingError):
-    """The weights give NaN or infinite log-probabilities."""
+    """The weights produce NaN or infinite log-probabilities."""
 
 
 class GrammarFailed(SamplingError):
