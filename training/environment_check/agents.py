@@ -126,10 +126,9 @@ def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Age
 def _reading(
     rng: Random, known: Known, answer: Callable[[View, list[str]], Fill], favourite: str | None = None
 ) -> Agent:
-    """Return an agent that tries ids, newest first, on the tools that do not end the episode, and ends it in the last
-    turn.
+    """Return an agent that calls non-final tools with each id, newest first, and ends the episode in the last turn.
 
-    A favourite is called with every id, each other tool only once.
+    If a `favourite` is given, only that tool is called with every id, and each other tool once.
     """
     tried: dict[tuple[str, str], None] = {}
 

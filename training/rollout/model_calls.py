@@ -95,10 +95,10 @@ class ModelCalls:
         options: Mapping[str, Json] | None = None,
         max_tokens: int | None = None,
     ) -> "ChatCompletion":
-        """Return the model's answer. `options` are further parameters of OpenAI's API, `max_tokens` a limit below the
-        run's.
+        """Return the model's answer.
 
-        Raises BudgetReached, and the client's errors.
+        `options` are further parameters of OpenAI's API, `max_tokens` a limit below the run's. Raises BudgetReached,
+        and the client's errors.
         """
         number, self.begun = self.begun, self.begun + 1
         seed = _drawn(self._seeds)

@@ -55,10 +55,10 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     training_data_hosts: Collection[str] = (),
 ) -> ASGIApp:
-    """Create the application. Its lifespan starts and closes `compute`, which samples and trains the models of
-    `registry`.
+    """Create the application for the models of `registry`, which `compute` samples and trains.
 
-    Supervised jobs can fetch their data from `training_data_hosts`; see TrainingData.
+    Its lifespan starts and closes `compute`. Supervised jobs can fetch their data from `training_data_hosts`; see
+    TrainingData.
     """
     turns = SampledTurns()
     chat = _ChatApi(Chat(registry, compute, tokenizer, turns), min(max_body_bytes, MAX_CHAT_BYTES))
