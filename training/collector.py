@@ -1,4 +1,4 @@
-"""The rollouts that an iteration makes, and the verdicts on them; what the journal has of them is not made again."""
+"""Makes and judges the rollouts of an iteration, except those that the journal already has."""
 
 import asyncio
 import itertools
@@ -43,12 +43,13 @@ from training.types import FailureKind, Group, Progress, Rollout, RunConfig
 
 
 class RolloutsFailed(Exception):
-    """Every rollout of an iteration, or of one of its evaluations, failed: there is nothing to learn or to report."""
+    """Every rollout of an iteration, or of one of its evaluations, failed, so there is nothing to learn from or to
+    report."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the iterations of a run have in common."""
+    """What all iterations of a run share."""
 
     config: RunConfig
     environment: Environment
@@ -59,12 +60,12 @@ class RunContext:
     estimates: Estimates
     gate: RolloutGate
     now: Callable[[], float]
-    """Dates the rollouts, in seconds since the epoch."""
+    """Clock for timestamps of rollouts, in seconds since the epoch."""
     agent: Player | None = None
-    """One that owns its loop; None: the built-in loop."""
+    """Agent that owns its loop; None for the built-in loop."""
 
     async def collector(self, iteration: int) -> "RolloutCollector":
-        """The collector of that iteration."""
+        """Return the collector for an iteration."""
         journal = await IterationJournal.open(self.journal, iteration)
         used = await asyncio.to_thread(usage_of_entries, journal.kept)
         return RolloutCollector(self, journal, self.budget.for_iteration(iteration, used))
@@ -80,23 +81,24 @@ class RolloutCollector:
         self._progress = RolloutProgress(journal.iteration, run.progress)
 
     def within(self, run: RunContext) -> "RolloutCollector":
-        """The same iteration's, in that context."""
+        """Return a collector for the same iteration in another context."""
         return RolloutCollector(run, self.journal, self._budget)
 
     async def admit(self, phase: Phase) -> None:
-        """Raises BudgetReached where the run has nothing left for the phase."""
+        """Raise BudgetReached if the budget does not allow the phase."""
         async with self._budget.reserve(phase, Usage):
             pass
 
     async def rollouts(
         self, purpose: Purpose, tasks: Sequence[RolloutTask], endpoint: Endpoint, temperature: float
     ) -> list[Rollout]:
-        """One rollout for each task, in their order. None is left running at the end.
+        """Make one rollout for each task, and return them in the order of the tasks. None is left running at the end.
 
-        Raises RolloutsFailed if every one of them failed, except for a showcase. Raises BackendUnavailable where the
-        endpoint was away for so long that a rollout gave up: that says nothing about the agent, and the journal would
-        keep it for good. Raises BudgetReached if a rollout does not fit the budget, once those that have begun are
-        finished and kept.
+        Raises RolloutsFailed if all of them failed, except for a showcase. Raises BackendUnavailable if a rollout gave
+        up
+        waiting for an endpoint that keeps conversation state: the failure says nothing about the agent, and must not be
+        saved in the journal. Raises BudgetReached if a rollout does not fit the budget, after those that have begun are
+        finished and saved.
         """
         config = self._run.config
         limits = RolloutLimits(config.max_turns, config.max_completion_tokens, config.rollout_timeout_s, temperature)
@@ -123,14 +125,14 @@ class RolloutCollector:
     async def _rollout_in_budget(
         self, task: RolloutTask, entry: EntryName, chat: Chat, limits: RolloutLimits
     ) -> Rollout | BudgetReached:
-        """As `_rollout`. BudgetReached is returned, because raising it would cancel the rollouts that have begun."""
+        """Like `_rollout`, but return BudgetReached, because raising it would cancel the rollouts that have begun."""
         try:
             return await self._rollout(task, entry, chat, limits)
         except BudgetReached as reached:
             return reached
 
     async def _rollout(self, task: RolloutTask, entry: EntryName, chat: Chat, limits: RolloutLimits) -> Rollout:
-        """The journal's rollout; a new one if it has none."""
+        """Return the rollout from the journal, or make it."""
         if (kept := self.journal.kept.get(str(entry))) is not None:
             self._progress.found(entry.phase)
             return load_rollout(task.scenario, kept)
@@ -161,7 +163,8 @@ class RolloutCollector:
         return finished
 
     def _recorded(self, entry: EntryName) -> RecordedCalls:
-        """The answered calls of that rollout, with those that the journal has; further ones go to the journal."""
+        """Return the answered calls of a rollout, starting with those in the journal. Later ones are added to the
+        journal."""
         kept: list[str] = []
         while (part := self.journal.kept.get(str(entry.calls(len(kept))))) is not None:
             kept.append(part)
@@ -171,7 +174,7 @@ class RolloutCollector:
     async def scored(
         self, purpose: Purpose, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]
     ) -> tuple[Group, ...]:
-        """Score the rollouts, which come in the order of their scenarios, equally many for each."""
+        """Score the rollouts, which are ordered by scenario, with the same number for each."""
         each = len(rollouts) // len(scenarios)
         groups = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
         self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
@@ -184,7 +187,9 @@ class RolloutCollector:
     async def _judgements(
         self, purpose: Purpose, scenarios: Sequence[Scenario], groups: Sequence[Sequence[Rollout]]
     ) -> list[Judgement]:
-        """The verdicts on each group, given once: a judge that is a model might give others next time."""
+        """Return the verdicts on each group. They are made once, because a model as a judge could decide differently
+        next
+        time."""
         entry = str(EntryName("judge", purpose))
         if entry in self.journal.kept:
             return load_judgements(self.journal.kept[entry])
@@ -194,11 +199,11 @@ class RolloutCollector:
                 for number, (scenario, group) in enumerate(zip(scenarios, groups, strict=True))
             )
         )
-        self.journal.keep_soon(entry, dump_judgements(judgements))  # written with the intent to train
+        self.journal.keep_soon(entry, dump_judgements(judgements))  # written together with the intent to train
         return judgements
 
     async def _judgement(self, entry: EntryName, scenario: Scenario, group: Sequence[Rollout]) -> Judgement:
-        """The verdicts on one group; kept group by group where they cost something."""
+        """Return the verdicts on one group. If the judge called a model, they are saved group by group."""
         if (kept := self.journal.kept.get(str(entry))) is not None:
             [judgement] = load_judgements(kept)
             return judgement

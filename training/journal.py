@@ -1,9 +1,10 @@
-"""What an unfinished iteration has finished: entries by name, each kept once, so that a takeover repeats no work.
+"""The finished work of an unfinished iteration, as named entries that are written once, so that a takeover repeats
+none.
 
-Entries of one iteration: `rollout/PURPOSE/N` (a finished rollout), before it `calls/PURPOSE/N/K` (calls of its model
-that were answered), `judge/PURPOSE` (the verdicts on all groups; before it `judge/PURPOSE/N`, those on one group, where
-they cost something), `train.intent` (the step that training starts from) and `train` (what it led to). With the same
-config everything else is computed again from them, and comes out the same.
+Entries of one iteration: `rollout/PURPOSE/N` (a finished rollout), `calls/PURPOSE/N/K` (answered model calls of a
+rollout, saved before it finishes), `judge/PURPOSE` (the verdicts on all groups), `judge/PURPOSE/N` (the verdicts on
+one group, saved earlier if they used a model), `train.intent` (the step from which training starts) and `train` (the
+outcome of the training). With the same config, everything else is recomputed from them with the same results.
 """
 
 import json
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EntryName:
-    """What was made for a purpose: the N-th rollout, a part of its calls, the verdicts on the N-th group or, without a
-    number, on all."""
+    """Name of an entry for a purpose: the N-th rollout, a part of its calls, the verdicts on the N-th group or, without
+    a
+    number, on all groups."""
 
     kind: Literal["rollout", "calls", "judge"]
     purpose: Purpose
     number: int | None = None
     part: int | None = None
-    """Of calls: which were kept together, from 0."""
+    """Index of the part, from 0, for calls. The calls of a part were saved together."""
 
     def __str__(self) -> str:
         numbers = (number for number in (self.number, self.part) if number is not None)
@@ -39,7 +41,7 @@ class EntryName:
 
     @classmethod
     def parse(cls, name: str) -> "EntryName | None":
-        """The parts of a name; None for an entry of the training."""
+        """Return the parsed name, or None if the entry belongs to the training."""
         kind, *rest = name.split("/")
         if kind not in ("rollout", "calls", "judge"):
             return None
@@ -48,42 +50,42 @@ class EntryName:
 
     @property
     def phase(self) -> Phase:
-        """The phase whose time and usage it counts as."""
+        """Phase that the entry's time and usage count toward."""
         return self.purpose.judge_phase if self.kind == "judge" else self.purpose.rollout_phase
 
     @property
     def rollout(self) -> "EntryName":
-        """The rollout that calls belong to."""
+        """The rollout to which the calls belong."""
         return EntryName("rollout", self.purpose, self.number)
 
     def calls(self, part: int) -> "EntryName":
-        """That part of a rollout's calls."""
+        """Return the name of a part of the rollout's calls."""
         return EntryName("calls", self.purpose, self.number, part)
 
 
 TRAIN_INTENT = "train.intent"
-"""The entry of a train request that is about to be sent; of the n-th further one, with `/n` behind it."""
+"""Entry for a train request that is about to be sent. A later request has the suffix `/n`, with n from 1."""
 ALL_JUDGED = str(EntryName("judge", Purpose.TRAIN))
-"""The entry that ends the phases rollout and judge."""
+"""Entry that ends the rollout and judge phases."""
 TRAINED = "train"
-"""The entry that ends the phase train: what the training led to."""
+"""Entry that ends the train phase, with the outcome of the training."""
 _OF_REQUESTS = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn")
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What becomes of an iteration's entries if some are damaged: which ones go, and which are put in their place."""
+    """How to repair an iteration's damaged journal: the entries to drop, and those to put in their place."""
 
     drop: frozenset[str]
     put: Mapping[str, str]
 
 
 def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
-    """The repair of a journal with the entries of these names.
+    """Return the repair of a journal with these names of whole and damaged entries.
 
-    A damaged entry goes, and its work is done again. With a rollout go the verdicts on its purpose, which were given on
-    what it was. Only the training is never done again for it: a request for it that cannot be read any more may have
-    come through, and is treated like one whose reply was lost.
+    A damaged entry is dropped and its work is repeated. Dropping a rollout also drops the verdicts on its purpose,
+    because they were based on it. Training is the exception: a request that can no longer be read might have been
+    accepted, so it is treated like one whose reply was lost.
     """
     drop, put = set(damaged), {}
     intents = {name for name in (*whole, *damaged) if name.partition("/")[0] == TRAIN_INTENT}
@@ -94,7 +96,7 @@ def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
             drop |= {each for each in whole if each == verdicts or each.startswith(f"{verdicts}/")}
         elif name in intents:
             put[name] = "{}"
-        elif entry is None and name.partition("/")[0] not in _OF_REQUESTS:  # the name is damaged itself
+        elif entry is None and name.partition("/")[0] not in _OF_REQUESTS:  # the name itself is damaged
             put[f"{TRAIN_INTENT}/{len(intents)}" if intents else TRAIN_INTENT] = "{}"
     return Repair(frozenset(drop), put)
 
@@ -110,18 +112,18 @@ class Journal(Protocol):
     """The entries of one run. Values are JSON text."""
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
-        """All entries of that iteration so far, by name."""
+        """Return all entries of an iteration so far, by name."""
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
-        """Keep an entry; when this returns it is durable. Raises if the run is no longer ours, whatever says so."""
+        """Write an entry; it is durable when this returns. Raises if the run is no longer ours."""
 
     def keep_soon(self, iteration: int, name: str, value: str) -> None:
-        """Keep an entry within a moment, without waiting, and before any entry that is kept later."""
+        """Write an entry soon, without waiting, and before any later entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationJournal:
-    """The journal of one iteration; `kept` are the entries it had when work on the iteration began."""
+    """The journal of one iteration. `kept` has the entries that existed when work on the iteration began."""
 
     journal: Journal
     iteration: int
@@ -129,20 +131,20 @@ class IterationJournal:
 
     @classmethod
     async def open(cls, journal: Journal, iteration: int) -> "IterationJournal":
-        """Read what the journal has of that iteration."""
+        """Read the journal's entries of an iteration."""
         return cls(journal, iteration, await journal.kept(iteration))
 
     async def keep(self, name: str, value: str) -> None:
-        """As Journal.keep."""
+        """Like Journal.keep."""
         await self.journal.keep(self.iteration, name, value)
 
     def keep_soon(self, name: str, value: str) -> None:
-        """As Journal.keep_soon."""
+        """Like Journal.keep_soon."""
         self.journal.keep_soon(self.iteration, name, value)
 
 
 class NoJournal:
-    """Keeps nothing: an interrupted iteration begins again."""
+    """Saves nothing, so an interrupted iteration starts over."""
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
         return {}
@@ -155,7 +157,7 @@ class NoJournal:
 
 
 def dump_rollout(rollout: Rollout) -> str:
-    """A finished rollout with all that training needs of it, token ids and log-probabilities included."""
+    """Return a finished rollout as JSON, with all that training needs, including token ids and log-probabilities."""
     trajectory = rollout.trajectory
     return json.dumps(
         {
@@ -183,7 +185,7 @@ def _dump_history(history: "Trajectory | History") -> dict[str, Json]:
 
 
 def load_rollout(scenario: Scenario, text: str) -> Rollout:
-    """The rollout again. Raises ValueError if it was made for another scenario: the run is not what it was."""
+    """Return the saved rollout. Raises ValueError if it belongs to another scenario, because the run has changed."""
     value = json.loads(text)
     if value["scenario_id"] != scenario.id:
         raise ValueError(f"the journal has a rollout of scenario {value['scenario_id']!r} in place of {scenario.id!r}")
@@ -201,7 +203,7 @@ def load_rollout(scenario: Scenario, text: str) -> Rollout:
 def _failure(value: Mapping[str, Json]) -> Failure | None:
     if value["error"] is None:
         return None
-    # Entries of earlier versions have no kind.
+    # entries of earlier versions have no kind
     return Failure(FailureKind(value.get("failure") or FailureKind.OTHER), value["error"])
 
 
@@ -209,7 +211,7 @@ def _trajectory(value: Mapping[str, Json]) -> "Trajectory":
     trajectory: Trajectory = import_art().Trajectory()
     history_type = import_art("art.trajectories").History
     _load_history(trajectory, value)
-    for history in value.get("additional_histories", ()):  # entries of earlier versions have none
+    for history in value.get("additional_histories", ()):  # missing in entries of earlier versions
         trajectory.additional_histories.append(history_type(messages_and_choices=[]))
         _load_history(trajectory.additional_histories[-1], history)
     trajectory.metrics |= value["metrics"]
@@ -220,7 +222,7 @@ def _trajectory(value: Mapping[str, Json]) -> "Trajectory":
 def _load_history(history: "Trajectory | History", value: Mapping[str, Json]) -> None:
     from openai.types.chat.chat_completion import Choice
 
-    # Not by the constructor: ART's validation turns the tool calls of plain messages into iterators.
+    # Bypass the constructor: ART's validation turns the tool calls of plain messages into iterators.
     history.messages_and_choices = [
         item["message"] if "message" in item else Choice.model_validate(item["choice"]) for item in value["items"]
     ]
@@ -228,7 +230,7 @@ def _load_history(history: "Trajectory | History", value: Mapping[str, Json]) ->
 
 
 def dump_judgements(judgements: list[Judgement]) -> str:
-    """The verdicts on the groups of a phase, in their order."""
+    """Return the verdicts on the groups of a phase, in the order of the groups, as JSON."""
     return json.dumps(
         [
             {"scores": [asdict(score) for score in each.scores], "calls": [asdict(call) for call in each.calls]}
@@ -238,7 +240,7 @@ def dump_judgements(judgements: list[Judgement]) -> str:
 
 
 def load_judgements(text: str) -> list[Judgement]:
-    """The verdicts again."""
+    """Return the saved verdicts."""
     return [
         Judgement([Score(**score) for score in each["scores"]], [JudgeCall(**call) for call in each["calls"]])
         for each in json.loads(text)

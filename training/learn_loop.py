@@ -1,8 +1,8 @@
-"""The learn loop: roll out, judge, train, reflect, evaluate; once for each iteration. With a warm start the first
+"""The learn loop. Each iteration rolls out, judges, trains, reflects and evaluates. With a warm start, the first
 iterations train on demonstrations instead of rollouts.
 
-It owns no state that must survive and knows no HTTP and no database: the caller consumes it under
-`contextlib.aclosing` and saves what it yields. Cancelling the consumer leaves no rollout running.
+The loop has no durable state and does not depend on HTTP or a database. The caller consumes it under
+`contextlib.aclosing` and saves what it yields. Cancelling the consumer stops all rollouts.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from training.warm_start import Demonstrations, WarmStart, warm_start_of
 
 
 class CheckpointLost(Exception):
-    """The checkpoint that a saved iteration led to is gone, so that the run cannot be resumed from it."""
+    """The checkpoint of a saved iteration no longer exists, so the run cannot be resumed from it."""
 
 
 async def learn_loop(
@@ -50,18 +50,18 @@ async def learn_loop(
     demonstrations: Demonstrations = (),
     another_environment: Callable[[], Environment] | None = None,
 ) -> AsyncGenerator[IterationResult, None]:
-    """Run the loop, yielding the baseline (iteration 0) and then each iteration as it is done.
+    """Run the loop, yielding the baseline (iteration 0) and then each iteration when it is done.
 
-    With `resume` it continues where an earlier one stopped; what the journal has of unfinished iterations is not done
-    again. The same config on a deterministic backend gives the same results.
+    With `resume`, continue where an earlier loop stopped. Work on unfinished iterations that is in the journal is not
+    repeated. On a deterministic backend, the same config gives the same results.
 
-    `agent` is one that owns its loop; by default the built-in loop makes the rollouts. `now` dates them, in seconds
-    since the epoch. A warm start trains on the `demonstrations`, or on that many of the environment's oracle. With
-    `pipeline` a reflective environment learns while rollouts are made in it as it was: `another_environment` makes it
-    again.
+    `agent` is an agent that owns its loop; by default the built-in loop makes the rollouts. `now` timestamps them, in
+    seconds since the epoch. A warm start trains on the `demonstrations`, or on that number of demonstrations by the
+    environment's oracle. With `pipeline`, rollouts can use the earlier state of a reflective environment while it
+    learns; `another_environment` creates an instance for them.
 
-    Raises BudgetReached, CheckpointLost, and what the backend raises when training fails. Rollouts and judges that fail
-    are data, but where all do, RolloutsFailed or NothingScored is raised.
+    Raises BudgetReached, CheckpointLost, and the backend's errors when training fails. Failures of single rollouts and
+    verdicts are data; RolloutsFailed or NothingScored is raised only if all of them fail.
     """
     await asyncio.to_thread(import_art)
     journal, budget = journal or NoJournal(), budget or Unlimited()
@@ -90,7 +90,8 @@ async def learn_loop(
 
 
 class _Loop:
-    """The iterations of one run. From one to the next it carries the policy's step; its parts carry the rest."""
+    """The iterations of one run. Between iterations it carries the policy's step; its parts carry the rest of the
+    state."""
 
     def __init__(
         self, run: RunContext, policy: Policy, schedule: RolloutSchedule, demonstrations: Demonstrations
@@ -120,7 +121,7 @@ class _Loop:
         self._schedule.begin_after(where.iteration - 1, Snapshot(where.step, where.environment_state))
 
     async def baseline(self) -> IterationResult:
-        """Evaluate the policy as it came, on both held-out splits."""
+        """Evaluate the untrained policy on both held-out splits."""
         record = IterationRecord(0)
         collector = await self._run.collector(0)
         self._step = self._evaluator.best_step = await self._policy.step()
@@ -144,7 +145,7 @@ class _Loop:
         return self._result(record)
 
     async def imitate(self, iteration: int) -> IterationResult:
-        """As `iterate`, but train on demonstrations instead of rollouts."""
+        """Like `iterate`, but train on demonstrations instead of rollouts."""
         record = IterationRecord(iteration)
         collector = await self._run.collector(iteration)
         with record.timed(Phase.TRAIN):
@@ -156,7 +157,7 @@ class _Loop:
         return self._result(record)
 
     async def _train(self, collector: RolloutCollector, groups: Sequence[Group]) -> dict[str, float]:
-        """Train on the groups that teach something; nothing happens if there is none."""
+        """Train on the groups that have a training signal, if any."""
         groups = [group for group in groups if group.skipped is None]
         if not groups:
             return {}
@@ -184,8 +185,9 @@ class _Loop:
         return {**outcome.metrics, "demonstrations": float(len(request.demonstrations))}
 
     async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> Reflection | None:
-        """Let the environment learn from the iteration. Policy and environment are final then: what is rolled out with
-        them begins, and if the environment learns, one more rollout shows what the new policy does in it."""
+        """Let the environment learn from the iteration. The policy and the environment are then final, so the rollouts
+        that
+        use them begin. If the environment learns, one more rollout shows what the new policy does in it."""
         environment, iteration = self._environment, collector.journal.iteration
         if not isinstance(environment, Reflective):
             self._schedule.begin_after(iteration, Snapshot(self._step))
@@ -193,7 +195,8 @@ class _Loop:
         with span("reflect", phase=Phase.REFLECT, step=self._step):
             seed, endpoint = self._run.config.seed, self._policy.endpoint(self._step)
             environment.reflect(rewarded(groups))
-            scenario = environment.showcase(seed)  # before the state is read: it can decide what is learned about
+            # before the state is read, because it can determine what is learned about
+            scenario = environment.showcase(seed)
             state = environment.state()
             self._schedule.begin_after(iteration, Snapshot(self._step, state))
             tasks = [RolloutTask(scenario, seed_of(seed, "showcase"))]

@@ -1,12 +1,12 @@
 """When the rollouts of each iteration begin.
 
-They begin as soon as the policy and the environment that they are made with are final. With `max_staleness` n the
-rollouts of iteration i are made with what iteration i - 1 - n led to: they begin when that iteration has trained and
-the environment has learned from it, and run beside the rest of it and beside the n iterations between.
+They begin as soon as their policy and environment are final. With `max_staleness` n, the rollouts of iteration i use
+the policy and environment that result from iteration i - 1 - n. They begin when that iteration has trained and the
+environment has learned from it, and run concurrently with the rest of it and with the n iterations in between.
 
-The lag is fixed. Sampling each rollout from whatever policy is newest when it begins would be a little fresher, but
-what a run learns would depend on timing: a killed run would end with other weights, and no result could be repeated.
-For the same reason a conversation stays with its policy to its end.
+The lag is fixed. Sampling each rollout from the newest policy at its start would be slightly fresher, but the result of
+a run would depend on timing: a run that was killed and taken over would end with other weights, and no result could be
+reproduced. For the same reason, a conversation keeps its policy to the end.
 """
 
 import asyncio
@@ -26,31 +26,32 @@ from training.types import Group, Progress, RunConfig, Snapshot
 
 
 def sampled_after(config: RunConfig, iteration: int) -> int:
-    """The iteration that led to the policy which samples the rollouts of `iteration`."""
+    """Return the iteration whose resulting policy samples the rollouts of `iteration`."""
     return max(config.supervised_iterations, iteration - 1 - config.pipeline.max_staleness)
 
 
 def sampled_with(config: RunConfig, iteration: int) -> list[int]:
-    """The iterations whose rollouts are sampled by the policy that `iteration` led to."""
+    """Return the iterations whose rollouts are sampled by the policy that results from `iteration`."""
     last = min(iteration + 1 + config.pipeline.max_staleness, config.all_iterations)
     return [later for later in range(iteration + 1, last + 1) if sampled_after(config, later) == iteration]
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRollouts:
-    """The judged rollouts of an iteration, and when they were made, by the monotonic clock."""
+    """The judged rollouts of an iteration, with the times of their phases by the monotonic clock."""
 
     collector: RolloutCollector
-    """Makes the iteration's other rollouts."""
+    """Collector for the iteration's other rollouts."""
     step: int
-    """The policy's step that sampled them."""
+    """Step of the policy that sampled them."""
     groups: tuple[Group, ...]
     began: float
     rolled_out: float
     judged: float
 
     def seconds(self, since: float) -> dict[str, float]:
-        """What an iteration that began then had to wait for, by phase, and how long they had run ahead of it."""
+        """Return how long an iteration that began at `since` waited for each phase, and how far the rollouts ran
+        ahead."""
         return {
             "ahead_s": max(0.0, since - self.began),
             "rollout_s": max(0.0, self.rolled_out - max(since, self.began)),
@@ -59,16 +60,16 @@ class JudgedRollouts:
 
 
 class RolloutSchedule:
-    """Begins the rollouts of each iteration, and hands them over when it is the iteration's turn.
+    """Begins the rollouts of each iteration, and returns them when it is the iteration's turn.
 
-    A run with a budget and without staleness begins them only then: it spends nothing on an iteration while the one
-    before may still need it.
+    In a run with a budget and without staleness they begin only at that time, so that nothing is spent on an iteration
+    while the previous one can still need the budget.
     """
 
     def __init__(
         self, run: RunContext, policy: Policy, another_environment: Callable[[], Environment] | None, first: int
     ) -> None:
-        """`first` is the first iteration to be done."""
+        """`first` is the first iteration to run."""
         self._first = first
         self._run = run
         self._policy = policy
@@ -79,7 +80,7 @@ class RolloutSchedule:
         self._rollouts: dict[int, _IterationRollouts] = {}
 
     def begin_after(self, iteration: int, snapshot: Snapshot) -> None:
-        """Begin the rollouts that are made with what that iteration led to."""
+        """Begin the rollouts that use the policy and environment that result from `iteration`."""
         for later in sampled_with(self._run.config, iteration):
             if later >= self._first:
                 rollouts = _IterationRollouts(later, snapshot, self._run, self._policy, self._another_environment)
@@ -88,18 +89,20 @@ class RolloutSchedule:
                     rollouts.begin(self._context.copy())
 
     async def take(self, iteration: int) -> JudgedRollouts:
-        """Wait for the iteration's rollouts, which report their progress from now on. Raises what ended them."""
+        """Wait for the iteration's rollouts, which report their progress from now on. Raises the error that ended
+        them."""
         judged = await self._rollouts[iteration].take()
         del self._rollouts[iteration]
         return judged
 
     async def finish(self) -> None:
-        """Wait for the rollouts that have begun, which the journal keeps for a resumed run. No others begin once the
+        """Wait for the rollouts that have begun, so that the journal has them if the run is resumed. No others begin
+        once the
         budget is reached."""
         await asyncio.gather(*(rollouts.ended() for rollouts in self._rollouts.values()))
 
     async def stop(self) -> None:
-        """Stop what runs ahead. Rollouts that are cut off keep the answers of their model in the journal."""
+        """Stop the rollouts that run ahead. The journal keeps the model's answers in unfinished ones."""
         await asyncio.gather(*(rollouts.stop() for rollouts in self._rollouts.values()))
 
 
@@ -126,7 +129,7 @@ class _IterationRollouts:
         self._task: asyncio.Task[JudgedRollouts] | None = None
 
     def begin(self, context: Context) -> None:
-        """Begin ahead of the iteration, in that context."""
+        """Begin ahead of the iteration, in `context`."""
 
         async def ahead() -> JudgedRollouts:
             with span("rollouts ahead", iteration=self._iteration, step=self._snapshot.step):
@@ -135,7 +138,7 @@ class _IterationRollouts:
         self._task = asyncio.get_running_loop().create_task(ahead(), context=context)
 
     async def take(self) -> JudgedRollouts:
-        """It is the iteration's turn: wait for its rollouts. Raises what ended them."""
+        """Start the iteration's turn and wait for its rollouts. Raises the error that ended them."""
         self._turn.set()
         if self._last is not None:
             self._run.progress(self._last)
@@ -144,20 +147,20 @@ class _IterationRollouts:
         return await self._task
 
     async def ended(self) -> None:
-        """Wait until they have ended, whatever ended them."""
+        """Wait until the rollouts have ended, successfully or not."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     async def stop(self) -> None:
-        """Leave nothing running. What the journal has of them is not made again."""
+        """Cancel the rollouts. Those that are in the journal are not repeated."""
         if self._task is not None:
             self._task.cancel()
             await self.ended()
             if not self._task.cancelled():
-                self._task.exception()  # so that it counts as seen: its iteration will find out for itself
+                self._task.exception()  # mark it as retrieved; the iteration will run into the error itself
 
     async def _make(self) -> JudgedRollouts:
-        """Roll out each scenario of the iteration several times, and have the rollouts judged."""
+        """Roll out each scenario of the iteration several times, and judge the rollouts."""
         config, step = self._run.config, self._snapshot.step
         collector = await self._run.collector(self._iteration)
         start = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
@@ -170,7 +173,7 @@ class _IterationRollouts:
             with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
                 rollouts = await making.rollouts(Purpose.TRAIN, tasks, endpoint, config.temperature)
             rolled_out = time.monotonic()
-            if not self._stale:  # verdicts may depend on what was said of the iteration before
+            if not self._stale:  # verdicts can depend on feedback about the previous iteration
                 await self._turn.wait()
             with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
                 groups = await making.scored(Purpose.TRAIN, scenarios, rollouts)
@@ -183,7 +186,8 @@ class _IterationRollouts:
 
     @contextmanager
     def _environment(self) -> Iterator[Environment]:
-        """The run's environment; if that learns while the rollouts are made, another one as it was before."""
+        """Yield the run's environment, or another instance with the earlier state if the run's learns during the
+        rollouts."""
         own = self._run.environment
         if not self._stale or not isinstance(own, Reflective):
             yield own

@@ -1,4 +1,4 @@
-"""One training an iteration, done once, whatever dies or is lost between the request and its reply."""
+"""The training of an iteration, done exactly once even if a process dies or a message is lost."""
 
 import asyncio
 import json
@@ -31,59 +31,60 @@ if TYPE_CHECKING:  # importing art takes seconds
 
 
 UNSURE = "asked_twice"
-"""A training metric, 1 where a second request was sent although the first one, whose job is unknown, might have come
-through."""
+"""Training metric that is 1 if a second request was sent although the first, whose job is unknown, could still have
+been
+accepted."""
 _POLL_S = 1.0
 
 
 Submit = Callable[[], Awaitable[str]]
-"""Sends the request; returns the job's id."""
+"""Sends the request and returns the job's id."""
 Follow = Callable[[str, int], Awaitable[TrainOutcome]]
-"""As Policy.follow."""
+"""Like Policy.follow."""
 
 
 log = structlog.get_logger(__name__)
 
 
 class TrainRequests:
-    """The train requests of one iteration, as its journal has them.
+    """The train requests of one iteration, as recorded in its journal.
 
-    Of the n-th request there are up to three entries, from the second on with `/n` behind the name (n from 1):
-    `train.intent` before it is sent, `train.job` with the id that came back, `train.withdrawn` if it surely was not
-    begun.
+    A request has up to three entries: `train.intent` before it is sent, `train.job` with the returned job id, and
+    `train.withdrawn` if it certainly did not start. The names of the n-th request's entries end in `/n`, counted from
+    0; the first ones have no suffix.
     """
 
     def __init__(self, journal: IterationJournal, step: int) -> None:
-        """`step` is the policy's step that the training starts from."""
+        """`step` is the policy's step from which the training starts."""
         self._journal = journal
         self._step = step
         kept = journal.kept
         intents = [value for name, value in kept.items() if name.partition("/")[0] == TRAIN_INTENT]
         self._count = len(intents)
         self.unsure = any(json.loads(value).get("unsure") for value in intents)
-        """A request was sent although an earlier one may still come through."""
+        """Whether a request was sent although an earlier one could still take effect."""
         last = self._suffix(self._count - 1)
         self.open = bool(intents) and f"train.withdrawn{last}" not in kept
-        """The last request may have come through."""
+        """Whether the last request could have been accepted."""
         self.job: str | None = json.loads(kept.get(f"train.job{last}", "null"))
-        """The job of the last request; None if its id never came back."""
+        """Job of the last request; None if its id was never received."""
 
     def _suffix(self, number: int) -> str:
         return f"/{number}" if number > 0 else ""
 
     async def begin(self, *, unsure: bool) -> None:
-        """Note that another request is about to be sent."""
+        """Record that another request is about to be sent."""
         self.unsure |= unsure
         self._count += 1
         self.open = True
         await self._keep(TRAIN_INTENT, {"step": self._step} | ({"unsure": True} if unsure else {}))
 
     async def submitted(self, job_id: str) -> None:
-        """Note that the request came through."""
+        """Record that the request was accepted."""
         await self._keep("train.job", job_id)
 
     async def withdraw(self) -> None:
-        """Note that the request did not come through."""
+        """Record that the request was not accepted."""
         self.open = False
         await self._keep("train.withdrawn", True)
 
@@ -94,9 +95,9 @@ class TrainRequests:
 class TrainStep:
     """The training of one iteration, from the policy's step `step` to the next.
 
-    Before the request is sent the journal says from which step it starts, and then the id of the job as soon as it is
-    known. A successor follows that job, or sees by the policy's own step whether it landed; where the backend checks
-    the expected step, a request that lands late finds the policy moved on, and trains nothing.
+    The journal records the starting step before the request is sent, and the job's id as soon as it is known. After a
+    takeover, the new worker follows that job, or tells from the policy's step whether the training took effect. If the
+    backend checks the expected step, a late request finds that the policy has moved on, and trains nothing.
     """
 
     def __init__(self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int) -> None:
@@ -109,13 +110,15 @@ class TrainStep:
     async def take(self, groups: Sequence[Group]) -> TrainOutcome:
         """Train on the groups, unless the journal has the outcome.
 
-        Raises StepConflict if another client trained the policy, and what the backend raises.
+        Raises StepConflict if another client trained the policy, and the backend's errors.
         """
         return await self._once(lambda: self._train(groups), self._policy.follow)
 
     async def imitate(self, request: SupervisedRequest, report: Callable[[int, int], None]) -> TrainOutcome:
-        """Train on demonstrations, unless the journal has the outcome; `report` is told how far that is, in optimizer
-        steps. Raises what `take` raises, and ValueError where the policy does not learn from demonstrations."""
+        """Train on demonstrations, unless the journal has the outcome. `report` is called with the finished and the
+        total
+        number of optimizer steps. Raises the errors of `take`, and ValueError if the policy cannot train on
+        demonstrations."""
         policy = self._policy
         if not isinstance(policy, SupervisedPolicy):
             raise ValueError("the backend of this run does not train on demonstrations (warm_start)")
@@ -148,7 +151,8 @@ class TrainStep:
         return outcome
 
     async def _known(self) -> TrainOutcome | None:
-        """The journal's outcome; None if it has none, or if its checkpoint is lost where it is safe to train again."""
+        """Return the journal's outcome. None if there is none, or if its checkpoint is lost and it is safe to train
+        again."""
         if TRAINED not in self._journal.kept:
             return None
         outcome = TrainOutcome(**json.loads(self._journal.kept[TRAINED]))
@@ -158,8 +162,9 @@ class TrainStep:
         return outcome
 
     async def _of_open_request(self, follow: Follow) -> TrainOutcome | None:
-        """The outcome of the request that was sent before this process took over; None if it did not land and will
-        not."""
+        """Return the outcome of the request that was sent before this process took over; None if it did not take effect
+        and
+        never will."""
         if self._requests.job is not None:
             with suppress(JobForgotten, StepConflict):
                 return await follow(self._requests.job, self._step)
@@ -172,7 +177,8 @@ class TrainStep:
         return await self._adopted()
 
     async def _landed(self) -> bool:
-        """Whether a training from our step has landed. Raises StepConflict if another client trained the policy."""
+        """Return whether a training from our step took effect. Raises StepConflict if another client trained the
+        policy."""
         before, now = self._step, await self._policy.step()
         if now not in (before, before + 1):
             raise StepConflict(f"the run left the policy at step {before}; it is at step {now} now")
@@ -182,7 +188,7 @@ class TrainStep:
         return TrainOutcome(self._step + 1, await self._policy.metrics(self._step + 1))
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
-        # Adam's first steps are its noisiest, and full-sized: one unlucky batch could fix a bad habit.
+        # Adam's first steps are its noisiest and have full size, so one unlucky batch could fix a bad habit.
         iteration = self._journal.iteration - self._config.supervised_iterations
         warmup = min(1.0, iteration / self._config.warmup_iterations)
         learning_rate = self._config.learning_rate * warmup
@@ -196,7 +202,8 @@ class TrainStep:
         try:
             return await self._send(submit, follow)
         except StepConflict:
-            # A training of ours whose reply was lost, or that was still queued, has landed meanwhile.
+            # An earlier training of ours, whose reply was lost or which was still queued, has taken effect in the
+            # meantime.
             if not await self._landed():
                 raise
             return await self._adopted()
