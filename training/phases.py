@@ -1,4 +1,4 @@
-"""What a run is doing, by name: the phases of an iteration, and what rollouts are made for."""
+"""The phases of an iteration, and the purposes of rollouts."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ class Phase(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What rollouts are made for. The values are parts of journal entry names (training/journal.py)."""
+    """Purpose of rollouts. The values are parts of journal entry names (training/journal.py)."""
 
     TRAIN = "train"
     SHOWCASE = "showcase"
@@ -30,5 +30,5 @@ class Purpose(StrEnum):
 
     @property
     def judge_phase(self) -> Phase:
-        """The phase whose usage their verdicts count as."""
+        """The phase whose usage includes their verdicts."""
         return Phase.JUDGE if self is Purpose.TRAIN else self.rollout_phase

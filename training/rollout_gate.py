@@ -1,4 +1,4 @@
-"""How many rollouts of a run are in flight, and which go first."""
+"""Limits how many rollouts of a run are in flight, and decides which go first."""
 
 import asyncio
 import heapq
@@ -18,7 +18,7 @@ class RolloutGate:
 
     @asynccontextmanager
     async def turn(self, iteration: int) -> AsyncIterator[None]:
-        """Around a rollout of that iteration."""
+        """Hold a slot for a rollout of `iteration` while the block runs."""
         await self._enter(iteration)
         try:
             yield
@@ -34,7 +34,7 @@ class RolloutGate:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was our turn already
+            if not turn.cancelled():  # the slot was already ours
                 self._leave()
             raise
 

@@ -1,4 +1,4 @@
-"""How far the rollouts of an iteration are, by phase."""
+"""Progress of an iteration's rollouts, by phase."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Report = Callable[[Progress], None]
 
 
 class RolloutProgress:
-    """Counts the rollouts of one iteration. Those of a phase that are made at the same time are counted together."""
+    """Counts the rollouts of one iteration. Concurrent rollouts of the same phase are counted together."""
 
     def __init__(self, iteration: int, report: Report) -> None:
         self._iteration = iteration
@@ -19,18 +19,18 @@ class RolloutProgress:
         self._done: Counter[Phase] = Counter()
 
     def expect(self, phase: Phase, more: int) -> None:
-        """That many more are to be made. Counting starts anew if none was left."""
+        """Expect `more` rollouts. The count restarts if none were pending."""
         if self._done[phase] == self._total[phase]:
             self._done[phase] = self._total[phase] = 0
         self._total[phase] += more
         self._publish(phase)
 
     def found(self, phase: Phase) -> None:
-        """One was in the journal. It is not reported, because this process has made no progress."""
+        """Count a rollout that was in the journal. It is not reported, because this process did not make it."""
         self._done[phase] += 1
 
     def made(self, phase: Phase) -> None:
-        """One was made."""
+        """Count and report a finished rollout."""
         self._done[phase] += 1
         self._publish(phase)
 

@@ -1,4 +1,4 @@
-"""Which rollouts are to be made, and the seeds of everything random in a run."""
+"""The rollouts to make, and the seeds of all randomness in a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from environment.base import Scenario
 
 @dataclass(frozen=True, slots=True)
 class RolloutTask:
-    """A rollout to make: which scenario, and the seed of its randomness."""
+    """A rollout to make: its scenario and seed."""
 
     scenario: Scenario
     seed: int
 
 
 def seed_of(run_seed: int, *parts: object) -> int:
-    """The seed for one purpose of a run."""
+    """Return the seed for one purpose of a run."""
     return Random(":".join(map(str, (run_seed, *parts)))).getrandbits(53)
 
 
 def rollout_tasks(run_seed: int, scenarios: Sequence[Scenario], each: int, *parts: object) -> list[RolloutTask]:
-    """`each` rollouts of each scenario. Their seeds differ even where a scenario was drawn twice."""
+    """Return `each` rollouts per scenario. Their seeds differ even if a scenario occurs twice."""
     return [
         RolloutTask(scenario, seed_of(run_seed, *parts, place, number))
         for place, scenario in enumerate(scenarios)

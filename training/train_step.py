@@ -50,8 +50,8 @@ class TrainRequests:
     """The train requests of one iteration, as recorded in its journal.
 
     A request has up to three entries: `train.intent` before it is sent, `train.job` with the returned job id, and
-    `train.withdrawn` if it certainly did not start. The names of the n-th request's entries end in `/n`, counted from
-    0; the first ones have no suffix.
+    `train.withdrawn` if it certainly did not start. From the second request on, the names have the suffix `/n`, with n
+    from 1.
     """
 
     def __init__(self, journal: IterationJournal, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The nouns of a learn loop: the configuration of a run, and what each of its iterations gives back."""
+"""Types of the learn loop: the configuration of a run, and the results of its iterations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ if TYPE_CHECKING:  # importing art takes seconds
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """Held-out evaluation, before the first iteration, after every `every`-th and after the last.
+    """Held-out evaluation before the first iteration, after every `every`-th one and after the last.
 
-    Validation picks the best checkpoint: `scenarios` scenarios, `samples` sampled rollouts and a greedy one each.
-    The split `test` is read twice, for the base and for the best checkpoint: `test_scenarios`, likewise. With no
-    validation scenarios the newest checkpoint counts as the best.
+    Validation selects the best checkpoint, from `scenarios` scenarios with `samples` sampled rollouts and one greedy
+    rollout each. The test split is used twice, for the base model and for the best checkpoint, in the same way with
+    `test_scenarios` scenarios. Without validation scenarios, the newest checkpoint counts as the best.
     """
 
     every: int = 4
@@ -30,63 +30,64 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, slots=True)
 class WarmStartConfig:
-    """Supervised iterations on demonstrations, which come before those of reinforcement learning."""
+    """Supervised iterations on demonstrations, before the iterations of reinforcement learning."""
 
     iterations: int
-    """As many as `training.warm_start.iterations_of` says."""
+    """Number of iterations, from `training.warm_start.iterations_of`."""
     epochs: int = 2
     batch_size: int = 8
-    """Demonstrations in one optimizer step."""
+    """Number of demonstrations per optimizer step."""
     learning_rate: float = 5e-4
-    """Reached after a tenth of all optimizer steps; from there it falls to zero."""
+    """Peak learning rate, reached after a tenth of all optimizer steps. It then falls to zero."""
     held_out: float = 0.1
-    """Share of the demonstrations that are not trained on: their loss is measured."""
+    """Share of the demonstrations that are not trained on, but used to measure the loss."""
     demonstrations_per_iteration: int | None = None
-    """None: an iteration is an epoch."""
+    """None for one epoch per iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """How far rollouts may run ahead of training (training/rollout_schedule.py)."""
+    """How far rollouts can run ahead of training (training/rollout_schedule.py)."""
 
     max_staleness: int = 0
-    """Rollouts are sampled from a policy at most so many steps older than the one that is trained on them, and begin so
-    many iterations ahead. 0: each iteration rolls out with the newest policy, then trains."""
+    """Maximum number of steps between the policy that samples rollouts and the one that is trained on them, and the
+    number of iterations that rollouts begin ahead. With 0, each iteration rolls out with the newest policy and then
+    trains."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Everything that decides what a run does. Two equal configs on the embedded engine end alike."""
+    """Everything that determines what a run does. On the embedded engine, equal configs give equal results."""
 
     iterations: int = 14
     groups_per_iteration: int = 8
     rollouts_per_group: int = 8
     max_turns: int | None = None
-    """None takes the environment's default."""
+    """None for the environment's default."""
     learning_rate: float = 7e-4
-    """Right for the shipped tiny base; a model of billions of parameters wants about 1e-5."""
+    """Suits the included tiny base model; models with billions of parameters need about 1e-5."""
     warmup_iterations: int = 3
-    """The learning rate rises to its value over this many iterations."""
+    """Number of iterations in which the learning rate rises to its full value."""
     seed: int = 0
     concurrency: int = 64
-    """Rollouts that run at the same time."""
+    """Maximum number of rollouts in flight."""
     temperature: float = 1.0
     max_completion_tokens: int = 256
     rollout_timeout_s: float = 300.0
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     train_options: Mapping[str, Json] = field(default_factory=dict)
-    """Options of a GRPO step (loss, epsilon, kl_penalty_coef, ...): see training/backends/train_options.py."""
+    """Options of a GRPO step, such as loss, epsilon or kl_penalty_coef (training/backends/train_options.py)."""
     warm_start: WarmStartConfig | None = None
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
 
     @property
     def supervised_iterations(self) -> int:
-        """How many iterations learn from demonstrations, before the first one that rolls out."""
+        """Number of iterations that learn from demonstrations, before the first one with rollouts."""
         return self.warm_start.iterations if self.warm_start else 0
 
     @property
     def all_iterations(self) -> int:
-        """How many there are after the baseline."""
+        """Number of iterations after the baseline."""
         return self.supervised_iterations + self.iterations
 
 
@@ -95,17 +96,17 @@ class FailureKind(StrEnum):
 
     TIMEOUT = "timeout"
     BACKEND_AWAY = "backend_away"
-    """No connection to the model's server."""
+    """The model's server could not be reached."""
     MODEL_NOT_FOUND = "model_not_found"
     AGENT = "agent"
-    """The agent that owns its loop raised, or did nothing that could be judged."""
+    """An agent that owns its loop raised an error, or did nothing that can be judged."""
     OTHER = "other"
-    """Anything else, or not recorded."""
+    """Any other reason, or none was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a rollout failed, for code and for people."""
+    """Why a rollout failed: a kind for code, and a message for people."""
 
     kind: FailureKind
     message: str
@@ -113,7 +114,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One attempt at one scenario. A failed one has a `failure` and whatever its trajectory holds."""
+    """One attempt at one scenario. If it failed, `failure` is set and the trajectory can be incomplete."""
 
     id: str
     scenario: Scenario
@@ -121,18 +122,18 @@ class Rollout:
     outcome: Outcome
     failure: Failure | None = None
     started_at: float = 0.0
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     seconds: float = 0.0
 
     @property
     def error(self) -> str | None:
-        """The failure's message."""
+        """Message of the failure."""
         return None if self.failure is None else self.failure.message
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRollout:
-    """A rollout with its verdict. `reward` is None where the judge had none or the rollout failed."""
+    """A rollout with its verdict. `reward` is None if the judge gave no score or the rollout failed."""
 
     rollout: Rollout
     score: Score
@@ -144,7 +145,7 @@ class ScoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All rollouts of one scenario in one iteration. `skipped` says why it taught nothing."""
+    """All rollouts of one scenario in one iteration. `skipped` is the reason if they were not trained on."""
 
     scenario: Scenario
     rollouts: tuple[ScoredRollout, ...]
@@ -154,7 +155,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class RewardSummary:
-    """Of the rollouts that have a reward; None where there was none."""
+    """Summary of the rewards; None for each figure if no rollout has a reward."""
 
     mean: float | None
     median: float | None
@@ -174,7 +175,7 @@ class Evaluation:
     success: float
     mean_reward: float
     malformed: float
-    """Share of rollouts that ended in a malformed call."""
+    """Share of rollouts that ended with a malformed tool call."""
     turns: float
     """Mean number of turns."""
     rollouts: tuple[ScoredRollout, ...] = ()
@@ -183,7 +184,8 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """What a reflective environment took from an iteration, and its showcase: one greedy rollout after it."""
+    """The state of a reflective environment after an iteration, and its showcase: one greedy rollout with the
+    result."""
 
     state: Mapping[str, Json]
     showcase: ScoredRollout
@@ -192,17 +194,17 @@ class Reflection:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What rollouts can be made with after an iteration."""
+    """The policy and the environment's state after an iteration, for the rollouts that use them."""
 
     step: int
-    """The policy's."""
+    """The policy's step."""
     environment_state: Mapping[str, Json] | None = None
-    """Of a reflective environment."""
+    """State of a reflective environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to resume: `iteration` is the next one; the rest is as it was after the one before."""
+    """Where to resume: `iteration` is the next one, and the other fields are the state after the previous one."""
 
     iteration: int
     step: int
@@ -210,14 +212,14 @@ class Resume:
     best_success: float
     best_reward: float
     environment_state: Mapping[str, Json] | None
-    """Of a reflective environment."""
+    """State of a reflective environment."""
     earlier: Mapping[int, Snapshot] = field(default_factory=dict)
-    """After iterations before that one, by number: as far back as rollouts are sampled that run ahead."""
+    """Snapshots after earlier iterations, by number, for rollouts that ran ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the current iteration is: `done` of `total` rollouts or steps of a phase."""
+    """Progress of the current iteration: `done` of `total` rollouts or steps of a phase."""
 
     iteration: int
     phase: Phase
@@ -227,8 +229,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of an iteration by phase, and what was processed in them. Of rollouts that ran ahead, and of their
-    judging, only what the iteration had to wait for is in `rollout_s` and `judge_s`."""
+    """Seconds of an iteration by phase, and the tokens processed. If rollouts ran ahead, `rollout_s` and `judge_s`
+    contain
+    only the time that the iteration waited for them."""
 
     rollout_s: float = 0.0
     judge_s: float = 0.0
@@ -237,20 +240,20 @@ class Timing:
     evaluate_s: float = 0.0
     total_s: float = 0.0
     ahead_s: float = 0.0
-    """So long before the iteration its rollouts began."""
+    """How long before the iteration its rollouts began."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class IterationResult:
-    """What one iteration did. Iteration 0 is the baseline: evaluated, not trained."""
+    """The result of one iteration. Iteration 0 is the baseline, which is evaluated but not trained."""
 
     iteration: int
     step: int
     """The policy's step after this iteration."""
     model: str
-    """What the backend calls the policy at that step: `project/name@step`, or an artifact of W&B."""
+    """The backend's name for the policy at that step: `project/name@step`, or a W&B artifact."""
     groups: tuple[Group, ...]
     rewards: RewardSummary
     success: float | None
@@ -260,11 +263,11 @@ class IterationResult:
     train_metrics: Mapping[str, float]
     evaluations: tuple[Evaluation, ...]
     best_step: int
-    """The step with the best validation success so far: the one that `/ask` uses."""
+    """The step with the best validation success so far, which `/ask` uses."""
     timing: Timing
     reflection: Reflection | None = None
     """None unless the environment is reflective."""
     sampled_step: int | None = None
-    """The policy's step that sampled every turn of the iteration's rollouts; None if it made none."""
+    """Step of the policy that sampled the iteration's rollouts; None if there were none."""
     staleness: int | None = None
-    """How many steps the policy had taken since when it was trained on them."""
+    """Number of steps that the policy took between sampling the rollouts and training on them."""
