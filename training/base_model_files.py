@@ -1,6 +1,6 @@
 """Base models as files: those in a data directory, and whether a directory holds one that can be loaded.
 
-Config, weights and tokenizer in Hugging Face layout; of weights only the headers and sizes are read.
+Files have the Hugging Face layout: config, weights and tokenizer. Only headers and sizes of the weights are read.
 """
 
 import json
@@ -12,30 +12,31 @@ from pathlib import Path
 from environment.json_type import Json
 
 _MAX_HEADER = 100 << 20
-"""Of a safetensors file, in bytes: the format's own limit."""
+"""Maximum size of a safetensors header, in bytes, as set by the format."""
 _ADDED = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def added_base_models(data_dir: Path) -> dict[str, Path]:
-    """The directories of the base models that `learnloop bases add` put there, by name; what a killed one left
-    unfinished is hidden."""
+    """Return the directories of the base models that `learnloop bases add` added, by name. Incomplete ones, left by a
+    killed
+    command, have hidden names and are skipped."""
     places = sorted((data_dir / _ADDED).glob("[!.]*/config.json"))
     return {place.parent.name: place.parent for place in places}
 
 
 def is_added_base_model(data_dir: Path, name: str) -> bool:
-    """Whether `added_base_models` has that name."""
+    """Return whether `added_base_models` includes a name."""
     return "/" not in name and not name.startswith(".") and (place_of_added(data_dir, name) / "config.json").exists()
 
 
 def place_of_added(data_dir: Path, name: str) -> Path:
-    """Where a base model of that name is put."""
+    """Return the directory for an added base model."""
     return data_dir / _ADDED / name
 
 
 def base_model_fault(directory: Path) -> str | None:
-    """Which file is at fault and why; None if nothing is seen. Looked at again once a file has changed."""
+    """Return which file is faulty and why, or None. The result is cached until a file changes."""
     try:
         files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in directory.iterdir())
     except OSError as error:
@@ -59,7 +60,7 @@ def _fault(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str | No
 
 
 class _Fault(Exception):
-    """Names a file and says what is wrong with it. Not where it lies: tenants are told too."""
+    """Names a faulty file and the reason. It omits the path, because tenants can see the message."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path.name}: {why}")

@@ -1,10 +1,10 @@
-"""What a run may use: each call reserves its worst case beforehand and records its actual usage afterwards.
+"""The budget of a run: each call reserves its worst case beforehand and records its actual usage afterwards.
 
-A rollout's worst case is `max_turns` replies of `max_completion_tokens`, and as many prompts of the highest mean that a
-rollout had so far; before any is known, a prompt is taken to have as many tokens as the opening has bytes. So much is
-reserved for it, and more where its conversation grows beyond that: before each request it asks for room for what is
-known of the prompt in tokens, what came since in bytes, and `max_completion_tokens`. Judging another group is taken to
-cost what the most expensive group did; the first one is judged alone.
+A rollout reserves `max_turns` replies of `max_completion_tokens`, and as many prompts of the highest mean length that a
+rollout has had so far. Before any is known, a prompt counts as many tokens as the opening has bytes. If a conversation
+outgrows this, it reserves more: each request needs room for the part of the prompt with known tokens, the bytes of
+the rest, and `max_completion_tokens`. Judging a group reserves the usage of the most expensive group so far; the first
+group is judged alone.
 """
 
 import json
@@ -23,13 +23,13 @@ from training.types import Rollout, RunConfig
 
 
 class BudgetReached(Exception):
-    """The next call does not fit the run's budget, and no running call can make room. The message says what does not
-    fit."""
+    """The next call does not fit the run's budget, and waiting for running calls would not help. The message says which
+    limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, and the price in US dollars of what has a known price; None: nothing of it has."""
+    """Tokens, and their price in US dollars as far as it is known; None if no price is known."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -49,14 +49,14 @@ class Usage:
 
 
 class Reservation(Protocol):
-    """What is reserved for one call, which may be a conversation of several requests."""
+    """The reservation of one call, which can be a conversation of several requests."""
 
     async def room_for(self, most: Callable[[], Usage]) -> None:
-        """Call it before a request that uses at most `most()`. Reserves more where that is not covered; waits while
-        running calls may leave enough. Raises BudgetReached."""
+        """Ensure room for a request that uses at most `most()`, reserving more if needed. Waits while running calls
+        could still free enough. Raises BudgetReached."""
 
     def spend(self, used: Usage) -> None:
-        """Record what a request used."""
+        """Record the usage of a request."""
 
 
 class Unreserved:
@@ -70,30 +70,34 @@ class Unreserved:
 
 
 class IterationBudget(Protocol):
-    """What the calls of one iteration are charged to. All calls come from the run's own event loop."""
+    """Charges calls to one iteration. All calls come from the run's own event loop."""
 
     def reserve(self, phase: Phase, most: Callable[[], Usage | None]) -> AbstractAsyncContextManager[Reservation]:
-        """Around a call that uses at most `most()`; record on the reservation what it used.
+        """Reserve room for a call that uses at most `most()`, while the block runs; record its usage on the
+        reservation.
 
-        Waits while running calls may leave enough. None is a call whose usage cannot be foreseen: it waits for all
-        others. Raises BudgetReached.
+        Waits while running calls could still free enough. `most()` is None if the usage cannot be predicted; such a
+        call waits for all others. Raises BudgetReached.
         """
 
 
 class RunBudget(Protocol):
-    """What one run may use."""
+    """The budget of one run."""
 
     prompt_per_turn: float | None
-    """The highest mean of a rollout before this process took the run; None: there was none."""
+    """Highest mean prompt length of a rollout, in tokens per turn, before this process took over the run; None if there
+    was
+    none."""
     judging: Usage | None
-    """The most that a group's verdicts used before; None: unknown."""
+    """Highest usage for the verdicts on a group so far; None if unknown."""
 
     @property
     def limited(self) -> bool:
-        """Whether the run can reach a limit."""
+        """Whether the run has any limit."""
 
     def for_iteration(self, iteration: int, kept: Mapping[Phase, Usage]) -> IterationBudget:
-        """The budget of that iteration; `kept` is the usage of what its journal has, which is not done again."""
+        """Return the budget of an iteration. `kept` is the usage of the entries in its journal, whose work is not
+        repeated."""
 
 
 class Unlimited:
@@ -112,7 +116,7 @@ class Unlimited:
 
 
 class Estimates:
-    """What the next call of a run may use, from what the calls before it used."""
+    """Estimates the usage of a run's next call from its earlier calls."""
 
     def __init__(self, config: RunConfig, environment: Environment, budget: RunBudget) -> None:
         self._environment = environment
@@ -123,7 +127,9 @@ class Estimates:
         self.judging = budget.judging
 
     def rollout(self, scenario: Scenario) -> Usage | None:
-        """The worst case of a rollout; None: what an agent elsewhere shows its model is not known before the first."""
+        """Return the worst case of a rollout. None if it cannot be predicted, because an agent with its own tools makes
+        the
+        prompts and no rollout has finished yet."""
         prompt = self._prompt_per_turn
         if prompt is None:
             if isinstance(self._environment.episode(scenario), ReportedEpisode):
@@ -134,13 +140,14 @@ class Estimates:
         return Usage(math.ceil(prompt * self._turns), self._turns * self._reply_tokens)
 
     def saw_rollout(self, rollout: Rollout) -> None:
-        """Take in a finished rollout."""
+        """Update the estimates with a finished rollout."""
         if turns := rollout.trajectory.metrics.get("turns", 0):
             mean = float(rollout.trajectory.metrics.get("prompt_tokens", 0)) / float(turns)
             self._prompt_per_turn = max(mean, self._prompt_per_turn or 0.0)
 
     def saw_judgement(self, judgement: Judgement) -> None:
-        """Take in a judged group. Cached verdicts say nothing about the price of others."""
+        """Update the estimates with a judged group. Cached verdicts are ignored, because they do not show the cost of
+        new ones."""
         if judgement.calls and all(call.cached for call in judgement.calls):
             return
         used, most = usage_of_calls(judgement.calls), self.judging or Usage()
@@ -152,17 +159,17 @@ class Estimates:
 
 
 def usage_of_rollouts(rollouts: Iterable[Rollout]) -> Usage:
-    """The tokens of all of them."""
+    """Return the tokens of all rollouts."""
     return _tokens(rollout.trajectory.metrics for rollout in rollouts)
 
 
 def usage_of_calls(calls: Iterable[JudgeCall]) -> Usage:
-    """The tokens and the price of judge calls."""
+    """Return the tokens and the price of judge calls."""
     return sum((Usage(call.prompt_tokens, call.completion_tokens, call.cost_usd) for call in calls), Usage())
 
 
 def usage_of_entries(kept: Mapping[str, str]) -> dict[Phase, Usage]:
-    """What the entries of a journal used, by phase."""
+    """Return the usage in a journal's entries, by phase."""
     used: dict[Phase, Usage] = {}
     for name, text in kept.items():
         entry = EntryName.parse(name)
@@ -175,7 +182,8 @@ def usage_of_entries(kept: Mapping[str, str]) -> dict[Phase, Usage]:
 
 
 def _is_part(entry: EntryName, kept: Mapping[str, str]) -> bool:
-    """Whether another entry has it too: a rollout has its calls, the verdicts on all groups repeat those on each."""
+    """Return whether another entry includes this one's usage: a rollout includes its calls, and the verdicts on all
+    groups include those on each."""
     if entry.kind == "calls":
         return str(entry.rollout) in kept
     return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in kept
@@ -212,4 +220,4 @@ _USED: Mapping[str, Callable[[Json], Usage]] = {
     "calls": _of_calls,
     "judge": _of_judgements,
 }
-"""What the entries of a kind used."""
+"""Functions that return the usage in an entry, by the entry's kind."""

@@ -1,6 +1,6 @@
-"""The engine's flags: the same for `learnloop engine` and `python -m training.engine`, and in LEARNLOOP_ENGINE_ARGS.
+"""The engine's flags, shared by `learnloop engine`, `python -m training.engine` and LEARNLOOP_ENGINE_ARGS.
 
-They are read here, outside the engine's own folder, because the service checks them without importing the engine.
+They are parsed outside the engine's package so that the service can check them without importing the engine.
 """
 
 import argparse
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import NoReturn
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
-"""Holds the engine's key where `--api-key-env` names no other variable."""
+"""Default environment variable with the engine's key, if `--api-key-env` does not name another."""
 
 
 class BadFlags(ValueError):
-    """Flags that the engine does not take; the message says which and why."""
+    """The engine does not accept the flags. The message says which and why."""
 
 
 def parse(arguments: Sequence[str] | None, program: str) -> argparse.Namespace:
-    """What the flags of a command, by default those of this process, say. With bad ones the process ends."""
+    """Parse the arguments, by default those of this process. Exits with an error message if they are invalid."""
     flags = parser(program)
     options = flags.parse_args(arguments)
     try:
@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None, program: str) -> argparse.Namespace:
 
 
 def parse_open(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the flags say that a service leaves open. Raises BadFlags."""
+    """Parse the flags that a service leaves to its operator. Raises BadFlags."""
     flags = _OpenFlags(add_help=False, allow_abbrev=False)
     for add in _OPEN:
         add(flags)
@@ -40,7 +40,7 @@ def parse_open(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(program: str) -> argparse.ArgumentParser:
-    """Reads all flags of the command that is called `program`."""
+    """Return a parser for all flags, for the command `program`."""
     flags = argparse.ArgumentParser(
         prog=program,
         formatter_class=_Help,
@@ -53,7 +53,7 @@ def parser(program: str) -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises BadFlags for flags that do not go together."""
+    """Raise BadFlags if flags conflict."""
     if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
         raise BadFlags("--workers, or --samplers with --trainers: give one or the other")
     if options.sampler == "vllm" and (options.samplers or options.workers > 1 or options.ray):
@@ -214,7 +214,7 @@ def _supervised(flags: argparse.ArgumentParser) -> None:
 
 
 _OPEN = (_requests, _processes, _compute, _sampler)
-"""The groups of flags that a service leaves open for the engine that it starts; it sets the others itself."""
+"""Groups of flags that an operator can set for the engine that a service starts. The service sets the others itself."""
 
 
 class _OpenFlags(argparse.ArgumentParser):
@@ -223,7 +223,7 @@ class _OpenFlags(argparse.ArgumentParser):
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Names a default where there is one and the text does not."""
+    """Adds the default to a flag's help, unless there is none."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, []):

@@ -1,4 +1,4 @@
-"""Held-out figures: how well a checkpoint does on scenarios that no iteration trains on, and which one does best."""
+"""Held-out evaluation: how well a checkpoint does on scenarios that no iteration trains on, and which one is best."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -19,12 +19,13 @@ Mode = Literal["sampled", "greedy"]
 
 
 class NothingScored(Exception):
-    """The judge scored no rollout of an evaluation: any figure would be invented."""
+    """The judge scored no rollout of an evaluation, so there are no figures to report."""
 
 
 class Evaluator:
-    """Evaluates checkpoints of one run and knows the best one: the first with the highest sampled figures on the
-    validation split, or the newest if the run does not validate."""
+    """Evaluates checkpoints of one run and tracks the best one: the first with the highest sampled figures on the
+    validation
+    split, or the newest if the run does not validate."""
 
     def __init__(self, run: RunContext, policy: Policy) -> None:
         self.best_step = 0
@@ -34,17 +35,18 @@ class Evaluator:
         self._policy = policy
 
     def resume(self, where: Resume) -> None:
-        """Restore what was known of the best checkpoint."""
+        """Restore the best checkpoint and its figures."""
         self.best_step, self._best = where.best_step, (where.best_success, where.best_reward)
 
     async def baseline(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
-        """Evaluate the policy as it came, on both splits. Raises NothingScored."""
+        """Evaluate the untrained policy on both splits. Raises NothingScored."""
         splits = await all_of(self._validate(collector, step), self._evaluate(collector, "test", step))
         return [evaluation for split in splits for evaluation in split]
 
     async def after(self, iteration: int, collector: RolloutCollector, step: int) -> list[Evaluation]:
-        """What is due after an iteration that led to that step; at the end also the best checkpoint on the test split.
-        Raises NothingScored."""
+        """Return the evaluations that are due after an iteration; after the last one, also evaluate the best checkpoint
+        on the
+        test split. Raises NothingScored."""
         config, evaluations = self._config, list[Evaluation]()
         last = iteration == config.all_iterations
         ends_phase = last or iteration == config.supervised_iterations
@@ -55,7 +57,7 @@ class Evaluator:
         return evaluations
 
     async def _validate(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
-        """Evaluate the newest checkpoint on the validation split; it becomes the best if it is."""
+        """Evaluate the newest checkpoint on the validation split, and update the best one."""
         evaluations = await self._evaluate(collector, "validation", step)
         if not evaluations:
             self.best_step = step
@@ -66,8 +68,9 @@ class Evaluator:
         return evaluations
 
     async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:
-        """Sampled and greedy figures of one checkpoint, unless the run wants none. The scenarios and seeds are the same
-        each time. Both modes run together, so that the engine decodes large batches."""
+        """Return sampled and greedy figures of one checkpoint, if the run evaluates the split. Scenarios and seeds are
+        the same
+        each time. Both modes run concurrently, so that the engine can decode large batches."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:

@@ -1,6 +1,6 @@
-"""One lock for imports of large packages by several threads.
+"""Lock for imports of large packages from several threads.
 
-While ART is imported, torch and transformers count as missing. Another thread's import would miss them as well, or
+While ART is imported, torch and transformers are hidden. An import in another thread could not find them, or would
 deadlock with ART's.
 """
 

@@ -1,4 +1,4 @@
-"""What an iteration did, collected as it comes, and its result."""
+"""The record of an iteration in progress, and its result."""
 
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ from training.types import Evaluation, Group, IterationResult, Reflection, Timin
 
 @dataclass
 class IterationRecord:
-    """An iteration so far. Its clock begins with it."""
+    """An iteration so far. Its clock starts when it is created."""
 
     iteration: int
     groups: tuple[Group, ...] = ()
@@ -29,7 +29,7 @@ class IterationRecord:
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
-        """Note the seconds that the block takes as those of a phase."""
+        """Record the duration of the block as the phase's."""
         clock = time.monotonic()
         try:
             yield
@@ -37,13 +37,13 @@ class IterationRecord:
             self.seconds[f"{phase}_s"] = time.monotonic() - clock
 
     def rolled_out(self, made: JudgedRollouts, step: int) -> None:
-        """Note the rollouts; `step` is the policy's that is about to train on them."""
+        """Record the rollouts; `step` is the step of the policy that is about to be trained on them."""
         self.groups = made.groups
         self.sampled_step, self.staleness = made.step, step - made.step
         self.seconds |= made.seconds(self.began)
 
     def result(self, step: int, model: str, best_step: int) -> IterationResult:
-        """The result of the iteration, which led to that step."""
+        """Return the result of the iteration, whose policy is at `step`."""
         scored = [rollout for group in self.groups for rollout in group.rollouts]
         rollouts = [r.rollout for r in scored] + [r.rollout for e in self.evaluations for r in e.rollouts]
         if self.reflection is not None:

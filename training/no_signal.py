@@ -1,4 +1,4 @@
-"""Why an iteration taught nothing: GRPO learns from differences between the rewards of a group, and there were none."""
+"""Why an iteration had no training signal: GRPO learns from different rewards within a group, and there were none."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,7 +7,7 @@ from training.types import Group
 
 
 class NoSignal(StrEnum):
-    """Why none of an iteration's groups could be trained on."""
+    """Reason why none of an iteration's groups could be trained on."""
 
     MALFORMED = "malformed"
     CONSTANT_REWARD = "constant_reward"
@@ -17,7 +17,7 @@ class NoSignal(StrEnum):
 
     @property
     def explanation(self) -> str:
-        """For people."""
+        """Explanation for users."""
         return _EXPLANATIONS[self]
 
 
@@ -31,7 +31,7 @@ _EXPLANATIONS = {
 
 
 def no_signal_of(groups: Sequence[Group]) -> NoSignal | None:
-    """Why an iteration with these groups taught nothing; None if it did, or if it has no groups (the baseline)."""
+    """Return why an iteration had no training signal; None if it had one, or if it has no groups (the baseline)."""
     if not groups or any(group.skipped is None for group in groups):
         return None
     scored = [rollout for group in groups for rollout in group.rollouts]

@@ -1,8 +1,8 @@
-"""The answered calls of an unfinished rollout. Whoever makes the rollout again gets these answers, and asks the model
-only from where it was cut off.
+"""The answered model calls of an unfinished rollout. When the rollout is repeated they are replayed, and the model is
+called only for what comes after.
 
-A call is recognized by everything that was asked, its seed included. A request that differs is therefore answered anew,
-and so is an agent that takes another way this time.
+A call is recognized by its whole request, including its seed. A different request is sent to the model, as is every
+request of an agent that acts differently this time.
 """
 
 import json
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 KEEP_AFTER_S = 5.0
-"""Seconds of sampling after which answers are kept: a killed process loses at most these, and short turns cost no entry
-each."""
+"""Seconds of sampling after which answers are saved. A killed process loses at most this much, and short turns do not
+cost
+an entry each."""
 
 
 class RecordedCalls:
     """The answered calls of one rollout.
 
-    As a context manager around the rollout it also keeps the last answers if the rollout ends without a result: because
-    it was cancelled, or its budget was used up.
+    As a context manager around the rollout, it also saves the last answers if the rollout ends without a result,
+    because
+    it was cancelled or its budget was used up.
     """
 
     def __init__(self, parts: Iterable[str] = (), keep: Callable[[str], None] = lambda part: None) -> None:
-        """`parts` were kept before; `keep` is given further ones."""
+        """`parts` were saved earlier; `keep` saves a new part."""
         self.given = False
-        """Whether an answer was given again: then the endpoint may not remember the conversation."""
+        """Whether an answer was replayed, so that the endpoint may lack the state of the conversation."""
         self._answers = dict(answer for part in parts for answer in _answers(part))
         self._keep = keep
         self._unkept: list[tuple[str, ChatCompletion]] = []
@@ -44,13 +46,13 @@ class RecordedCalls:
             self._keep_answers()
 
     def answer(self, body: Mapping[str, Json]) -> "ChatCompletion | None":
-        """The answer to that request, if it was answered before."""
+        """Return the recorded answer to a request, if any."""
         found = self._answers.get(_digest(body))
         self.given = self.given or found is not None
         return found
 
     def add(self, body: Mapping[str, Json], completion: "ChatCompletion", seconds: float) -> None:
-        """A request was answered; its sampling took so long."""
+        """Record the answer to a request, and the seconds that sampling took."""
         digest = _digest(body)
         self._answers[digest] = completion
         self._unkept.append((digest, completion))
@@ -65,7 +67,7 @@ class RecordedCalls:
 
 
 def usages_of(part: Json) -> list[Mapping[str, int]]:
-    """The usage of each call in a part, which is parsed already."""
+    """Return the usage of each call in a parsed part."""
     return [call["completion"]["usage"] for call in part if call["completion"]["usage"]]
 
 

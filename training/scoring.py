@@ -1,4 +1,4 @@
-"""From verdicts to rewards: the one place that sets a trajectory's reward."""
+"""From verdicts to rewards. Trajectory rewards are set only here."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,9 @@ from training.types import Group, RewardSummary, Rollout, ScoredRollout
 def assign_rewards(
     environment: Environment, scenario: Scenario, rollouts: Sequence[Rollout], judgement: Judgement
 ) -> Group:
-    """Reward the rollouts of one scenario by their verdicts; the group says whether it teaches anything.
+    """Reward the rollouts of one scenario by their verdicts. The group says whether it can be trained on.
 
-    A failed rollout, and one that the judge could not score, has no reward.
+    Failed rollouts, and those that the judge could not score, have no reward.
     """
     finished = [rollout for rollout in rollouts if rollout.failure is None]
     scores = dict(zip((rollout.id for rollout in finished), judgement.scores, strict=True))
@@ -38,9 +38,9 @@ def assign_rewards(
 
 
 async def judge_group(judge: Judge, scenario: Scenario, rollouts: Sequence[Rollout]) -> Judgement:
-    """Verdicts on those rollouts of a scenario that did not fail, judged together.
+    """Judge the rollouts of a scenario that did not fail, together.
 
-    A judge that raises scores none of them; its reason is kept.
+    If the judge raises, none of them has a score, and the error is given as the reason.
     """
     candidates = [
         Candidate(rollout.id, rollout.outcome, transcript_of(rollout.trajectory))
@@ -68,14 +68,14 @@ def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredR
     if score.value is None:
         return ScoredRollout(rollout, score, None, {}, success=False)
     parts = environment.reward(rollout.outcome, score.value)
-    rollout.trajectory.reward = fsum(parts.values())  # the same on every version of Python
+    rollout.trajectory.reward = fsum(parts.values())  # fsum gives the same result on every Python version
     return ScoredRollout(
         rollout, score, rollout.trajectory.reward, parts, environment.success(rollout.outcome, score.value)
     )
 
 
 def _with_advantages(rollouts: Sequence[ScoredRollout]) -> tuple[ScoredRollout, ...]:
-    """Rollouts that have no reward get no advantage either."""
+    """Add the advantages. Rollouts without a reward have none."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     remaining = iter(advantages(rewards))
     return tuple(
@@ -85,7 +85,7 @@ def _with_advantages(rollouts: Sequence[ScoredRollout]) -> tuple[ScoredRollout, 
 
 
 def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
-    """Mean, median and range of the rewards there are."""
+    """Return the mean, median and range of the rewards; rollouts without one are left out."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     if not rewards:
         return RewardSummary(None, None, None, None, 0)
@@ -93,19 +93,19 @@ def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
 
 
 def success_rate(rollouts: Iterable[ScoredRollout]) -> float | None:
-    """The share that did the whole job. A failed rollout did not; one that the judge could not score does not count."""
+    """Return the share of successful rollouts. Failed ones count as unsuccessful; unscored ones are left out."""
     return share(
         rollout.success for rollout in rollouts if rollout.reward is not None or rollout.rollout.error is not None
     )
 
 
 def malformed_share(rollouts: Iterable[ScoredRollout]) -> float | None:
-    """The share that ended in a malformed call; None of nothing."""
+    """Return the share of rollouts that ended with a malformed tool call; None if there are none."""
     return share(rollout.rollout.outcome.get("finish") == "malformed" for rollout in rollouts)
 
 
 def rewarded(groups: Iterable[Group]) -> list[Rewarded]:
-    """What a reflective environment sees of an iteration, in the order in which it is saved."""
+    """Return what a reflective environment learns from, in the order in which the iteration is saved."""
     return [
         Rewarded(group.scenario, scored.rollout.outcome, scored.reward)
         for group in groups
@@ -115,6 +115,6 @@ def rewarded(groups: Iterable[Group]) -> list[Rewarded]:
 
 
 def share(flags: Iterable[bool]) -> float | None:
-    """The share of true ones; None of nothing."""
+    """Return the share of true values; None if there are none."""
     values = list(flags)
     return fmean(values) if values else None

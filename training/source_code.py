@@ -1,4 +1,4 @@
-"""The code of packages as a hash: what it computed before, it computes again."""
+"""A hash of the code of packages, to tell whether they can repeat an earlier computation."""
 
 import hashlib
 from functools import cache
@@ -6,12 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 
 _READ = frozenset({".py", ".txt", ".jinja"})
-"""Modules, prompts, lists of words and templates."""
+"""Modules, prompts, word lists and templates."""
 
 
 @cache
 def source_hash(*packages: str) -> str:
-    """Hex SHA-256 of what these packages are made of. Reads all their files, once in a process."""
+    """Return the SHA-256 of the files in these packages, in hex. Reads all files, once per process."""
     digest = hashlib.sha256()
     for package in packages:
         root = Path(str(files(package)))

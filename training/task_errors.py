@@ -1,4 +1,4 @@
-"""Concurrent tasks that fail: none is left running, and one error says why."""
+"""Concurrent tasks that can fail: none is left running, and one error is raised."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -13,8 +13,9 @@ T = TypeVar("T")
 
 
 async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
-    """The results of concurrent tasks. If some fail, all are awaited before the most telling error is raised, so that
-    none is left running and none loses what it has begun."""
+    """Run coroutines concurrently and return their results. If some fail, the others are awaited before the most
+    informative
+    error is raised, so that none is left running and no started work is lost."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     with first_of_several():
         if errors := [each for each in outcomes if isinstance(each, Exception)]:
@@ -29,8 +30,9 @@ async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
 
 @contextmanager
 def first_of_several(*before: type[Exception]) -> Iterator[None]:
-    """Of the errors that a task group raises let only the most telling one through: one of the kinds `before`, else one
-    that rollouts raise for a reason, else the first."""
+    """Raise only the most informative error of a task group: the first of a kind in `before`, else the first of a kind
+    that
+    rollouts raise on purpose, else the first."""
     try:
         yield
     except ExceptionGroup as group:

@@ -38,7 +38,7 @@ class WarmStartConfig:
     batch_size: int = 8
     """Number of demonstrations per optimizer step."""
     learning_rate: float = 5e-4
-    """Peak learning rate, reached after a tenth of all optimizer steps. It then falls to zero."""
+    """Peak learning rate, reached after a tenth of all optimizer steps. It then decays linearly towards zero."""
     held_out: float = 0.1
     """Share of the demonstrations that are not trained on, but used to measure the loss."""
     demonstrations_per_iteration: int | None = None

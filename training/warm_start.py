@@ -1,4 +1,4 @@
-"""The supervised iterations of a run: which demonstrations each trains on, in which order, and with which rates."""
+"""The supervised iterations of a run: the demonstrations of each, their order, and the learning rates."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from training.rollout_tasks import seed_of
 from training.types import RunConfig, WarmStartConfig
 
 _RISE = 0.1
-"""Share of the optimizer steps in which the learning rate rises."""
+"""Share of the optimizer steps during which the learning rate rises."""
 
 
 class NoOracle(ValueError):
@@ -25,30 +25,32 @@ class NoOracle(ValueError):
 
 
 def iterations_of(demonstrations: int, epochs: int, held_out: float, each: int | None) -> int:
-    """How many iterations train on so many demonstrations, `each` of them in one (None: all)."""
+    """Return the number of iterations for `epochs` epochs, with `each` demonstrations per iteration (None for an
+    epoch)."""
     trained = demonstrations - _held_out(demonstrations, held_out)
     return -(-epochs * trained // (each or trained))
 
 
 def _held_out(demonstrations: int, share: float) -> int:
-    """At least one is trained on."""
+    """Return the number of demonstrations to hold out. At least one is left for training."""
     return min(round(demonstrations * share), demonstrations - 1)
 
 
 Demonstrations = int | Sequence[Mapping[str, Json]]
-"""Conversations in OpenAI's form for fine-tuning, or the number of those that the environment's oracle has."""
+"""Conversations in OpenAI's fine-tuning format, or the number of demonstrations to get from the environment's
+oracle."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The demonstrations of a run, and what its seed makes of them."""
+    """The demonstrations of a run. Its seed determines which are held out and the order of the others."""
 
     config: WarmStartConfig
     seed: int
     demonstrations: Sequence[Mapping[str, Json]]
 
     def request(self, iteration: int, expected_step: int) -> SupervisedRequest:
-        """What that iteration, from 1, trains on."""
+        """Return what an iteration, counted from 1, trains on."""
         config, numbers = self.config, range(len(self.demonstrations))
         held_out = _held_out(len(numbers), config.held_out)
         shuffled = Random(seed_of(self.seed, "held out")).sample(numbers, len(numbers))
@@ -68,11 +70,12 @@ class WarmStart:
         return Random(seed_of(self.seed, "epoch", epoch)).sample(trained, len(trained))
 
     def _named(self, number: int) -> dict[str, Json]:
-        """With the name that messages about it have: its line in an uploaded file, if that has no empty ones."""
+        """Return a demonstration with its name for messages: its line in an uploaded file, unless the file has empty
+        lines."""
         return {**self.demonstrations[number], "id": f"demonstration {number + 1}"}
 
     def _rates(self, iteration: int, each: int, mine: int, order: int) -> list[float]:
-        """The learning rates of an iteration's batches: a straight line up, and one down to zero."""
+        """Return the learning rates of an iteration's batches: linear warmup, then linear decay towards zero."""
         size = self.config.batch_size
         per_iteration, last = -(-each // size), order - (self.config.iterations - 1) * each
         steps = (self.config.iterations - 1) * per_iteration + -(-last // size)
@@ -85,7 +88,7 @@ class WarmStart:
 
 
 async def warm_start_of(config: RunConfig, environment: Environment, demonstrations: Demonstrations) -> WarmStart:
-    """The warm start that a run asks for. Raises NoOracle, EpisodeFailed."""
+    """Return the warm start of a run. Raises NoOracle, EpisodeFailed."""
     assert config.warm_start is not None
     if isinstance(demonstrations, int):
         demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
@@ -93,7 +96,7 @@ async def warm_start_of(config: RunConfig, environment: Environment, demonstrati
 
 
 async def oracle_demonstrations(environment: Environment, count: int, seed: int) -> list[dict[str, Json]]:
-    """Training scenarios as the environment's own oracle solves them. Raises NoOracle, EpisodeFailed."""
+    """Return training scenarios as solved by the environment's oracle. Raises NoOracle, EpisodeFailed."""
     if not isinstance(environment, Solvable):
         raise NoOracle(environment.name)
     found = []
