@@ -1,8 +1,8 @@
 """The answered model calls of an unfinished rollout. When the rollout is repeated they are replayed, and the model is
 called only for what comes after.
 
-A call is recognized by its whole request, including its seed. A different request is sent to the model, as is every
-request of an agent that acts differently this time.
+A call is recognized by its whole request, including its seed. Any other request goes to the model, for example when an
+agent acts differently this time.
 """
 
 import json

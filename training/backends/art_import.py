@@ -1,8 +1,7 @@
-"""Imports ART without torch: the service does no tensor work.
+"""Imports ART without torch, because the service does no tensor work.
 
-`import art` imports transformers, and so torch, to patch a function that only local training uses. Where transformers
-is not installed ART does without, so both count as missing meanwhile: a None in `sys.modules` makes an import raise
-ImportError.
+`import art` imports transformers, and therefore torch, to patch a function that only local training uses. ART works
+without transformers, so both are hidden during the import: a None in `sys.modules` makes an import raise ImportError.
 """
 
 import os
@@ -18,9 +17,9 @@ _UNWANTED = ("torch", "transformers")
 
 
 def import_art(module: str = "art") -> ModuleType:
-    """Import ART, or a module of it, and return it. Takes seconds the first time; thread-safe."""
+    """Import ART, or a module of it, and return it. The first call takes seconds. Thread-safe."""
     with IMPORTING:
-        # Without it litellm, which ART imports, fetches a price list from the network.
+        # Otherwise litellm, which ART imports, downloads a price list.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         with _missing(*_UNWANTED):
             return import_module(module)
@@ -28,7 +27,7 @@ def import_art(module: str = "art") -> ModuleType:
 
 @contextmanager
 def _missing(*names: str) -> Iterator[None]:
-    """Modules that are not imported yet cannot be imported meanwhile."""
+    """Hide modules that are not imported yet, so that importing them fails."""
     absent = dict.fromkeys(name for name in names if name not in sys.modules)
     sys.modules.update(absent)  # type: ignore[arg-type]
     try:

@@ -1,4 +1,4 @@
-"""What the learn loop asks of compute: a policy to sample from and to train, whatever stands behind it."""
+"""The interface between the learn loop and compute: a policy to sample from and to train, on any backend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # importing art takes seconds
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A trainable model by name. Registering the same project and name again continues it."""
+    """A trainable model by name. Registering an existing project and name continues that model."""
 
     project: str
     name: str
@@ -21,21 +21,21 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one checkpoint is sampled by any OpenAI client."""
+    """Where any OpenAI client can sample one checkpoint."""
 
     base_url: str
     api_key: str = field(repr=False)
     model: str
     remembers: bool = False
-    """It keeps the sampled ids of a conversation between its turns, and loses them when it restarts."""
+    """Whether it keeps the sampled token ids of a conversation between turns. They are lost when it restarts."""
     tells_token_ids: bool = False
-    """Asked for `return_token_ids` it says which token ids a prompt had, as vLLM does; and it takes those of earlier
-    replies back with their messages, so that it need not remember them."""
+    """Whether it supports `return_token_ids`, like vLLM: it returns the token ids of the prompt, and accepts those of
+    earlier replies with their messages, so it need not keep the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """One GRPO step from the policy's step `expected_step`; `options` are named in `train_options.py`."""
+    """One GRPO step from the policy's step `expected_step`; `train_options.py` lists the `options`."""
 
     groups: "Sequence[TrajectoryGroup]"
     learning_rate: float
@@ -45,22 +45,22 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class SupervisedRequest:
-    """Supervised steps from the policy's step `expected_step`, one for each batch, that make one checkpoint.
+    """Supervised steps from the policy's step `expected_step`, one per batch, that produce one checkpoint.
 
-    `demonstrations` and `held_out` are conversations in OpenAI's form for fine-tuning, each with an `id` for messages.
+    `demonstrations` and `held_out` are conversations in OpenAI's fine-tuning format, each with an `id` for messages.
     """
 
     demonstrations: Sequence[Mapping[str, Json]]
     held_out: Sequence[Mapping[str, Json]]
     batch_size: int
     learning_rates: Sequence[float]
-    """One for each batch."""
+    """One per batch."""
     expected_step: int
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOutcome:
-    """`step` is the policy's step after training; `metrics` are the backend's own figures."""
+    """The result of a training: `step` is the policy's step after it, and `metrics` are the backend's."""
 
     step: int
     metrics: Mapping[str, float]
@@ -68,28 +68,29 @@ class TrainOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Reproducibility:
-    """Whether sampling and training with the same seed give the same weights, bit for bit, and why."""
+    """Whether sampling and training with the same seed give the same weights, bit for bit, and the reason."""
 
     reproducible: bool
     reason: str
     fingerprint: str | None = None
-    """Hash of all that decides what the policy's newest checkpoint samples, besides the requests; None: not known."""
+    """Hash of everything besides the requests that determines the samples of the policy's newest checkpoint; None if
+    unknown."""
 
 
 class BackendUnavailable(Exception):
-    """The backend cannot be reached or refused to start. Worth a retry."""
+    """The backend cannot be reached or refused to start. A retry can succeed."""
 
 
 class NotAccepted(BackendUnavailable):
-    """A training was requested, and the backend surely has not begun it."""
+    """The backend certainly did not begin the requested training."""
 
 
 class JobForgotten(BackendUnavailable):
-    """The backend no longer knows the job; the policy's step shows whether it landed."""
+    """The backend no longer knows the job. The policy's step shows whether it took effect."""
 
 
 class BackendRefused(Exception):
-    """The backend refuses our credentials; a retry would not help."""
+    """The backend rejects our credentials, so a retry would not help."""
 
 
 class TrainingFailed(Exception):
@@ -97,73 +98,74 @@ class TrainingFailed(Exception):
 
 
 class StepConflict(Exception):
-    """The policy is at another step than the train request expected: another client trained it."""
+    """The policy is not at the step that the train request expected, because another client trained it."""
 
 
 class Policy(Protocol):
-    """One trainable model on one backend. Its training is a job that goes on if the client dies, and can be found again
-    by its id."""
+    """One trainable model on one backend. Training is a job that continues if the client dies, and can be found by its
+    id."""
 
     settle_timeout_s: float
-    """How long a training whose job id never came back may take to land, in seconds. 0: the backend trains from the
-    expected step only, so that asking again is safe."""
+    """How long a training whose job id was never received can take to take effect, in seconds. 0 if the backend trains
+    only from the expected step, so that repeating the request is safe."""
 
     @property
     def reproducibility(self) -> Reproducibility:
-        """What the backend said of it when the model was registered."""
+        """The backend's statement when the model was registered."""
 
     async def step(self) -> int:
-        """The newest checkpoint's step; 0 for a new model."""
+        """Return the step of the newest checkpoint; 0 for a new model."""
 
     def endpoint(self, step: int | None = None) -> Endpoint:
-        """Where the checkpoint of that step (None: the newest) is sampled."""
+        """Return where the checkpoint of a step (None for the newest) is sampled."""
 
     async def submit(self, request: TrainRequest) -> str:
-        """Ask for one GRPO step; returns the job's id.
+        """Request one GRPO step, and return the job's id.
 
-        Raises NotAccepted if it surely was not begun, StepConflict, BackendUnavailable, BackendRefused, or ValueError
+        Raises NotAccepted if it certainly did not begin, StepConflict, BackendUnavailable, BackendRefused, or
+        ValueError
         for bad options.
         """
 
     async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
-        """Wait for the end of the job, which trains from that step.
+        """Wait for a job that trains from `expected_step` to end.
 
         Raises TrainingFailed, StepConflict, BackendUnavailable, or JobForgotten.
         """
 
     async def metrics(self, step: int) -> dict[str, float]:
-        """The backend's own figures of the training that led to that step; none if it does not keep them."""
+        """Return the backend's metrics of the training that led to `step`; empty if it does not keep them."""
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
-        """Delete all checkpoints but these and the newest; returns the deleted steps."""
+        """Delete all checkpoints except those in `keep` and the newest, and return the deleted steps."""
 
 
 @runtime_checkable
 class SupervisedPolicy(Policy, Protocol):
-    """A policy that also learns from demonstrations."""
+    """A policy that can also be trained on demonstrations."""
 
     async def submit_supervised(self, request: SupervisedRequest) -> str:
-        """As Policy.submit, for supervised steps."""
+        """Like Policy.submit, for supervised steps."""
 
     async def follow(
         self, job_id: str, expected_step: int, report: Callable[[int, int], None] | None = None
     ) -> TrainOutcome:
-        """As Policy.follow; `report` is told how many of how many optimizer steps are done."""
+        """Like Policy.follow; `report` is called with the finished and the total number of optimizer steps."""
 
 
 class Backend(Protocol):
-    """Where policies live."""
+    """A place where policies are sampled and trained."""
 
     name: str
 
     async def register(self, model: ModelSpec) -> Policy:
-        """The policy of that model, made from its base model if it is new."""
+        """Return the policy of a model, creating it from its base model if it is new."""
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
-        """The steps of that model which training can continue from; none if there is no such model."""
+        """Return the steps of a model from which training can continue; empty if there is no such model."""
 
     async def delete(self, model: ModelSpec) -> None:
-        """Delete the model with all its checkpoints; nothing happens if there is none of that project and name."""
+        """Delete a model and all its checkpoints, if it exists."""
 
     async def close(self) -> None:
         """Close the connections."""

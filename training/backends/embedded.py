@@ -1,7 +1,7 @@
-"""The backend `embedded`: ART's own client of the hosted training protocol, pointed at our engine.
+"""The backend `embedded`: ART's client of the hosted training protocol, connected to our engine.
 
-What our engine adds to the protocol is used here: the step a train request expects (so that a lost
-reply never trains twice) and events that wait, where ART's backend sleeps a second between polls.
+It uses the engine's additions to the protocol: a train request states the step that it expects, so that a lost reply
+never trains twice, and events are long-polled, while ART's backend sleeps for a second between polls.
 """
 
 import asyncio
@@ -27,8 +27,9 @@ NAME = "embedded"
 _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
 _OPTIONS = {"token_weighting": "token", "max_kl": 0.02}
-"""Every sampled token weighs the same: ART's default, every trajectory the same, learns the tiny agents more slowly.
-And no step moves the policy far: one of Adam's first could make it unlearn the form of a tool call for good."""
+"""Every sampled token has the same weight; ART's default, the same weight for every trajectory, trains the tiny agents
+more slowly. `max_kl` keeps each step small: one of Adam's first could make the policy unlearn the format of a tool call
+for good."""
 
 
 class EmbeddedBackend(HostedBackend):
@@ -37,7 +38,7 @@ class EmbeddedBackend(HostedBackend):
     name = NAME
 
     async def register(self, model: ModelSpec) -> "EmbeddedPolicy":
-        """Make the model, or continue the one of that name. Raises BackendUnavailable or ValueError."""
+        """Create the model, or continue an existing one of that name. Raises BackendUnavailable or ValueError."""
         registered = await self._registered(model)
         return EmbeddedPolicy(self.server, self.client, registered, await self._reproducibility(registered.id))
 
@@ -52,7 +53,7 @@ class EmbeddedBackend(HostedBackend):
         return Reproducibility(found["reproducible"], found["reason"], found.get("fingerprint"))
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
-        """The steps that the engine has of the model. Raises BackendUnavailable."""
+        """Return the steps of the model's checkpoints in the engine. Raises BackendUnavailable."""
         with self.server.translated():
             models = await self.client.get("/models", cast_to=dict[str, Any])
         return frozenset(
@@ -60,7 +61,7 @@ class EmbeddedBackend(HostedBackend):
         )
 
     async def delete(self, model: ModelSpec) -> None:
-        """Delete the model of that name, if there is one. Raises BackendUnavailable."""
+        """Delete the model, if it exists. Raises BackendUnavailable."""
         with self.server.translated():
             models = await self.client.get("/preview/models", cast_to=dict[str, Any])
             for each in models["data"]:
@@ -69,20 +70,21 @@ class EmbeddedBackend(HostedBackend):
 
 
 async def connect(base_url: str, api_key: str) -> EmbeddedBackend:
-    """A backend on the engine whose OpenAI base URL (ending in /v1) this is."""
+    """Return a backend for the engine at an OpenAI base URL, which ends in /v1."""
     server = Server("the engine", base_url, api_key)
     return EmbeddedBackend(server, await server.open())
 
 
 class FencedPolicy(HostedPolicy):
-    """A model of a server of ours, which trains from the expected step only, and lets a look at events wait."""
+    """A model on a server of ours, which trains only from the expected step and supports long polling of events."""
 
     _event_query: Mapping[str, object] = {"wait_s": _EVENT_WAIT_S}
     _options: Mapping[str, Json] = {}
 
     async def submit(self, request: TrainRequest) -> str:
-        """The job's id. A training of the same step that is still running, perhaps ours before a restart, is waited
-        for: its end tells whether there is anything left to train."""
+        """Return the job's id. If a training from the same step is still running, perhaps ours from before a restart,
+        wait
+        for its end, which shows whether there is anything left to train."""
         return await self._in_turn(
             lambda: self._post(request, self._options, expected_step=request.expected_step), request.expected_step
         )
@@ -107,7 +109,7 @@ class EmbeddedPolicy(FencedPolicy):
         self.reproducibility = reproducibility
 
     async def submit_supervised(self, request: SupervisedRequest) -> str:
-        """The job's id, as `submit` gives it."""
+        """Return the job's id. Like `submit`, it waits for a running training first."""
         body = {
             "model_id": self._model.id,
             "training_data": list(request.demonstrations),
@@ -124,6 +126,6 @@ class EmbeddedPolicy(FencedPolicy):
         return await self._in_turn(post, request.expected_step)
 
     def endpoint(self, step: int | None = None) -> Endpoint:
-        """Where the checkpoint is sampled; the newest without a step."""
+        """Return where the checkpoint of a step (None for the newest) is sampled."""
         name = ModelName(self._model.project, self._model.name, step)
         return Endpoint(self._server.base_url, self._server.api_key, str(name), remembers=True, tells_token_ids=True)

@@ -1,7 +1,8 @@
-"""What the backends share that speak ART's training protocol: W&B's hosted one, our engine, ART's local one behind us.
+"""Shared code of the backends that speak ART's training protocol: W&B's hosted service, our engine, and ART's local
+backend behind our server.
 
-ART's own client carries the requests. Its `ServerlessBackend` is not used: it keeps the job's id to itself, waits
-without a deadline, and after a lost reply it is unknown whether anything was trained.
+Requests go through ART's own client. Its `ServerlessBackend` is not used, because it does not expose the job's id,
+waits without a deadline, and cannot tell after a lost reply whether anything was trained.
 """
 
 import asyncio
@@ -38,29 +39,29 @@ _FAILURES = {
     "engine_stopped": BackendUnavailable,
     "trainer_lost": BackendUnavailable,
     "worker_lost": BackendUnavailable,
-    "checkpoint_not_written": BackendUnavailable,  # a full disk is emptied one day
+    "checkpoint_not_written": BackendUnavailable,  # a full disk can get space again
     "store_unavailable": BackendUnavailable,
 }
-"""What a failed job's code means, where it is not that the training failed."""
+"""Exceptions for a failed job's error codes, other than TrainingFailed."""
 _REFUSED = (400, 404, 409, 413, 422)
-"""Statuses of a request that would be refused again."""
+"""Statuses of a request that would be rejected again."""
 _UNREAD = (401, 403, 429)
-"""Statuses of a request that the server did not act on."""
+"""Statuses of a request that the server did not process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of the protocol: `base_url` ends in /v1, `name` is for messages."""
+    """A server that speaks the protocol. `base_url` ends in /v1; `name` is for messages."""
 
     name: str
     base_url: str
     api_key: str = field(repr=False)
     request_timeout_s: float = 600.0
     key_setting: str | None = None
-    """The setting that our key comes from; a server that refuses the key is then not asked again."""
+    """Setting that our key comes from. If it is given, a server that rejects the key is not asked again."""
 
     async def open(self) -> "Client":
-        """A connection of ART's client. Import of ART takes seconds the first time."""
+        """Return a connected client from ART. The first call takes seconds, because it imports ART."""
         import httpx
 
         module = await asyncio.to_thread(import_art, "art.serverless.client")
@@ -70,7 +71,7 @@ class Server:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """The client's errors as ours."""
+        """Translate the client's exceptions to ours."""
         import openai
 
         try:
@@ -94,7 +95,7 @@ class Server:
 
 
 class HostedBackend:
-    """Policies on one server of the protocol."""
+    """Policies on one server that speaks the protocol."""
 
     name: str
 
@@ -103,7 +104,7 @@ class HostedBackend:
         self.client = client
 
     async def _registered(self, model: ModelSpec) -> "Model":
-        """The model, made if it is new. Raises BackendUnavailable, BackendRefused or ValueError."""
+        """Return the model, creating it if it is new. Raises BackendUnavailable, BackendRefused or ValueError."""
         with self.server.translated():
             return await self.client.models.create(
                 project=model.project, name=model.name, base_model=model.base_model, return_existing=True
@@ -115,14 +116,14 @@ class HostedBackend:
 
 
 class HostedPolicy(ABC):
-    """One model of such a server. What they differ in is for subclasses."""
+    """One model on such a server. Subclasses implement the differences between servers."""
 
     settle_timeout_s = 0.0
     reproducibility = Reproducibility(False, "The backend does not promise the same bits for the same seed.")
     _stall_timeout_s = float("inf")
-    """A job without any event for so long counts as failed."""
+    """Seconds without an event after which a job counts as failed."""
     _poll_s = 0.0
-    """Pause between two looks at a job's events."""
+    """Pause between polls of a job's events, in seconds."""
     _event_query: Mapping[str, object] = {}
     _losses = AS_PPO
 
@@ -132,7 +133,7 @@ class HostedPolicy(ABC):
         self._model = model
 
     async def step(self) -> int:
-        """The newest checkpoint's step."""
+        """Return the step of the newest checkpoint."""
         with self._server.translated():
             async for checkpoint in self._client.models.checkpoints.list(
                 model_id=self._model.id, limit=1, order="desc"
@@ -142,19 +143,19 @@ class HostedPolicy(ABC):
 
     @abstractmethod
     def endpoint(self, step: int | None = None) -> Endpoint:
-        """Where the checkpoint is sampled; the newest without a step."""
+        """Return where the checkpoint of a step (None for the newest) is sampled."""
 
     @abstractmethod
     async def submit(self, request: TrainRequest) -> str:
-        """Ask for one GRPO step; the job's id."""
+        """Request one GRPO step, and return the job's id."""
 
     async def _post(self, request: TrainRequest, defaults: Mapping[str, Json], **more: Json) -> str:
-        """Create the job; `defaults` are options that the request may override."""
+        """Create the job and return its id. The request can override the options in `defaults`."""
         options = as_sent(request.options, self._losses)
         config = {"learning_rate": request.learning_rate, **defaults, **options}
         rest = json.dumps({"model_id": self._model.id, "experimental_config": config, **more})
-        # As text: making values of them, for the client to write, takes four times as long. Without warnings: ART types
-        # the tool calls of plain messages as iterators, which lists are not.
+        # Sent as text, because parsing it into values for the client to serialize takes four times as long. Warnings
+        # are off because ART types the tool calls of plain messages as iterators, and they are lists.
         groups = ",".join(group.model_dump_json(warnings=False) for group in request.groups)
         body = f'{{"trajectory_groups":[{groups}],{rest[1:]}'
         with self._server.translated():
@@ -164,7 +165,8 @@ class HostedPolicy(ABC):
     async def follow(
         self, job_id: str, expected_step: int, report: Callable[[int, int], None] | None = None
     ) -> TrainOutcome:
-        """Follow the job's events to its end; `report` is told how many of how many optimizer steps are done."""
+        """Follow the job's events to the end; `report` is called with the finished and the total number of optimizer
+        steps."""
         after: str | None = None
         figures: list[Mapping[str, float]] = []
         steps = 0
@@ -204,11 +206,11 @@ class HostedPolicy(ABC):
     async def _ended(
         self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int
     ) -> TrainOutcome:
-        """What a job led to; `data` is its last event's, `figures` are those of its gradient steps."""
+        """Return the outcome of a job from the data of its last event and the metrics of its gradient steps."""
         return TrainOutcome(data["step"], data["metrics"])
 
     async def metrics(self, step: int) -> dict[str, float]:
-        """What is kept with the checkpoint about its training."""
+        """Return the training metrics that are kept with the checkpoint."""
         with self._server.translated():
             async for checkpoint in self._client.models.checkpoints.list(model_id=self._model.id, order="desc"):
                 if checkpoint.step == step:
@@ -216,7 +218,7 @@ class HostedPolicy(ABC):
         return {}
 
     async def delete_checkpoints(self, keep: set[int]) -> list[int]:
-        """Delete all checkpoints but these and the newest; returns the deleted steps."""
+        """Delete all checkpoints except those in `keep` and the newest, and return the deleted steps."""
         with self._server.translated():
             steps = [c.step async for c in self._client.models.checkpoints.list(model_id=self._model.id)]
             to_delete = sorted(set(steps) - keep - {max(steps, default=0)})

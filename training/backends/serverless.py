@@ -1,7 +1,7 @@
 """The backend `serverless`: W&B's hosted training, with what its client lacks.
 
-Its protocol has no compare-and-set and no list of a model's jobs, a request may be done although its reply is lost,
-nothing can be cancelled, and the list of checkpoints may lag behind the end of a job. See docs/backends.md.
+The protocol has no compare-and-set and cannot list a model's jobs. A request can take effect although its reply is
+lost, nothing can be cancelled, and the list of checkpoints can lag behind the end of a job. See docs/backends.md.
 """
 
 import asyncio
@@ -35,16 +35,17 @@ _REQUEST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ServerlessAccess:
-    """W&B's service, or one that speaks its protocol, and how long to wait for it, in seconds."""
+    """Access to W&B's service, or to one that speaks its protocol, with timeouts in seconds."""
 
     api_key: str = field(repr=False)
     base_url: str = BASE_URL
     settle_timeout_s: float = 300.0
-    """A training whose job id never came back, and that has not landed after this time, was never begun."""
+    """Time after which a training whose job id was never received, and that has not taken effect, counts as never
+    begun."""
     stall_timeout_s: float = 1800.0
-    """A job that sends no event for so long has failed."""
+    """Time without an event after which a job counts as failed."""
     lag_s: float = 60.0
-    """How far the list of checkpoints may lag behind the end of a job."""
+    """Longest time that the list of checkpoints can lag behind the end of a job."""
     request_timeout_s: float = _REQUEST_TIMEOUT_S
     poll_s: float = _POLL_S
 
@@ -59,23 +60,23 @@ class ServerlessBackend(HostedBackend):
         self._access = access
 
     async def register(self, model: ModelSpec) -> "ServerlessPolicy":
-        """Make the model, or continue the one of that name. Raises BackendUnavailable, BackendRefused or
+        """Create the model, or continue an existing one of that name. Raises BackendUnavailable, BackendRefused or
         ValueError."""
         return ServerlessPolicy(self.server, self.client, await self._registered(model), self._access)
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
-        """None: the protocol forks no models."""
+        """Return no steps, because the protocol cannot fork models."""
         return frozenset()
 
     async def delete(self, model: ModelSpec) -> None:
-        """Delete the model. The protocol finds a model only by making it."""
+        """Delete the model. The protocol finds a model only by creating it, so a missing one is created first."""
         registered = await self._registered(model)
         with self.server.translated():
             await self.client.models.delete(model_id=registered.id)
 
 
 async def connect(access: ServerlessAccess) -> ServerlessBackend:
-    """A backend for that account."""
+    """Return a backend for the account."""
     server = Server("W&B Training", access.base_url, access.api_key, access.request_timeout_s, KEY_SETTING)
     return ServerlessBackend(server, await server.open(), access)
 
@@ -91,16 +92,17 @@ class ServerlessPolicy(HostedPolicy):
         self._poll_s = access.poll_s
 
     def artifact(self, step: int | None = None) -> str:
-        """The W&B artifact that holds the checkpoint of that step; without one, the newest."""
+        """Return the W&B artifact with the checkpoint of a step (None for the newest)."""
         at = "" if step is None else f":step{step}"
         return f"wandb-artifact:///{self._model.entity}/{self._model.project}/{self._model.name}{at}"
 
     def endpoint(self, step: int | None = None) -> Endpoint:
-        """Where the checkpoint is sampled: under the name of its artifact."""
+        """Return where the checkpoint is sampled, by the name of its artifact."""
         return Endpoint(self._server.base_url, self._server.api_key, self.artifact(step))
 
     async def submit(self, request: TrainRequest) -> str:
-        """The job's id. The service would train from any step, so the step is checked first, as far as it can be.
+        """Return the job's id. The service would train from any step, so the step is checked beforehand, as well as
+        possible.
 
         Raises StepConflict, NotAccepted, BackendUnavailable, BackendRefused or ValueError.
         """
@@ -116,13 +118,13 @@ class ServerlessPolicy(HostedPolicy):
         self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int
     ) -> TrainOutcome:
         if not figures:
-            return TrainOutcome(expected_step, {"num_groups_trainable": 0.0})  # it had nothing to train on
+            return TrainOutcome(expected_step, {"num_groups_trainable": 0.0})  # there was nothing to train on
         await self._at(expected_step + 1)
         return TrainOutcome(expected_step + 1, _means(figures))
 
     async def _at(self, step: int) -> None:
-        """Wait until the list of checkpoints has come to that step. Raises StepConflict if it is past it, and
-        BackendUnavailable if it does not come."""
+        """Wait until the list of checkpoints reaches the step. Raises StepConflict if it is past the step, and
+        BackendUnavailable if it does not reach it."""
         deadline = time.monotonic() + self._lag_s
         while (now := await self.step()) < step:
             if time.monotonic() > deadline:
@@ -133,7 +135,7 @@ class ServerlessPolicy(HostedPolicy):
 
 
 def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each figure over the gradient steps that have it."""
+    """Return the mean of each metric over the gradient steps that report it."""
     names = {name for each in figures for name in each}
     of = {name: [float(each[name]) for each in figures if name in each] for name in sorted(names)}
     return {name: math.fsum(values) / len(values) for name, values in of.items()}

@@ -1,7 +1,7 @@
-"""Which options of a GRPO step each backend takes, and how its server calls them.
+"""The options of a GRPO step that each backend accepts, and their names on its server.
 
-The names are those of ART's train config (`art.dev.train.TrainConfig`, openpipe-art 0.5.18), but for `loss`, which is
-`ppo` there and `loss_fn` in ART's local backend. `docs/backends.md` says what they do.
+The names are those of ART's train config (`art.dev.train.TrainConfig`, openpipe-art 0.5.18), except for `loss`, which
+is `ppo` there and `loss_fn` in ART's local backend. `docs/backends.md` describes them.
 """
 
 from collections.abc import Mapping
@@ -27,18 +27,18 @@ SERVERLESS = frozenset(
         "scale_rewards",
     }
 )
-"""Those of ART's `ExperimentalTrainingConfig`."""
+"""Options of ART's `ExperimentalTrainingConfig`."""
 LOCAL = SERVERLESS | {"kl_penalty_coef", "truncated_importance_sampling"}
-"""Those that ART's `LocalBackend.train` takes, too."""
+"""These and the other options of ART's `LocalBackend.train`."""
 EMBEDDED = LOCAL | {"max_grad_norm", "max_kl", "token_weighting"}
-"""Our engine's."""
+"""Options of our engine."""
 
 AS_PPO: Mapping[str, Mapping[str, Json]] = {"cispo": {"ppo": False}, "ppo": {"ppo": True}}
 AS_LOSS_FN: Mapping[str, Mapping[str, Json]] = {"cispo": {"loss_fn": "cispo"}, "ppo": {"loss_fn": "ppo"}}
 
 
 def as_sent(options: Mapping[str, Json], losses: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
-    """The options by the server's names; `losses` is how it is told the loss."""
+    """Return the options by the server's names; `losses` gives the server's options for each loss."""
     sent = dict(options)
     loss = sent.pop("loss", None)
     return sent if loss is None else {**sent, **losses[loss]}
