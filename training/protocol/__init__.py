@@ -1,1 +1,1 @@
-"""The forms in which models and their clients speak: names, JSON, OpenAI's Responses API."""
+"""Formats shared by model servers and their clients: names, JSON, OpenAI's Responses API."""

@@ -1,4 +1,4 @@
-"""The name of a trainable model, PROJECT/NAME, or of one of its checkpoints, PROJECT/NAME@STEP."""
+"""The name of a trainable model (PROJECT/NAME) or of one of its checkpoints (PROJECT/NAME@STEP)."""
 
 import re
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ _MODEL_NAME = re.compile(rf"(?P<project>{_PART})/(?P<name>{_PART})(?:@(?P<step>[
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model, or its checkpoint of that step."""
+    """Name of a model, or of its checkpoint at `step`."""
 
     project: str
     name: str
@@ -18,7 +18,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for anything but PROJECT/NAME and PROJECT/NAME@STEP."""
+        """Parse PROJECT/NAME or PROJECT/NAME@STEP. Raises ValueError for anything else."""
         match = _MODEL_NAME.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a model's name; it looks like PROJECT/NAME or PROJECT/NAME@STEP")
@@ -26,7 +26,7 @@ class ModelName:
         return cls(match["project"], match["name"], None if step is None else int(step))
 
     def at(self, step: int | None) -> Self:
-        """The model's checkpoint of that step; None: the model itself."""
+        """Return the name of the model's checkpoint at a step, or of the model itself if None."""
         return replace(self, step=step)
 
     def __str__(self) -> str:

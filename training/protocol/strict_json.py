@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it. Python's own reader also takes NaN, infinite numbers and unpaired surrogates."""
+"""Strict JSON as in RFC 8259. Python's own parser also accepts NaN, infinite numbers and unpaired surrogates."""
 
 import json
 import math
@@ -8,11 +8,12 @@ import orjson
 
 
 def loads(raw: bytes) -> Any:
-    """The value of a JSON text; a whole number of more than 64 bits is a float. Raises ValueError, also for what cannot
-    be written as JSON in UTF-8 again."""
+    """Return the value of a JSON text; an integer of more than 64 bits becomes a float. Raises ValueError, also for
+    values
+    that cannot be written as JSON in UTF-8."""
     try:
         return orjson.loads(raw)
-    except orjson.JSONDecodeError:  # it reads UTF-8 only, and says less of what is wrong
+    except orjson.JSONDecodeError:  # orjson reads only UTF-8, and its error messages are less specific
         return _read(raw)
 
 
@@ -20,7 +21,7 @@ def _read(raw: bytes) -> Any:
     text = raw.decode(json.detect_encoding(raw))
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
-        if "\\u" in text:  # only an escape can spell a surrogate without its other half
+        if "\\u" in text:  # only an escape can produce an unpaired surrogate
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

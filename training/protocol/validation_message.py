@@ -1,12 +1,12 @@
-"""What pydantic says about a value, in our own words where a check is ours."""
+"""Messages of pydantic's validation errors, without its prefix for our own checks."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _OF_THE_LIBRARY = "Value error, "
-"""Before the message of a ValueError that a validator raised."""
+"""Prefix of the message if a validator raised a ValueError."""
 
 
 def message_of(fault: Mapping[str, Any]) -> str:
-    """The message of one of a ValidationError's `errors()`."""
+    """Return the message of an entry of ValidationError's `errors()`."""
     return str(fault["msg"]).removeprefix(_OF_THE_LIBRARY)

@@ -1,7 +1,7 @@
-"""The backend `local`: ART's own local training (vLLM, Unsloth), in a process of its own (`server.py`).
+"""The backend `local`: ART's own local training (vLLM, Unsloth), in a separate process (`server.py`).
 
-Importing it patches asyncio for the whole process (`nest_asyncio`) and changes how processes are started, so the
-service never does; it speaks to that process as it does to our engine.
+Importing it patches asyncio for the whole process (`nest_asyncio`) and changes how processes are started. The service
+therefore never imports it, and uses the same protocol with that process as with our engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from training.protocol.model_name import ModelName
 
 NAME = "local"
 NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")
-"""Modules that ART's local backend imports before it trains; the extra `gpu` brings all but megatron."""
+"""Modules that ART's local backend imports before it trains. The extra `gpu` installs all of them except megatron."""
 _ARGUMENTS = ("init_args", "engine_args", "peft_args", "trainer_args")
 _NVIDIA = Path("/dev")
 
 
 def missing(devices: Path = _NVIDIA) -> str | None:
-    """Why it cannot work on this machine and how to change that; None: it can."""
-    # Not importlib.util.find_spec: it misses what is hidden while ART is imported (art_import.py).
+    """Return why the backend cannot work on this machine and how to change that, or None if it can."""
+    # Not importlib.util.find_spec, which cannot find modules that are hidden while ART is imported (art_import.py).
     if absent := [name for name in NEEDED if PathFinder.find_spec(name) is None]:
         return (
             f"it needs the Python packages {', '.join(absent)}, which are not installed here; "
@@ -40,10 +40,11 @@ def missing(devices: Path = _NVIDIA) -> str | None:
 def model_config(
     trainer_gpus: Sequence[int], inference_gpus: Sequence[int], arguments: Mapping[str, Mapping[str, Json]]
 ) -> dict[str, Any]:
-    """ART's `TrainableModel(_internal_config=...)`. Without GPUs training and sampling take turns on the first one;
-    otherwise each has its own. `arguments` are ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`.
+    """Return ART's `TrainableModel(_internal_config=...)`. Without GPUs, training and sampling take turns on the first
+    one;
+    otherwise each uses its own. `arguments` are ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`.
 
-    Raises ValueError for what ART would refuse when the model is loaded.
+    Raises ValueError for values that ART would reject when it loads the model.
     """
     if unknown := set(arguments) - set(_ARGUMENTS):
         raise ValueError(f"ART has no {', '.join(sorted(unknown))}; there are: {', '.join(_ARGUMENTS)}")
@@ -65,32 +66,32 @@ class LocalBackend(HostedBackend):
     name = NAME
 
     async def register(self, model: ModelSpec) -> "LocalPolicy":
-        """Load the model, which takes minutes, or find it loaded. Raises BackendUnavailable, also while the GPU
+        """Return the model, loading it if necessary, which takes minutes. Raises BackendUnavailable, also while the GPU
         serves another model, or ValueError."""
         return LocalPolicy(self.server, self.client, await self._registered(model))
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
-        """None: ART's local backend forks no models by name."""
+        """Return no steps, because ART's local backend cannot fork models by name."""
         return frozenset()
 
     async def delete(self, model: ModelSpec) -> None:
-        """Delete the model with its directory, if there is one. Raises BackendUnavailable."""
+        """Delete the model and its directory, if it exists. Raises BackendUnavailable."""
         with self.server.translated():
             await self.client.models.delete(model_id=f"{model.project}~{model.name}")
 
 
 async def connect(base_url: str, api_key: str) -> LocalBackend:
-    """A backend on the process whose base URL (ending in /v1) this is."""
+    """Return a backend for the process at a base URL, which ends in /v1."""
     server = Server("the local backend", base_url, api_key)
     return LocalBackend(server, await server.open())
 
 
 class LocalPolicy(FencedPolicy):
-    """One model there."""
+    """One model in that process."""
 
     _losses = AS_LOSS_FN
 
     def endpoint(self, step: int | None = None) -> Endpoint:
-        """Where the checkpoint is sampled; the newest without a step."""
+        """Return where the checkpoint of a step (None for the newest) is sampled."""
         name = ModelName(self._model.project, self._model.name, step)
         return Endpoint(self._server.base_url, self._server.api_key, str(name))

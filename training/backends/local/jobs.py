@@ -1,4 +1,5 @@
-"""Training jobs of the process that runs ART's local backend: in memory, one after another, with events that wait."""
+"""Training jobs of the process that runs ART's local backend. They are kept in memory and run one at a time, and their
+events can be long-polled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +12,7 @@ Event = dict[str, Any]
 
 @dataclass
 class LocalJob:
-    """One training; it has ended when `task` has."""
+    """A training job. It has ended when `task` has ended."""
 
     model_id: str
     events: list[Event] = field(default_factory=list)
@@ -24,7 +25,7 @@ class LocalJob:
             self.changed.notify_all()
 
     async def after(self, start: int, wait_s: float) -> list[Event]:
-        """The events from that number on; waits so long for one."""
+        """Return the events from index `start` on, waiting up to `wait_s` seconds if there are none."""
         try:
             async with asyncio.timeout(wait_s), self.changed:
                 await self.changed.wait_for(lambda: len(self.events) > start)
@@ -34,7 +35,7 @@ class LocalJob:
 
 
 class LocalJobs:
-    """All of them since the start."""
+    """All training jobs since the start of the process."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, LocalJob] = {}
@@ -44,14 +45,14 @@ class LocalJobs:
         return self._jobs.get(job_id)
 
     def pending(self, model_id: str | None = None) -> bool:
-        """Whether a job, of that model or of any, has not ended."""
+        """Return whether a job of the model, or of any model if None, has not ended."""
         return any(
             job.task is not None and not job.task.done() and model_id in (None, job.model_id)
             for job in self._jobs.values()
         )
 
     def submit(self, model_id: str, work: Callable[[], Awaitable[Event]]) -> str:
-        """The new job's id; `work` trains and returns the data of its last event."""
+        """Start a job and return its id; `work` trains and returns the data of the last event."""
         job = LocalJob(model_id)
         job_id = f"job-{len(self._jobs)}"
         self._jobs[job_id] = job
@@ -63,13 +64,13 @@ class LocalJobs:
             await job.tell("training_started")
             try:
                 ended = await work()
-            except Exception as error:  # whatever vLLM, Unsloth or CUDA raise: it is reported to those who follow it
+            except Exception as error:  # any error of vLLM, Unsloth or CUDA is reported to the job's followers
                 await job.tell("training_failed", error_message=f"{type(error).__name__}: {error}")
             else:
                 await job.tell("training_ended", **ended)
 
     @asynccontextmanager
     async def idle(self) -> AsyncIterator[None]:
-        """While nothing is trained."""
+        """Prevent training while the block runs, waiting for the current job to end."""
         async with self._turn:
             yield

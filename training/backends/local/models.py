@@ -1,7 +1,7 @@
-"""The models of ART's local backend in one directory, one of them on the GPU at a time.
+"""The models of ART's local backend in one directory, one of which is loaded on the GPU at a time.
 
-What is added to ART: torn checkpoints are set aside before the step is read, and a training names the step that
-it expects. A model lies under `ROOT/PROJECT/models/NAME`, its checkpoints under `checkpoints/STEP` there.
+Additions to ART: torn checkpoints are set aside before the step is read, and a train request names the step that it
+expects. A model's directory is `ROOT/PROJECT/models/NAME`, with its checkpoints in `checkpoints/STEP`.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from training.backends.local.torn_checkpoints import quarantine
 from training.protocol.model_name import ModelName
 
 _OPTIONS_NOT_TAKEN = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
-"""Of ART's `train`: what touches files, and what is ours to say."""
+"""Options of ART's `train` that requests cannot set, because they touch files or because we set them."""
 IDLE_S = 300.0
-"""A model that was not asked for anything for so long makes place for another."""
+"""Seconds without a request after which a model can be replaced by another."""
 
 
 class Refused(Exception):
-    """A request that is answered with an error in OpenAI's form."""
+    """Raised to answer a request with an error in OpenAI's format."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 class LocalModels:
-    """The models in a directory, one of them loaded. `backend` is ART's, on that directory."""
+    """The models in a directory, of which one is loaded. `backend` is ART's backend for that directory."""
 
     def __init__(self, backend: Any, root: Path, config: Any, idle_s: float = IDLE_S) -> None:
         self.jobs = LocalJobs()
@@ -44,14 +44,14 @@ class LocalModels:
         self._used = 0.0
 
     async def register(self, project: str, name: str, base_model: str) -> dict[str, Any]:
-        """Load the model, unless it is. Raises Refused."""
+        """Load the model, unless it is loaded. Raises Refused."""
         import art
 
         async with self._loading:
             loaded = self._loaded
             if loaded is None or (loaded.project, loaded.name) != (project, name):
                 await self._make_place()
-                self._directory(f"{project}~{name}")  # refuses names that are none
+                self._directory(f"{project}~{name}")  # rejects invalid names
                 await self._repair(project, name)
                 model: Any = art.TrainableModel(
                     project=project, name=name, base_model=base_model, _internal_config=self._config
@@ -77,7 +77,7 @@ class LocalModels:
             quarantine(self._directory(f"{project}~{name}") / "checkpoints")
 
     def model(self, model_id: str) -> Any:
-        """The loaded model, if it is that one. Raises Refused."""
+        """Return the loaded model if it has this id. Raises Refused otherwise."""
         loaded = self._loaded
         if loaded is None or f"{loaded.project}~{loaded.name}" != model_id:
             raise Refused(503, f"the model {model_id} is not loaded")
@@ -85,14 +85,14 @@ class LocalModels:
         return loaded
 
     async def steps(self, model_id: str) -> list[int]:
-        """Its checkpoints; 0, the base model, counts while nothing was trained."""
+        """Return the steps of the model's checkpoints. An untrained model has step 0, the base model."""
         self.model(model_id)
         directory = self._directory(model_id) / "checkpoints"
         found = [int(each.name) for each in directory.glob("*") if each.name.isdigit()] if directory.is_dir() else []
         return sorted(found) or [0]
 
     async def submit(self, model_id: str, body: dict[str, Any]) -> str:
-        """Begin a training from the step that it expects; the job's id. Raises Refused."""
+        """Start a training from the expected step, and return the job's id. Raises Refused."""
         model, config = self.model(model_id), dict(body.get("experimental_config") or {})
         learning_rate, expected = config.pop("learning_rate"), body["expected_step"]
         if unknown := set(config) - self._options():
@@ -118,7 +118,7 @@ class LocalModels:
         return set(known) - {"model", "trajectory_groups", *_OPTIONS_NOT_TAKEN}
 
     async def delete_checkpoints(self, model_id: str, steps: list[int]) -> dict[str, Any]:
-        """Delete these, but never the newest."""
+        """Delete checkpoints, but never the newest."""
         there = (await self.steps(model_id))[:-1]
         gone = [step for step in steps if step in there]
         for step in gone:
@@ -126,7 +126,7 @@ class LocalModels:
         return {"deleted_count": len(gone), "not_found_steps": [step for step in steps if step not in gone]}
 
     async def delete(self, model_id: str) -> None:
-        """Delete a model with all its checkpoints. Raises Refused while it is trained."""
+        """Delete a model and all its checkpoints. Raises Refused during training."""
         async with self._loading:
             if self.jobs.pending(model_id):
                 raise Refused(409, f"{model_id} is being trained")
@@ -142,7 +142,7 @@ class LocalModels:
         return self._root / project / "models" / name
 
     def sampled_at(self, name: str) -> tuple[str, str, str]:
-        """Where `PROJECT/NAME[@STEP]` is sampled: base URL, key, and what it is called there. Raises Refused."""
+        """Return where `PROJECT/NAME[@STEP]` is sampled: base URL, key, and the model's name there. Raises Refused."""
         try:
             named = ModelName.parse(name)
         except ValueError as error:
@@ -152,12 +152,12 @@ class LocalModels:
         return model.inference_base_url, model.inference_api_key, inner
 
     async def close(self) -> None:
-        """End vLLM and the trainer."""
+        """Stop vLLM and the trainer."""
         await self._backend.close()
 
 
 def _group(dumped: dict[str, Any]) -> Any:
-    """ART's group again: its own validation leaves replies as plain messages, without their log-probabilities."""
+    """Restore ART's group. ART's own validation would turn replies into plain messages, without log-probabilities."""
     import art
     from art.trajectories import History
 

@@ -1,4 +1,4 @@
-"""The process that runs ART's local backend, behind the training protocol that our engine speaks too.
+"""The process that runs ART's local backend, behind the training protocol of our engine.
 
 `python -m training.backends.local.server --data-dir DIR --ready-file FILE --port 0 --api-key-env NAME`.
 """
@@ -27,7 +27,7 @@ _SAMPLING_TIMEOUT_S = 600.0
 
 
 def make_app(models: LocalModels, api_key: str) -> Starlette:
-    """The protocol over HTTP."""
+    """Return the app that serves the protocol over HTTP."""
     api = _Api(models)
     model = "/v1/preview/models/{id}"
     handlers: list[tuple[str, str, Handler]] = [
@@ -45,7 +45,7 @@ def make_app(models: LocalModels, api_key: str) -> Starlette:
 
 
 def _guarded(handler: Handler, api_key: str) -> Handler:
-    """Needs the key; foreseen errors become replies, and what is no reply yet its JSON."""
+    """Wrap a handler: require the key, turn expected errors into error responses, and send other results as JSON."""
 
     async def handle(request: Request) -> Response:
         if request.headers.get("authorization") != f"Bearer {api_key}":
@@ -66,7 +66,7 @@ def _error(status: int, message: str, code: str | None) -> Response:
 
 
 class _Api:
-    """The handlers. What they return is sent as JSON."""
+    """The request handlers. Their results are sent as JSON."""
 
     def __init__(self, models: LocalModels) -> None:
         self._models = models
@@ -115,7 +115,7 @@ class _Api:
 
 
 def art_backend(root: Path) -> Any:
-    """ART's own. Patches asyncio for this process."""
+    """Return ART's local backend. Importing it patches asyncio for this process."""
     from art.local import LocalBackend
 
     return LocalBackend(path=str(root))
@@ -130,7 +130,7 @@ def main(make_backend: Callable[[Path], Any] = art_backend) -> None:
     parser.add_argument("--api-key-env", required=True)
     parser.add_argument("--model-config", type=json.loads, default={})
     parser.add_argument("--idle-s", type=float, default=IDLE_S)
-    arguments, _ = parser.parse_known_args()  # the engine's supervisor starts us too, with flags that are not ours
+    arguments, _ = parser.parse_known_args()  # the engine's supervisor starts this process too, with extra flags
     root = arguments.data_dir / "art"
     root.mkdir(parents=True, exist_ok=True)
     backend = make_backend(root)

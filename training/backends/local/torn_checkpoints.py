@@ -1,6 +1,7 @@
-"""Sets aside checkpoints that ART's local backend had not finished when it died.
+"""Sets aside checkpoints that ART's local backend had not finished writing when it died.
 
-It takes the highest numbered directory for the model's step, whatever is in it: an empty `checkpoints/0007` makes it 7.
+ART takes the highest numbered directory as the model's step, regardless of its contents: an empty `checkpoints/0007`
+makes it 7.
 """
 
 import json
@@ -10,7 +11,7 @@ ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def quarantine(checkpoints: Path) -> list[Path]:
-    """Rename the torn ones of a model's checkpoints to `*.torn`; returns where they are now. No training may run."""
+    """Rename torn checkpoints of a model to `*.torn`, and return their new paths. Must not run during training."""
     if not checkpoints.is_dir():
         return []
     numbered = (each for each in sorted(checkpoints.iterdir()) if each.is_dir() and each.name.isdigit())
@@ -18,16 +19,18 @@ def quarantine(checkpoints: Path) -> list[Path]:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether a LoRA checkpoint has its config, and all the tensors that its header names."""
+    """Return whether a LoRA checkpoint has its config and all the tensors in the header of its weights."""
     try:
         config = json.loads((checkpoint / CONFIG).read_bytes())
         return isinstance(config, dict) and _is_whole_file(checkpoint / ADAPTER)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # JSON of any shape may be in there
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # the file can contain any JSON
         return False
 
 
 def _is_whole_file(adapter: Path) -> bool:
-    """A safetensors file: the header's length in 8 bytes, the header as JSON, and the tensors up to the last offset."""
+    """Return whether a safetensors file is complete: 8 bytes with the header's length, the header as JSON, and tensors
+    up to
+    the last offset."""
     size = adapter.stat().st_size
     with adapter.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""The events of a streamed response, made from the chunks of a chat completion."""
+"""Converts the chunks of a streamed chat completion to the events of a streamed response."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Event = dict[str, Json]
 
 @dataclass(slots=True)
 class _Message:
-    """The text that is being streamed. `unsaid` are the tokens whose text is still held back."""
+    """The text that is being streamed. `unsaid` are the tokens whose text has not been sent yet."""
 
     id: str = field(default_factory=lambda: new_id("msg"))
     text: str = ""
@@ -22,9 +22,9 @@ class _Message:
 
 
 class ResponseEvents:
-    """Numbers the events of one response and keeps the output so far.
+    """Numbers the events of one response, and collects its output.
 
-    `completed` is the response at the end; until then it is None.
+    `completed` is the finished response, and None until then.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -35,7 +35,7 @@ class ResponseEvents:
         self.completed: dict[str, Json] | None = None
 
     async def of(self, chunks: AsyncIterator[Mapping[str, Json]]) -> AsyncIterator[Event]:
-        """The events of a completion with one choice, whose last chunk has its usage."""
+        """Yield the events of a completion with one choice, whose last chunk has its usage."""
         yield self._event("response.created", response=self._reply.body("in_progress"))
         yield self._event("response.in_progress", response=self._reply.body("in_progress"))
         usage, finish_reason = None, "stop"
@@ -52,7 +52,7 @@ class ResponseEvents:
         yield self._event(f"response.{status}", response=self.completed)
 
     def failed(self, message: str) -> Event:
-        """The last event of a response that broke off."""
+        """Return the last event of a response that was interrupted by an error."""
         error = {"code": "server_error", "message": message}
         return self._event("response.failed", response=self._reply.body("failed", self._output, error=error))
 
@@ -105,7 +105,7 @@ class ResponseEvents:
         yield self._event("response.output_item.done", output_index=index, item=item)
 
     def _closing(self, status: str) -> Iterator[Event]:
-        """The end of the text. A reply of nothing at all is an empty text."""
+        """End the text. An empty reply becomes an empty text."""
         if not self._message.begun and not self._output:
             yield from self._begin_message()
         if self._message.begun:

@@ -1,7 +1,7 @@
-"""Between the items of a Responses conversation and the messages of a chat.
+"""Converts between the items of a Responses conversation and the messages of a chat.
 
-The same conversation gives the same messages in both forms, so it gives the same prompt, and its sampled turns are
-recognised whichever way they come back.
+A conversation gives the same messages in both formats, and therefore the same prompt. Its sampled turns are recognized
+in either format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "ref
 
 
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, Json]]:
-    """The messages that items stand for; `instructions` come first. Raises ValueError that names the item.
+    """Return the messages for the items, after the `instructions`. Raises ValueError that names the item.
 
-    Calls belong to the assistant's message before them, or to one of their own. Reasoning is left out: the models here
-    write none.
+    Calls are added to the assistant message before them, or to a new one. Reasoning is left out, because the models
+    here produce none.
     """
     messages: list[dict[str, Json]] = [{"role": "system", "content": instructions}] if instructions else []
     turn: dict[str, Json] | None = None
@@ -45,7 +45,7 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
 
 
 def message_item(item_id: str, text: str, logprobs: Sequence[Json], status: str) -> dict[str, Json]:
-    """The item of an assistant's text. `logprobs` are a chat completion's, of all tokens of the reply."""
+    """Return the item for an assistant's text. `logprobs` are a chat completion's, for all tokens of the reply."""
     return {
         "type": "message",
         "id": item_id,
@@ -56,7 +56,7 @@ def message_item(item_id: str, text: str, logprobs: Sequence[Json], status: str)
 
 
 def text_part(text: str, logprobs: Sequence[Json] = ()) -> dict[str, Json]:
-    """The content of a message item."""
+    """Return the content of a message item."""
     return {
         "type": "output_text",
         "text": text,
@@ -66,7 +66,7 @@ def text_part(text: str, logprobs: Sequence[Json] = ()) -> dict[str, Json]:
 
 
 def call_item(item_id: str, call: Mapping[str, Json]) -> dict[str, Json]:
-    """The item of a tool call of a chat completion."""
+    """Return the item for a tool call of a chat completion."""
     function = call["function"]
     return {
         "type": "function_call",
@@ -79,7 +79,7 @@ def call_item(item_id: str, call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _with_bytes(token: Mapping[str, Json]) -> dict[str, Json]:
-    """In the Responses API `bytes` is never null."""
+    """Replace null in `bytes`, which the Responses API does not allow."""
     top = [{**other, "bytes": other["bytes"] or []} for other in token["top_logprobs"]]
     return {**token, "bytes": token["bytes"] or [], "top_logprobs": top}
 

@@ -1,4 +1,4 @@
-"""Parameters of OpenAI's requests: what is not supported is refused by its name."""
+"""Parameters of OpenAI's requests. Unsupported ones are rejected by name."""
 
 from collections.abc import Container, Mapping
 
@@ -18,11 +18,11 @@ NO_EFFECT = frozenset(
         "user",
     }
 )
-"""Parameters of OpenAI about billing, storage and caches: they change no reply, so they are accepted."""
+"""OpenAI parameters for billing, storage and caches. They do not change the reply, so they are accepted."""
 
 
 class BadParameter(ValueError):
-    """A request that stands for no chat completion. `param` and `code` are those of OpenAI's error object."""
+    """The request cannot be converted to a chat completion. `param` and `code` are those of OpenAI's error object."""
 
     def __init__(self, message: str, *, param: str, code: str = "unsupported_parameter") -> None:
         super().__init__(message)
@@ -31,16 +31,17 @@ class BadParameter(ValueError):
 
 
 def parameter_fault(parameter: str, message: str, *, code: str = "invalid_value") -> PydanticCustomError:
-    """What is wrong with a parameter, where only the whole request shows it; `errors.read_body` tells its name."""
+    """Return an error about a parameter from a check of the whole request; `errors.read_body` reports the parameter's
+    name."""
     return PydanticCustomError(code, "{message}", {"message": message, "parameter": parameter})
 
 
 def refuse_unsupported(
     body: Json, honoured: Container[str], unsupported: Mapping[str, tuple[Json, ...]], no_effect: Container[str]
 ) -> None:
-    """Raise for a parameter that would be ignored although it asks for something.
+    """Raise for a parameter that requests something and would be ignored.
 
-    `unsupported` has, of parameters that are not honoured, the values that ask for nothing; null always does.
+    `unsupported` maps unsupported parameters to the values that request nothing; null never does.
     """
     for name, given in body.items() if isinstance(body, dict) else ():
         if given is None or name in honoured or name in no_effect or given in unsupported.get(name, ()):

@@ -1,4 +1,4 @@
-"""A response as it is returned, whole or so far."""
+"""A response as it is returned, complete or so far."""
 
 import secrets
 import time
@@ -11,17 +11,17 @@ from training.protocol.responses.request import ResponsesRequest
 
 
 def new_id(kind: str) -> str:
-    """An id that nobody can guess: `resp`, `msg` or `fc`, and 24 hexadecimal digits."""
+    """Return an unguessable id: `resp`, `msg` or `fc`, and 24 hexadecimal digits."""
     return f"{kind}_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is the same in all states of one response."""
+    """The fields of a response that do not change while it is made."""
 
     request: ResponsesRequest
     model: str
-    """The exact checkpoint."""
+    """Name of the exact checkpoint."""
     id: str = field(default_factory=lambda: new_id("resp"))
     created_at: int = field(default_factory=lambda: int(time.time()))
 
@@ -33,7 +33,8 @@ class Reply:
         usage: Mapping[str, Json] | None = None,
         error: Json = None,
     ) -> dict[str, Json]:
-        """The response. `usage` is a chat completion's; a status of incomplete means that max_output_tokens came."""
+        """Return the response. `usage` is a chat completion's; the status incomplete means that max_output_tokens was
+        reached."""
         asked = self.request
         return {
             "id": self.id,
@@ -63,7 +64,7 @@ class Reply:
 
 
 def output_of(message: Mapping[str, Json], logprobs: Sequence[Json], status: str) -> list[dict[str, Json]]:
-    """The items of an assistant's message: its text, unless it is calls and nothing else, and its calls."""
+    """Return the items of an assistant's message: its text, unless it has only calls, and its calls."""
     items = []
     if message["content"] is not None:
         items.append(message_item(new_id("msg"), message["content"], logprobs, status))
@@ -71,7 +72,7 @@ def output_of(message: Mapping[str, Json], logprobs: Sequence[Json], status: str
 
 
 def status_of(finish_reason: str) -> str:
-    """completed or incomplete."""
+    """Return the status, completed or incomplete."""
     return "incomplete" if finish_reason == "length" else "completed"
 
 

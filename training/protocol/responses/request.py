@@ -1,4 +1,4 @@
-"""The body of a request for a response: what is accepted, and the chat completion that it stands for."""
+"""The body of a Responses request: what is accepted, and its conversion to a chat completion."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -20,25 +20,25 @@ _SAME = (
     "seed",
     "top_logprobs",
 )
-"""Parameters that a chat completion has too."""
+"""Parameters with the same name in chat completions."""
 CHAT_NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""Parameters of a chat completion that are called otherwise here."""
+"""Chat completion parameters and their names here."""
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
-    # Values of parameters that are not supported, where these ask for nothing.
+    # Unsupported parameters, with the values that request nothing.
     "background": (False,),
     "truncation": ("disabled",),
     "reasoning": ({}, {"effort": None}, {"effort": "none"}),
     "context_management": ([],),
 }
 _NO_EFFECT = NO_EFFECT | {"max_tool_calls", "stream_options"}
-"""`max_tool_calls` counts calls of built-in tools, of which there are none; `stream_options` is about padding."""
+"""`max_tool_calls` counts calls of built-in tools, which do not exist here; `stream_options` is about padding."""
 _Included = Literal[
     "message.output_text.logprobs",
-    # Of built-in tools, images and reasoning: there are none, so there is nothing to include.
+    # Results of built-in tools, images and reasoning. There are none, so nothing is included.
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -50,14 +50,14 @@ _Included = Literal[
 
 
 class TextOptions(BaseModel):
-    """What the text of a response must be."""
+    """The required format of a response's text."""
 
     format: dict[str, Json] | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class ResponsesRequest(BaseModel):
-    """A request for a response. As in ChatRequest, a parameter that would be ignored is refused by its name."""
+    """A request for a response. As in ChatRequest, parameters that would be ignored are rejected by name."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -89,16 +89,16 @@ class ResponsesRequest(BaseModel):
 
     @property
     def items(self) -> list[Item]:
-        """The input as items."""
+        """The input as a list of items."""
         return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else list(self.input)
 
     @property
     def logprobs(self) -> bool:
-        """Whether the text comes with log-probabilities."""
+        """Whether the text has log-probabilities."""
         return "message.output_text.logprobs" in (self.include or ()) or bool(self.top_logprobs)
 
     def chat_body(self, items: Sequence[Item]) -> dict[str, Json]:
-        """The chat completion that gives the response; `items` are the whole conversation. Raises BadParameter."""
+        """Return the chat completion for the response; `items` are the whole conversation. Raises BadParameter."""
         try:
             messages = messages_of(items, self.instructions)
         except ValueError as error:
@@ -118,7 +118,7 @@ class ResponsesRequest(BaseModel):
 
 
 def _chat_tool(tool: Mapping[str, Json], number: int) -> dict[str, Json]:
-    """A function in the form of chat completions: its fields are one level deeper there."""
+    """Return a function in the format of chat completions, where its fields are nested one level deeper."""
     if tool.get("type") != "function":
         raise BadParameter(
             f"tools: tool {number} is of type {tool.get('type')!r}; there are no built-in tools, only functions",
@@ -136,7 +136,7 @@ def _named_tool(choice: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _response_format(text_format: Mapping[str, Json] | None) -> dict[str, Json] | None:
-    """A schema's fields are one level deeper in chat completions."""
+    """Return a response format for chat completions, where a schema's fields are nested one level deeper."""
     if text_format is None or text_format.get("type") != "json_schema":
         return None if text_format is None else dict(text_format)
     schema = {key: value for key, value in text_format.items() if key != "type"}
