@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 def advantages(rewards: Sequence[float], *, scale: bool = True) -> list[float]:
     """Return the advantage of each reward in a group: (reward - mean) / (standard deviation + 1e-6), as in ART. All are
-    0 if
-    the rewards are equal. Without `scale`, the differences are not divided."""
+    0 if the rewards are equal. Without `scale`, the differences are not divided."""
     if len(set(rewards)) < 2:
         # Rounding in the mean could turn equal rewards into a tiny signal, which normalization would amplify.
         return [0.0] * len(rewards)

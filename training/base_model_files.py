@@ -19,8 +19,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 def added_base_models(data_dir: Path) -> dict[str, Path]:
     """Return the directories of the base models that `learnloop bases add` added, by name. Incomplete ones, left by a
-    killed
-    command, have hidden names and are skipped."""
+    killed command, have hidden names and are skipped."""
     places = sorted((data_dir / _ADDED).glob("[!.]*/config.json"))
     return {place.parent.name: place.parent for place in places}
 

@@ -2,8 +2,8 @@
 
 A rollout reserves `max_turns` replies of `max_completion_tokens`, and as many prompts of the highest mean length that a
 rollout has had so far. Before any is known, a prompt counts as many tokens as the opening has bytes. If a conversation
-outgrows this, it reserves more: each request needs room for the part of the prompt with known tokens, the bytes of
-the rest, and `max_completion_tokens`. Judging a group reserves the usage of the most expensive group so far; the first
+outgrows this, it reserves more: each request needs room for the part of the prompt with known tokens, the bytes of the
+rest, and `max_completion_tokens`. Judging a group reserves the usage of the most expensive group so far; the first
 group is judged alone.
 """
 
@@ -23,8 +23,8 @@ from training.types import Rollout, RunConfig
 
 
 class BudgetReached(Exception):
-    """The next call does not fit the run's budget, and waiting for running calls would not help. The message says which
-    limit."""
+    """The next call does not fit the run's budget, and waiting for running calls would not help. The message says what
+    does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,7 @@ class RunBudget(Protocol):
 
     prompt_per_turn: float | None
     """Highest mean prompt length of a rollout, in tokens per turn, before this process took over the run; None if there
-    was
-    none."""
+    was none."""
     judging: Usage | None
     """Highest usage for the verdicts on a group so far; None if unknown."""
 
@@ -128,8 +127,7 @@ class Estimates:
 
     def rollout(self, scenario: Scenario) -> Usage | None:
         """Return the worst case of a rollout. None if it cannot be predicted, because an agent with its own tools makes
-        the
-        prompts and no rollout has finished yet."""
+        the prompts and no rollout has finished yet."""
         prompt = self._prompt_per_turn
         if prompt is None:
             if isinstance(self._environment.episode(scenario), ReportedEpisode):

@@ -95,10 +95,9 @@ class RolloutCollector:
         """Make one rollout for each task, and return them in the order of the tasks. None is left running at the end.
 
         Raises RolloutsFailed if all of them failed, except for a showcase. Raises BackendUnavailable if a rollout gave
-        up
-        waiting for an endpoint that keeps conversation state: the failure says nothing about the agent, and must not be
-        saved in the journal. Raises BudgetReached if a rollout does not fit the budget, after those that have begun are
-        finished and saved.
+        up waiting for an endpoint that keeps conversation state: the failure says nothing about the agent, and must not
+        be saved in the journal. Raises BudgetReached if a rollout does not fit the budget, after those that have begun
+        are finished and saved.
         """
         config = self._run.config
         limits = RolloutLimits(config.max_turns, config.max_completion_tokens, config.rollout_timeout_s, temperature)
@@ -188,8 +187,7 @@ class RolloutCollector:
         self, purpose: Purpose, scenarios: Sequence[Scenario], groups: Sequence[Sequence[Rollout]]
     ) -> list[Judgement]:
         """Return the verdicts on each group. They are made once, because a model as a judge could decide differently
-        next
-        time."""
+        next time."""
         entry = str(EntryName("judge", purpose))
         if entry in self.journal.kept:
             return load_judgements(self.journal.kept[entry])

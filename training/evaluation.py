@@ -24,8 +24,7 @@ class NothingScored(Exception):
 
 class Evaluator:
     """Evaluates checkpoints of one run and tracks the best one: the first with the highest sampled figures on the
-    validation
-    split, or the newest if the run does not validate."""
+    validation split, or the newest if the run does not validate."""
 
     def __init__(self, run: RunContext, policy: Policy) -> None:
         self.best_step = 0
@@ -44,9 +43,8 @@ class Evaluator:
         return [evaluation for split in splits for evaluation in split]
 
     async def after(self, iteration: int, collector: RolloutCollector, step: int) -> list[Evaluation]:
-        """Return the evaluations that are due after an iteration; after the last one, also evaluate the best checkpoint
-        on the
-        test split. Raises NothingScored."""
+        """Run the evaluations that are due after an iteration; after the last one, also evaluate the best checkpoint on
+        the test split. Raises NothingScored."""
         config, evaluations = self._config, list[Evaluation]()
         last = iteration == config.all_iterations
         ends_phase = last or iteration == config.supervised_iterations
@@ -68,9 +66,8 @@ class Evaluator:
         return evaluations
 
     async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:
-        """Return sampled and greedy figures of one checkpoint, if the run evaluates the split. Scenarios and seeds are
-        the same
-        each time. Both modes run concurrently, so that the engine can decode large batches."""
+        """Evaluate one checkpoint with sampled and greedy rollouts, if the run uses the split. Scenarios and seeds are
+        the same each time. Both modes run concurrently, so that the engine can decode large batches."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:

@@ -1,10 +1,10 @@
-"""The finished work of an unfinished iteration, as named entries that are written once, so that a takeover repeats
-none.
+"""The finished work of an unfinished iteration, saved as named entries so that a takeover does not repeat it.
 
-Entries of one iteration: `rollout/PURPOSE/N` (a finished rollout), `calls/PURPOSE/N/K` (answered model calls of a
-rollout, saved before it finishes), `judge/PURPOSE` (the verdicts on all groups), `judge/PURPOSE/N` (the verdicts on
-one group, saved earlier if they used a model), `train.intent` (the step from which training starts) and `train` (the
-outcome of the training). With the same config, everything else is recomputed from them with the same results.
+Each entry is written once. The entries of an iteration: `rollout/PURPOSE/N` (a finished rollout), `calls/PURPOSE/N/K`
+(answered model calls of a rollout, saved before it finishes), `judge/PURPOSE` (the verdicts on all groups),
+`judge/PURPOSE/N` (the verdicts on one group, saved earlier if they used a model), `train.intent` (the step from which
+training starts) and `train` (the outcome of the training). With the same config, everything else is recomputed from
+them with the same results.
 """
 
 import json
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class EntryName:
     """Name of an entry for a purpose: the N-th rollout, a part of its calls, the verdicts on the N-th group or, without
-    a
-    number, on all groups."""
+    a number, on all groups."""
 
     kind: Literal["rollout", "calls", "judge"]
     purpose: Purpose

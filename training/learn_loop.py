@@ -186,8 +186,7 @@ class _Loop:
 
     async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> Reflection | None:
         """Let the environment learn from the iteration. The policy and the environment are then final, so the rollouts
-        that
-        use them begin. If the environment learns, one more rollout shows what the new policy does in it."""
+        that use them begin. If the environment learns, one more rollout shows what the new policy does in it."""
         environment, iteration = self._environment, collector.journal.iteration
         if not isinstance(environment, Reflective):
             self._schedule.begin_after(iteration, Snapshot(self._step))

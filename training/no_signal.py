@@ -1,4 +1,4 @@
-"""Why an iteration had no training signal: GRPO learns from different rewards within a group, and there were none."""
+"""Why an iteration had no training signal. GRPO learns from differences between the rewards of a group."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -17,22 +17,20 @@ if TYPE_CHECKING:
 
 KEEP_AFTER_S = 5.0
 """Seconds of sampling after which answers are saved. A killed process loses at most this much, and short turns do not
-cost
-an entry each."""
+cost an entry each."""
 
 
 class RecordedCalls:
     """The answered calls of one rollout.
 
     As a context manager around the rollout, it also saves the last answers if the rollout ends without a result,
-    because
-    it was cancelled or its budget was used up.
+    because it was cancelled or its budget was used up.
     """
 
     def __init__(self, parts: Iterable[str] = (), keep: Callable[[str], None] = lambda part: None) -> None:
         """`parts` were saved earlier; `keep` saves a new part."""
         self.given = False
-        """Whether an answer was replayed, so that the endpoint may lack the state of the conversation."""
+        """Whether an answer was replayed, so that the endpoint might not have the conversation's state."""
         self._answers = dict(answer for part in parts for answer in _answers(part))
         self._keep = keep
         self._unkept: list[tuple[str, ChatCompletion]] = []

@@ -89,16 +89,15 @@ class RolloutSchedule:
                     rollouts.begin(self._context.copy())
 
     async def take(self, iteration: int) -> JudgedRollouts:
-        """Wait for the iteration's rollouts, which report their progress from now on. Raises the error that ended
-        them."""
+        """Wait for the iteration's rollouts, which report progress from now on. Raises the error that made them
+        fail."""
         judged = await self._rollouts[iteration].take()
         del self._rollouts[iteration]
         return judged
 
     async def finish(self) -> None:
         """Wait for the rollouts that have begun, so that the journal has them if the run is resumed. No others begin
-        once the
-        budget is reached."""
+        once the budget is reached."""
         await asyncio.gather(*(rollouts.ended() for rollouts in self._rollouts.values()))
 
     async def stop(self) -> None:
@@ -138,7 +137,7 @@ class _IterationRollouts:
         self._task = asyncio.get_running_loop().create_task(ahead(), context=context)
 
     async def take(self) -> JudgedRollouts:
-        """Start the iteration's turn and wait for its rollouts. Raises the error that ended them."""
+        """Start the iteration's turn and wait for its rollouts. Raises the error that made them fail."""
         self._turn.set()
         if self._last is not None:
             self._run.progress(self._last)

@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
     """Run coroutines concurrently and return their results. If some fail, the others are awaited before the most
-    informative
-    error is raised, so that none is left running and no started work is lost."""
+    informative error is raised, so that none is left running and no started work is lost."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     with first_of_several():
         if errors := [each for each in outcomes if isinstance(each, Exception)]:
@@ -31,8 +30,7 @@ async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
 @contextmanager
 def first_of_several(*before: type[Exception]) -> Iterator[None]:
     """Raise only the most informative error of a task group: the first of a kind in `before`, else the first of a kind
-    that
-    rollouts raise on purpose, else the first."""
+    that rollouts raise on purpose, else the first."""
     try:
         yield
     except ExceptionGroup as group:

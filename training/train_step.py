@@ -1,4 +1,4 @@
-"""The training of an iteration, done exactly once even if a process dies or a message is lost."""
+"""The training of an iteration, done once even if a process dies or a reply is lost, as far as the backend allows."""
 
 import asyncio
 import json
@@ -32,8 +32,7 @@ if TYPE_CHECKING:  # importing art takes seconds
 
 UNSURE = "asked_twice"
 """Training metric that is 1 if a second request was sent although the first, whose job is unknown, could still have
-been
-accepted."""
+been accepted."""
 _POLL_S = 1.0
 
 
@@ -116,8 +115,7 @@ class TrainStep:
 
     async def imitate(self, request: SupervisedRequest, report: Callable[[int, int], None]) -> TrainOutcome:
         """Train on demonstrations, unless the journal has the outcome. `report` is called with the finished and the
-        total
-        number of optimizer steps. Raises the errors of `take`, and ValueError if the policy cannot train on
+        total number of optimizer steps. Raises the errors of `take`, and ValueError if the policy cannot train on
         demonstrations."""
         policy = self._policy
         if not isinstance(policy, SupervisedPolicy):
@@ -163,8 +161,7 @@ class TrainStep:
 
     async def _of_open_request(self, follow: Follow) -> TrainOutcome | None:
         """Return the outcome of the request that was sent before this process took over; None if it did not take effect
-        and
-        never will."""
+        and never will."""
         if self._requests.job is not None:
             with suppress(JobForgotten, StepConflict):
                 return await follow(self._requests.job, self._step)
@@ -188,7 +185,7 @@ class TrainStep:
         return TrainOutcome(self._step + 1, await self._policy.metrics(self._step + 1))
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
-        # Adam's first steps are its noisiest and have full size, so one unlucky batch could fix a bad habit.
+        # Adam's first steps are its noisiest and have full size, so one unlucky batch could entrench a bad habit.
         iteration = self._journal.iteration - self._config.supervised_iterations
         warmup = min(1.0, iteration / self._config.warmup_iterations)
         learning_rate = self._config.learning_rate * warmup

@@ -96,7 +96,7 @@ class FailureKind(StrEnum):
 
     TIMEOUT = "timeout"
     BACKEND_AWAY = "backend_away"
-    """The model's server could not be reached."""
+    """The model's server, or the process that samples for it, could not be reached."""
     MODEL_NOT_FOUND = "model_not_found"
     AGENT = "agent"
     """An agent that owns its loop raised an error, or did nothing that can be judged."""
@@ -127,7 +127,7 @@ class Rollout:
 
     @property
     def error(self) -> str | None:
-        """Message of the failure."""
+        """Message of the failure, if any."""
         return None if self.failure is None else self.failure.message
 
 
@@ -230,8 +230,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds of an iteration by phase, and the tokens processed. If rollouts ran ahead, `rollout_s` and `judge_s`
-    contain
-    only the time that the iteration waited for them."""
+    contain only the time that the iteration waited for them."""
 
     rollout_s: float = 0.0
     judge_s: float = 0.0
@@ -268,6 +267,7 @@ class IterationResult:
     reflection: Reflection | None = None
     """None unless the environment is reflective."""
     sampled_step: int | None = None
-    """Step of the policy that sampled the iteration's rollouts; None if there were none."""
+    """Step of the policy that sampled every turn of the iteration's rollouts; None without rollouts."""
     staleness: int | None = None
-    """Number of steps that the policy took between sampling the rollouts and training on them."""
+    """Number of steps that the policy took between sampling the rollouts and training on them; None without
+    rollouts."""

@@ -111,7 +111,7 @@ class Policy(Protocol):
 
     @property
     def reproducibility(self) -> Reproducibility:
-        """The backend's statement when the model was registered."""
+        """Whether samples and training are reproducible, as the backend reported when the model was registered."""
 
     async def step(self) -> int:
         """Return the step of the newest checkpoint; 0 for a new model."""
@@ -123,8 +123,7 @@ class Policy(Protocol):
         """Request one GRPO step, and return the job's id.
 
         Raises NotAccepted if it certainly did not begin, StepConflict, BackendUnavailable, BackendRefused, or
-        ValueError
-        for bad options.
+        ValueError for bad options.
         """
 
     async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:

@@ -83,8 +83,7 @@ class FencedPolicy(HostedPolicy):
 
     async def submit(self, request: TrainRequest) -> str:
         """Return the job's id. If a training from the same step is still running, perhaps ours from before a restart,
-        wait
-        for its end, which shows whether there is anything left to train."""
+        wait for its end, which shows whether there is anything left to train."""
         return await self._in_turn(
             lambda: self._post(request, self._options, expected_step=request.expected_step), request.expected_step
         )

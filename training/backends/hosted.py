@@ -39,7 +39,7 @@ _FAILURES = {
     "engine_stopped": BackendUnavailable,
     "trainer_lost": BackendUnavailable,
     "worker_lost": BackendUnavailable,
-    "checkpoint_not_written": BackendUnavailable,  # a full disk can get space again
+    "checkpoint_not_written": BackendUnavailable,  # a full disk can be cleared later
     "store_unavailable": BackendUnavailable,
 }
 """Exceptions for a failed job's error codes, other than TrainingFailed."""
@@ -58,10 +58,10 @@ class Server:
     api_key: str = field(repr=False)
     request_timeout_s: float = 600.0
     key_setting: str | None = None
-    """Setting that our key comes from. If it is given, a server that rejects the key is not asked again."""
+    """Setting that our key comes from. If set, a server that rejects the key is not asked again."""
 
     async def open(self) -> "Client":
-        """Return a connected client from ART. The first call takes seconds, because it imports ART."""
+        """Return ART's client for the server. The first call takes seconds, because it imports ART."""
         import httpx
 
         module = await asyncio.to_thread(import_art, "art.serverless.client")
@@ -154,8 +154,8 @@ class HostedPolicy(ABC):
         options = as_sent(request.options, self._losses)
         config = {"learning_rate": request.learning_rate, **defaults, **options}
         rest = json.dumps({"model_id": self._model.id, "experimental_config": config, **more})
-        # Sent as text, because parsing it into values for the client to serialize takes four times as long. Warnings
-        # are off because ART types the tool calls of plain messages as iterators, and they are lists.
+        # Sent as text, because dumping the groups to values that the client then serializes takes four times as long.
+        # Warnings are off because ART types the tool calls of plain messages as iterators, and they are lists.
         groups = ",".join(group.model_dump_json(warnings=False) for group in request.groups)
         body = f'{{"trajectory_groups":[{groups}],{rest[1:]}'
         with self._server.translated():

@@ -101,7 +101,7 @@ class ServerlessPolicy(HostedPolicy):
         return Endpoint(self._server.base_url, self._server.api_key, self.artifact(step))
 
     async def submit(self, request: TrainRequest) -> str:
-        """Return the job's id. The service would train from any step, so the step is checked beforehand, as well as
+        """Return the job's id. The service would train from any step, so the step is checked beforehand, as far as
         possible.
 
         Raises StepConflict, NotAccepted, BackendUnavailable, BackendRefused or ValueError.

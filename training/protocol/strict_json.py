@@ -9,8 +9,7 @@ import orjson
 
 def loads(raw: bytes) -> Any:
     """Return the value of a JSON text; an integer of more than 64 bits becomes a float. Raises ValueError, also for
-    values
-    that cannot be written as JSON in UTF-8."""
+    values that cannot be written as JSON in UTF-8."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:  # orjson reads only UTF-8, and its error messages are less specific

@@ -41,8 +41,7 @@ def model_config(
     trainer_gpus: Sequence[int], inference_gpus: Sequence[int], arguments: Mapping[str, Mapping[str, Json]]
 ) -> dict[str, Any]:
     """Return ART's `TrainableModel(_internal_config=...)`. Without GPUs, training and sampling take turns on the first
-    one;
-    otherwise each uses its own. `arguments` are ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`.
+    one; otherwise each uses its own. `arguments` are ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`.
 
     Raises ValueError for values that ART would reject when it loads the model.
     """

@@ -29,8 +29,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 def _is_whole_file(adapter: Path) -> bool:
     """Return whether a safetensors file is complete: 8 bytes with the header's length, the header as JSON, and tensors
-    up to
-    the last offset."""
+    up to the last offset."""
     size = adapter.stat().st_size
     with adapter.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -41,7 +41,8 @@ def refuse_unsupported(
 ) -> None:
     """Raise for a parameter that requests something and would be ignored.
 
-    `unsupported` maps unsupported parameters to the values that request nothing; null never does.
+    `unsupported` maps unsupported parameters to the values that request nothing; null counts as one for every
+    parameter.
     """
     for name, given in body.items() if isinstance(body, dict) else ():
         if given is None or name in honoured or name in no_effect or given in unsupported.get(name, ()):

@@ -26,7 +26,7 @@ CHAT_NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""Chat completion parameters and their names here."""
+"""Chat completion parameters that have another name here."""
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     # Unsupported parameters, with the values that request nothing.
     "background": (False,),
