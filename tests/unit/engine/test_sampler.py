@@ -1,6 +1,7 @@
 """Sampling many conversations at once: right tokens, the same tokens whatever happens beside, and clear failures."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -615,3 +616,34 @@ def test_a_successor_leaves_the_cache_to_conversations_under_way(weights: Weight
     (sample,) = found
     assert isinstance(sample, Sample)
     assert (sample.ids, sample.logprobs) == alone(weights, request(prompt_of(40)))
+
+
+def test_a_call_with_many_replies_gives_way_to_one_with_a_single_reply(weights: Weights) -> None:
+    sampler = sampler_of(weights, slots=4)
+    many = [request(prompt_of(9, number), 30, call="many") for number in range(8)]
+    single = request(prompt_of(12, 50), 4)
+    found: dict[SampleRequest, Any] = {}
+    for each in many:
+        sampler.submit(each, None, partial(found.__setitem__, each))
+    for _ in range(5):
+        sampler.step()
+    sampler.submit(single, None, partial(found.__setitem__, single))
+    while sampler.busy:
+        sampler.step()
+    assert next(iter(found)) is single
+    assert [(found[each].ids, found[each].logprobs) for each in (*many, single)] == [
+        alone(weights, each) for each in (*many, single)
+    ]
+
+
+def test_calls_with_many_replies_share_the_batch_evenly(weights: Weights) -> None:
+    sampler = sampler_of(weights, slots=4)
+    ended: dict[SampleRequest, Any] = {}
+    for call in ("first", "second"):
+        for number in range(8):
+            each = request(prompt_of(9, number), 20, call=call)
+            sampler.submit(each, None, partial(ended.__setitem__, each))
+        sampler.step()
+    while sampler.busy:
+        sampler.step()
+    assert Counter(each.call for each in list(ended)[:8]) == {"first": 4, "second": 4}

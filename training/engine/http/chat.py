@@ -197,6 +197,7 @@ class Chat:
         # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
         # same text.
         stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
+        id = f"chatcmpl-{secrets.token_hex(12)}"
         samples = tuple(
             SampleRequest(
                 prompt=prompt,
@@ -212,6 +213,7 @@ class Chat:
                 top_logprobs=request.top_logprobs or 0,
                 grammar=grammar,
                 grammar_s=GRAMMAR_S / (request.n or 1),
+                call=id,
             )
             for index in range(request.n or 1)
         )
@@ -224,7 +226,7 @@ class Chat:
             prompt,
             conversation,
             samples,
-            f"chatcmpl-{secrets.token_hex(12)}",
+            id,
             int(time.time()),
         )
 

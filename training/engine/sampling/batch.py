@@ -22,12 +22,16 @@ class Request:
     done: Done
     masks: ReplyMasks | None = None
     """Masks of the tokens that the reply's grammar allows, or None without a grammar."""
+    call: str = field(init=False)
     row: int = -1
     cached_tokens: int | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[list[tuple[int, float]]] = field(default_factory=list)
     _known: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        self.call = self.params.call or f"request {self.number}"
 
     @property
     def late(self) -> bool:

@@ -36,6 +36,9 @@ class SampleRequest:
     """Grammar that the reply must conform to."""
     grammar_s: float = GRAMMAR_S
     """Limit of processor time for enforcing the grammar. Each token adds to it (see ReplyMasks)."""
+    call: str | None = None
+    """Id of the call whose reply this is. The replies of one call get no more than its fair share of the batch; None is
+    a call with one reply."""
 
 
 @dataclass(slots=True)

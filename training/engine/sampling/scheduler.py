@@ -3,7 +3,7 @@ decoded together."""
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -206,14 +206,14 @@ class Scheduler:
                 continue
             if len(self._filling) >= self._together:
                 break
-            if len(self._filling) + len(self._active) >= self._rows.most and not self._make_way():
+            if len(self._filling) + len(self._active) >= self._rows.most and not self._make_way(request):
                 break
             try:
                 match = self._match(request)
                 if self._is_being_filled(request, match):
                     continue
                 while not self._place(request, match):
-                    if not self._make_way():
+                    if not self._make_way(request):
                         return bool(self._filling)
             except Exception as error:
                 self._give_up([request], error)
@@ -224,25 +224,29 @@ class Scheduler:
                 request.masks.begin()
         return bool(self._filling)
 
-    def _make_way(self) -> bool:
-        """Put a conversation that waits for its mask back into the queue, for one that need not wait; False if there
-        is none."""
-        late = next((each for each in self._active.values() if each.late), None)
-        if late is not None:
-            self._preempt([late])
-        return late is not None
+    def _make_way(self, request: Request) -> bool:
+        """Preempt a conversation for a request that can run now: one that waits for its mask, or one of a call that has
+        more than its share. False if there is none."""
+        other = next((each for each in self._active.values() if each.late), None) or self._beyond_its_share(request)
+        if other is not None:
+            self._preempt([other])
+        return other is not None
+
+    def _beyond_its_share(self, request: Request) -> Request | None:
+        """Return the newest conversation of the call with the most, if the request's call would still have fewer."""
+        running = [*self._active.values(), *self._filling]
+        counts = Counter(each.call for each in running)
+        if max(counts.values(), default=0) <= counts[request.call] + 1:
+            return None
+        return max(running, key=lambda each: (counts[each.call], each.number))
 
     def _in_turn(self) -> list[Request]:
-        """The requests that wait. Those for the weights with the fewest conversations under way come first, so that
-        nobody waits for all of another's."""
-        if len(self._members) == 1:
-            return list(self._waiting)
-        ahead = Counter(each.params.weights_key for each in (*self._active.values(), *self._filling))
-        places: list[tuple[int, Request]] = []
-        for request in self._waiting:
-            places.append((ahead[request.params.weights_key], request))
-            ahead[request.params.weights_key] += 1
-        return [request for _, request in sorted(places, key=lambda each: each[0])]
+        """Return the waiting requests in the order of admission: weights take turns, and so do the calls that sample
+        from the same weights. None waits for all requests of another."""
+        running = [*self._active.values(), *self._filling]
+        by_call = _taking_turns(self._waiting, [each.call for each in running], lambda each: each.call)
+        keys = [each.params.weights_key for each in running]
+        return _taking_turns(by_call, keys, lambda each: each.params.weights_key)
 
     def _match(self, request: Request) -> Match:
         """What there is of its prompt, in a cache that has room for it."""
@@ -593,6 +597,20 @@ class Scheduler:
         elif request in self._waiting:
             self._waiting.remove(request)
         request.done(reason)
+
+
+def _taking_turns(
+    waiting: Iterable[Request], running: Iterable[str], owner_of: Callable[[Request], str]
+) -> list[Request]:
+    """Order requests so that their owners take turns. `running` has the owner of each running request; those with the
+    fewest come first."""
+    ahead = Counter(running)
+    turns: list[tuple[int, Request]] = []
+    for request in waiting:
+        owner = owner_of(request)
+        turns.append((ahead[owner], request))
+        ahead[owner] += 1
+    return [request for _, request in sorted(turns, key=lambda each: each[0])]
 
 
 def _among(count: int, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
