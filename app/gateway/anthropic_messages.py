@@ -1,4 +1,4 @@
-"""Anthropic's messages over chat completions: the same conversation gives the same prompt."""
+"""Anthropic's Messages API on top of chat completions. The same conversation gives the same prompt in both."""
 
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -26,19 +26,19 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 @dataclass(frozen=True, slots=True)
 class MessagesAsked:
-    """A request for a message."""
+    """A request to the Messages API."""
 
     chat_body: dict[str, Json]
     is_streamed: bool
 
     def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
-        """The message."""
+        """Return the whole message."""
         [choice] = completion["choices"]
         content = _blocks(choice["message"])
         return _message(completion, content, _STOP_REASONS.get(choice["finish_reason"]), _usage(completion))
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
-        """The same as a stream."""
+        """Yield the message as server-sent events."""
         made = _Events()
         try:
             async with aclosing(chunks):
@@ -52,14 +52,14 @@ class MessagesAsked:
 
 
 def counted(body: Mapping[str, Json]) -> dict[str, Json]:
-    """The chat completion whose prompt is to be counted. Raises BadRequestBody, as `asked`."""
+    """Return the parts of a chat completion request that determine its prompt. Raises BadRequestBody like `asked`."""
     chat = asked({**body, "max_tokens": 1, "stream": False}).chat_body
     return {name: value for name, value in chat.items() if name in _OF_THE_PROMPT}
 
 
 def asked(body: Mapping[str, Json]) -> MessagesAsked:
-    """The request as a chat completion. Raises BadRequestBody, also for parameters that would change the reply and are
-    not supported."""
+    """Translate the request to a chat completion. Raises BadRequestBody, also for unsupported parameters that would
+    change the reply."""
     for name, value in body.items():
         if name not in _KNOWN | _NO_EFFECT and value not in (None, [], {}):
             raise _bad(name, f"{name} is not supported")
@@ -96,7 +96,7 @@ def _messages(messages: Json) -> Iterator[dict[str, Json]]:
 
 
 def _said(blocks: Sequence[Block], where: str) -> dict[str, Json]:
-    """What the assistant said. Thinking is left out: the models here write none."""
+    """Return the assistant's message. Thinking is left out, because the models here write none."""
     text, calls = "", []
     for block in blocks:
         match block.get("type"):
@@ -114,7 +114,7 @@ def _said(blocks: Sequence[Block], where: str) -> dict[str, Json]:
 
 
 def _given(blocks: Sequence[Block], where: str) -> Iterator[dict[str, Json]]:
-    """Results of tools are messages of their own."""
+    """Yield the messages of a user turn. Tool results become separate messages."""
     text: list[str] = []
     for block in blocks:
         match block.get("type"):
@@ -218,7 +218,7 @@ def _message(
 
 
 def _usage(reply: Mapping[str, Json]) -> dict[str, Json]:
-    """Anthropic counts what came from a cache beside the rest of the prompt."""
+    """Convert the token usage. Anthropic counts cached prompt tokens separately from the rest of the prompt."""
     usage = reply.get("usage") or {}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     prompt = usage.get("prompt_tokens", len(reply.get("prompt_token_ids") or ()))
@@ -232,12 +232,12 @@ def _usage(reply: Mapping[str, Json]) -> dict[str, Json]:
 
 @dataclass(slots=True)
 class _Events:
-    """The events of one message: its blocks come one after the other."""
+    """Makes the events of one message. Its content blocks follow each other."""
 
     begun: bool = False
     index: int = -1
     block: str | int | None = None
-    """What is being written: `text`, or the number of a tool call."""
+    """The open block: `text` or the index of a tool call."""
     stop_reason: str | None = None
     usage: dict[str, Json] = field(default_factory=lambda: _usage({}))
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions in a session."""
+"""OpenAI's Chat Completions API in a session."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -25,14 +25,14 @@ class ChatAsked:
         return bool(self.chat_body.get("stream"))
 
     def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
-        """The completion as the client asked for it."""
+        """Return the completion with the fields that the client asked for."""
         hidden = self._hidden
         shown = self._shown(completion)
         shown["choices"] = [_without(choice, hidden) for choice in completion["choices"]]
         return shown
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
-        """The same as a stream."""
+        """Yield the completion as server-sent events."""
         options, hidden = self.chat_body.get("stream_options"), self._hidden
         with_usage = isinstance(options, dict) and options.get("include_usage")
         try:
@@ -56,7 +56,7 @@ class ChatAsked:
 
     @property
     def _hidden(self) -> frozenset[str]:
-        """What of a choice the client did not ask for."""
+        """Fields of a choice that the client did not ask for."""
         asked = {"token_ids": "return_token_ids", "logprobs": "logprobs"}
         return frozenset(name for name, parameter in asked.items() if not self.chat_body.get(parameter))
 

@@ -1,4 +1,4 @@
-"""Between a completion and the chunks of its stream, in OpenAI's form."""
+"""Converts completions to chunks of a stream and back, in OpenAI's format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ _EXACT = "prompt_token_ids"
 
 
 class AnotherReply(Exception):
-    """What was sampled again is not what the client has seen of it."""
+    """The reply differs from the part that the client has already received."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Choice:
 
 
 class Assembly:
-    """Puts the chunks of a stream together."""
+    """Assembles the chunks of a stream into a completion."""
 
     def __init__(self) -> None:
         self._header: dict[str, Json] = {}
@@ -59,7 +59,7 @@ class Assembly:
         self._more: dict[str, Json] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """The next one."""
+        """Add the next chunk."""
         self._header = self._header or {name: chunk.get(name) for name in ("id", "created", "model")}
         for name in ("usage", _EXACT):
             if chunk.get(name) is not None:
@@ -69,16 +69,17 @@ class Assembly:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every choice that began has ended."""
+        """Whether at least one choice began and all have ended."""
         return bool(self._choices) and all(each.finish_reason for each in self._choices.values())
 
     def completion(self) -> dict[str, Json]:
-        """What the chunks say together."""
+        """Return the completion assembled so far."""
         choices = [self._choices[index].whole(index) for index in sorted(self._choices)]
         return {**self._header, "object": "chat.completion", "choices": choices, **self._more}
 
     def rest_of(self, completion: Mapping[str, Json]) -> Iterator[Chunk]:
-        """The chunks that are missing where the same reply was sampled again, as a whole. Raises AnotherReply."""
+        """Yield the chunks that are still missing, from the same reply sampled again as a whole. Raises
+        AnotherReply."""
         if not self._choices:
             yield from chunks_of(completion)
             return
@@ -91,7 +92,7 @@ class Assembly:
 
 
 def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
-    """The stream of a completion that is known as a whole."""
+    """Yield a whole completion as the chunks of a stream."""
     header = {name: completion.get(name) for name in ("id", "created", "model")}
     header["object"] = "chat.completion.chunk"
     exact = {_EXACT: completion[_EXACT]} if _EXACT in completion else {}

@@ -1,4 +1,4 @@
-"""The protocols in which an agent can ask its model: each one translates from and to chat completions."""
+"""Replies to agents in several protocols, each translated to and from chat completions."""
 
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ class Asked(Protocol):
 
     @property
     def chat_body(self) -> dict[str, Json]:
-        """The chat completion that it stands for."""
+        """The equivalent chat completion request."""
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the reply is to be streamed."""
+        """Whether to stream the reply."""
 
     def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
-        """The whole reply."""
+        """Return the whole reply."""
 
     def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
-        """The reply as server-sent events; what goes wrong is the last one."""
+        """Yield the reply as server-sent events. An error becomes the last event."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """Who asks in which session, and how."""
+    """An agent's HTTP request, with its session and protocol."""
 
     http: Request
     asker: Asker
@@ -46,14 +46,16 @@ class AgentRequest:
 
     @property
     def repetition(self) -> Repetition:
-        """What the client says about earlier requests. The clients of OpenAI and Anthropic count their retries."""
+        """What the client says about repeating earlier requests. The clients of OpenAI and Anthropic count their
+        retries."""
         headers = self.http.headers
         count = headers.get("x-stainless-retry-count", "")
         return Repetition(count.isdecimal() and int(count) > 0, headers.get("idempotency-key"))
 
 
 async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) -> Response:
-    """The reply to an agent. A client that disconnects ends the sampling. Raises as Exchange."""
+    """Reply to an agent. Sampling ends if the client disconnects. Raises the errors of SessionGateway.begin and
+    Exchange."""
 
     async def answered() -> Response:
         who, body, streamed = request.asker, asked.chat_body, asked.is_streamed
@@ -64,7 +66,7 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
 
 
 async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
-    """The reply of an exchange, which finishes it. Raises as Exchange."""
+    """Send the reply of an exchange and finish it. Raises the errors of Exchange."""
     return await _unless_left(http, _answered(exchange, asked))
 
 
@@ -78,7 +80,7 @@ async def _answered(exchange: Exchange, asked: Asked) -> Response:
         if not asked.is_streamed:
             return WholeReply(exchange, asked.document(await exchange.completion()))
         chunks = exchange.chunks()
-        # What goes wrong before anything was sampled is an error like any other.
+        # An error before the first chunk becomes an ordinary error reply.
         return StreamedReply(exchange, asked.events(_with_first(await anext(chunks), chunks)))
     except BaseException:
         await shielded(exchange.finish(delivered=False))

@@ -1,12 +1,12 @@
-"""The model of an agent session: records what the agent asks, samples it or finds the recorded answer.
+"""Gateway to the models of agent sessions: records each request, and samples its answer or finds the recorded one.
 
-An answer is durable before its last part leaves. Pieces of a stream pass through as they come; what ends the reply is
-held back until the answer is recorded. A server that is away for a moment is asked again: the call has its seed and the
-token ids of earlier replies, so the same reply is sampled.
+An answer is durable before its last part is sent. Chunks of a stream are passed through as they arrive, but those that
+end the reply are held back until the answer is recorded. If the model's server is briefly unavailable, the request is
+repeated. A call has its seed and the token ids of earlier replies, so the same reply is sampled again.
 
-The model is asked while the database takes the call, if the request is the next turn of a conversation whose last turn
-this process took: then the call is almost surely a new one, with a seed that is known. If it is another, what was asked
-is given up.
+If a request is the next turn of a conversation whose last turn this process handled, the model is asked while the
+database claims the call. The call is then almost certainly new, and its seed is known. If it turns out to be a
+different call, the early request is cancelled.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from training.rollout.model_calls import Sampling
 
 Result = TypeVar("Result")
 _AWAY_S = 60.0
-"""For so long a server that cannot be reached is asked again."""
+"""Longest time to retry while the model's server is unreachable, in seconds."""
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 4.0
 _MOST_KNOWN = 10_000
 _ENDPOINT_KEPT_S = 10.0
-"""A server that is asked again after it was away may have moved by then."""
+"""How long to reuse a known endpoint of another backend, in seconds. A server that was unreachable may have moved."""
 _EXPIRE_EVERY_S = 30.0
 
 log = structlog.get_logger(__name__)
@@ -53,26 +53,26 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class KnownSession:
-    """What never changes of a session, and how far its conversation has come."""
+    """The constant facts about a session, and the last turn of its conversation."""
 
     id: str
     model: ResolvedModel
     sampling: Sampling | None
     seed: int
     turn: int | None = None
-    """The last one that this process took; None: it took none."""
+    """Last turn that this process handled; None if it has handled none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BegunStream:
-    """A stream whose first chunk has come."""
+    """A stream whose first chunk has arrived."""
 
     first: Chunk | None
-    """None: it ended without one."""
+    """None if the stream ended without a chunk."""
     rest: AsyncGenerator[Chunk]
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """All of them."""
+        """Yield all chunks, including the first one."""
         async with aclosing(self.rest):
             if self.first is not None:
                 yield self.first
@@ -81,7 +81,7 @@ class BegunStream:
 
 
 class SessionGateway:
-    """For all sessions, in one process."""
+    """Handles the requests of all sessions in one process."""
 
     def __init__(self, database: Database, calls: SessionCalls, models: ModelResolver, upstream: Upstream) -> None:
         self._database = database
@@ -91,17 +91,18 @@ class SessionGateway:
         self._replies = KnownReplies(database)
         self._known: OrderedDict[str, KnownSession] = OrderedDict()
         self._endpoints: dict[tuple[str, str, int | None], tuple[Endpoint, float]] = {}
-        """Of checkpoints on other backends, and until when that is taken for right."""
+        """Endpoints of checkpoints on other backends, and when each expires (monotonic clock)."""
 
     async def begin(
         self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition, *, is_streamed: bool
     ) -> "SessionExchange":
-        """Begin an exchange, which must be finished. Raises BadRequestBody, and as SessionCalls.begin."""
+        """Begin an exchange, which the caller must finish. Raises BadRequestBody, NotFound and the errors of
+        SessionCalls.begin."""
         session = await self._session(asker.session_id)
         request = canonical(body, session.sampling)
         seeds, early = seeds_of_call(session.seed, request, 0), None
         if session.turn is not None and seeds.turn == session.turn + 1:
-            session.turn = seeds.turn  # the same once more is not the next turn
+            session.turn = seeds.turn  # the same request again is not the next turn
             ask = self.begun_stream if is_streamed else self.sampled
             early = asyncio.create_task(ask(session, request, seeds.in_turn), name="ask early")
         try:
@@ -138,8 +139,8 @@ class SessionGateway:
         return known
 
     async def count_tokens(self, asker: Asker, body: dict[str, Json]) -> int:
-        """Tokens of the prompt of that request. Nothing is recorded. Raises BadRequestBody, SessionOver,
-        SessionRestarted, and as Upstream."""
+        """Return the number of tokens in the request's prompt. Nothing is recorded. Raises BadRequestBody, SessionOver,
+        SessionRestarted and the errors of Upstream."""
         session = await self._session(asker.session_id)
         await self.calls.require_open(asker)
         request = canonical(body, session.sampling)
@@ -150,8 +151,8 @@ class SessionGateway:
         return await _while_away(ask)
 
     async def endpoint(self, session: KnownSession) -> Endpoint:
-        """Where the session's checkpoint is sampled now; another backend than the engine is asked for it once in a
-        while. Raises Unavailable."""
+        """Return where the session's checkpoint is sampled now. Endpoints of backends other than the engine are cached
+        for a short time. Raises Unavailable."""
         model, now = session.model, time.monotonic()
         if model.backend == embedded.NAME:
             return await self._models.endpoint(model)
@@ -164,7 +165,7 @@ class SessionGateway:
         return known
 
     async def sampled(self, session: KnownSession, request: CanonicalRequest, seed: int) -> dict[str, Json]:
-        """A completion of the model. Raises as Upstream."""
+        """Sample a completion. Raises the errors of Upstream."""
 
         async def ask() -> dict[str, Json]:
             return await self.upstream.complete(*await self._request(session, request, seed))
@@ -172,7 +173,8 @@ class SessionGateway:
         return await _while_away(ask)
 
     async def begun_stream(self, session: KnownSession, request: CanonicalRequest, seed: int) -> BegunStream:
-        """The same as a stream, which is begun again as long as nothing of it has come. Raises as Upstream."""
+        """Start a streamed completion, and restart it if the server fails before the first chunk. Raises the errors of
+        Upstream."""
 
         async def ask() -> BegunStream:
             endpoint, body = await self._request(session, request, seed)
@@ -189,7 +191,7 @@ class SessionGateway:
         return endpoint, {**body, "seed": seed, "logprobs": True, **more}
 
     async def _asked(self, session: KnownSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
-        """What the model is asked, and where; replies of the engine with their token ids."""
+        """Return the endpoint and the body of the request. For the engine, earlier replies include their token ids."""
         endpoint = await self.endpoint(session)
         is_engine = session.model.backend == embedded.NAME
         messages = await self._replies.messages(session.id, asked) if is_engine else list(asked.messages)
@@ -197,7 +199,7 @@ class SessionGateway:
         return endpoint, {**asked.parameters, "model": endpoint.model, "messages": messages, **tools}
 
     async def record(self, exchange: "SessionExchange", completion: dict[str, Json]) -> dict[str, Json]:
-        """Make the answer durable; returns the one that counts. Raises SessionOver."""
+        """Record the answer durably and return the one that counts. Raises SessionOver."""
         recorded = await self.calls.answer(exchange.call, completion)
         asked = exchange.request
         which = asked.digest, exchange.call.occurrence
@@ -205,13 +207,13 @@ class SessionGateway:
         return recorded
 
     async def finish(self, exchange: "SessionExchange", *, delivered: bool) -> None:
-        """The reply has been sent, or will not be."""
+        """Finish the exchange. `delivered` says whether the whole reply was sent."""
         await self.calls.finish(exchange.call, delivered=delivered)
 
 
 @asynccontextmanager
 async def open_session_gateway(service: Resources) -> AsyncIterator[SessionGateway]:
-    """The gateway of a running service."""
+    """Open the gateway of a running service."""
     calls, store = SessionCalls(service.database), AgentSessions(service.database)
     models = ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
     async with (
@@ -231,21 +233,22 @@ class SessionExchange:
     request: CanonicalRequest
     call: BegunCall
     early: asyncio.Task[Any] | None
-    """The model's reply, if it was asked for before the call was taken: a completion, or a BegunStream."""
+    """Early request for the model's reply, made before the call was claimed. It results in a completion or a
+    BegunStream."""
 
     @property
     def is_replay(self) -> bool:
-        """Whether the answer was recorded before."""
+        """Whether the answer was already recorded."""
         return self.call.recorded is not None
 
     async def completion(self) -> dict[str, Json]:
-        """The durable answer."""
+        """Return the answer once it is durable."""
         if self.call.recorded is not None:
             return self.call.recorded
         return await self.gateway.record(self, await self._reply(self.gateway.sampled))
 
     async def _reply(self, ask: Callable[[KnownSession, CanonicalRequest, int], Awaitable[Result]]) -> Result:
-        """What the model was asked for early, or is asked for now."""
+        """Return the model's reply, from the early request if there is one."""
         if self.early is None:
             return await ask(self.session, self.request, self.call.seed)
         reply: Result = await self.early
@@ -253,9 +256,9 @@ class SessionExchange:
         return reply
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """The same as a stream; chunks that end a choice come when the answer is durable.
+        """Yield the answer as chunks. Those that end a choice are held back until the answer is durable.
 
-        Raises what `completion` raises, and AnotherReply.
+        Raises the errors of `completion`, and AnotherReply.
         """
         if self.call.recorded is not None:
             for chunk in chunks_of(self.call.recorded):
@@ -284,12 +287,12 @@ class SessionExchange:
             yield chunk
 
     async def finish(self, *, delivered: bool) -> None:
-        """The reply has been sent, or will not be."""
+        """Finish the exchange. `delivered` says whether the whole reply was sent."""
         await self.give_up_early()
         await self.gateway.finish(self, delivered=delivered)
 
     async def give_up_early(self) -> None:
-        """What was asked for early is not wanted."""
+        """Cancel the early request, if there is one."""
         early, self.early = self.early, None
         await _give_up(early)
 

@@ -1,7 +1,8 @@
-"""The token ids of what a session's model replied, for its next request.
+"""Token ids of the replies in a session, for its later requests.
 
-The engine remembers them itself, until it is restarted. A prompt must be built from what was sampled, not rendered and
-tokenised from its text; so assistant's messages that are recorded replies go to the engine with their token ids.
+The engine remembers them only until it restarts. A prompt must be built from the token ids that were sampled, not by
+rendering and tokenizing their text. Assistant messages that are recorded replies are therefore sent to the engine with
+their token ids.
 """
 
 from array import array
@@ -19,20 +20,20 @@ from environment.json_type import Json
 
 _MOST_SESSIONS = 2_000
 _MOST_IDS = 10_000_000
-"""Of all of them together: 40 MB."""
+"""Maximum number of token ids in memory for all sessions together (40 MB)."""
 
 
 @dataclass(slots=True)
 class _Replies:
-    """Of one session: by the digest of the conversation up to and with a reply, its ids."""
+    """Token ids of one session's replies, by the digest of the conversation up to and including the reply."""
 
     ids: "dict[bytes, array[int]]" = field(default_factory=dict)
     calls: set[tuple[str, int]] = field(default_factory=set)
-    """Digest and occurrence of those that are in it."""
+    """Digest and occurrence of each call whose answer is included."""
 
 
 class KnownReplies:
-    """Of the sessions that this process saw last."""
+    """Replies in the sessions that this process used most recently."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,7 +41,7 @@ class KnownReplies:
         self._ids = 0
 
     async def messages(self, session_id: str, request: CanonicalRequest) -> list[dict[str, Json]]:
-        """The request's messages, replies with their `token_ids`."""
+        """Return the request's messages, with `token_ids` in those that are known replies."""
         replies = [index for index, message in enumerate(request.messages) if message["role"] == "assistant"]
         if not replies:
             return list(request.messages)
@@ -48,7 +49,7 @@ class KnownReplies:
         known = self._of(session_id)
         if any(digests[index] not in known.ids for index in replies):
             await self._load(session_id, known)
-            known = self._of(session_id)  # which may have been forgotten meanwhile
+            known = self._of(session_id)  # it can have been evicted in the meantime
         messages = list(request.messages)
         for index in replies:
             if (ids := known.ids.get(digests[index])) is not None:
@@ -62,8 +63,8 @@ class KnownReplies:
         conversation: bytes,
         completion: Mapping[str, Json],
     ) -> None:
-        """Remember how a call, of that digest and occurrence, which asked for the next message of the conversation with
-        that digest, was answered."""
+        """Remember the answer of a call. `call` is its digest and occurrence, `conversation` the digest of the
+        conversation that it continues."""
         known = self._of(session_id)
         known.calls.add(call)
         for choice in completion["choices"]:
@@ -80,13 +81,13 @@ class KnownReplies:
         return known
 
     def _forget_oldest(self) -> None:
-        """What is needed of them again is loaded. The newest one stays, whatever its size."""
+        """Evict the oldest sessions, which are loaded again when needed. The newest one stays, whatever its size."""
         while len(self._known) > _MOST_SESSIONS or (self._ids > _MOST_IDS and len(self._known) > 1):
             _, forgotten = self._known.popitem(last=False)
             self._ids -= sum(map(len, forgotten.ids.values()))
 
     async def _load(self, session_id: str, known: _Replies) -> None:
-        """What other processes recorded, or this one before it was restarted."""
+        """Load what other processes recorded, or this one before a restart."""
         row = SessionCall
         query = select(row.digest, row.occurrence, row.request, row.answer).where(
             row.session_id == session_id,
@@ -103,7 +104,7 @@ class KnownReplies:
 
 
 def _ids(choice: Mapping[str, Json]) -> "array[int] | None":
-    """None where the server does not tell them."""
+    """Return the token ids of a choice, or None if the server does not report them."""
     tokens = (choice.get("logprobs") or {}).get("content") or []
     if not tokens or not all(token["token"].startswith("token_id:") for token in tokens):
         return None

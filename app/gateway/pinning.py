@@ -1,4 +1,4 @@
-"""Which checkpoint answers in a session: the one that a name means when the session is opened."""
+"""Pins a session to the checkpoint that a name refers to when the session is opened."""
 
 from app.agent_sessions.store import PinnedModel
 from app.auth.caller import Caller
@@ -10,9 +10,10 @@ from training.protocol.model_name import ModelName
 
 
 async def pinned(models: ModelResolver, engine: EngineClient, caller: Caller, name: str) -> PinnedModel:
-    """The checkpoint behind a name, whatever is trained or promoted later.
+    """Return the checkpoint that a name refers to now. Later training or promotion does not change it.
 
-    Raises UnknownModelName, also for a checkpoint that is gone; Conflict for a run without one; Unavailable.
+    Raises UnknownModelName (also if the checkpoint is gone), Conflict if the run has no checkpoint yet, and
+    Unavailable.
     """
     found = await models.resolve(caller, name)
     run_id = None if found.run is None else found.run.id
@@ -22,7 +23,7 @@ async def pinned(models: ModelResolver, engine: EngineClient, caller: Caller, na
         return await _on_engine(found, engine, name, run_id)
     assert found.run is not None
     step = found.run.step if found.step is None else found.step
-    if step is None:  # the server would take the newest one, each time
+    if step is None:  # without a step, the server would always use the newest checkpoint
         raise Conflict(f"Run {run_id} has no checkpoint yet; retry after its baseline evaluation.")
     return PinnedModel(name, found.name, step, found.backend, run_id)
 

@@ -1,4 +1,4 @@
-"""Replies to an agent: sent to their end, or known not to have been."""
+"""HTTP replies to agents, which record whether they were sent completely."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -18,31 +18,32 @@ _REPLAYED = {"Idempotency-Replayed": "true"}
 
 
 class Exchange(Protocol):
-    """A request and the answer of its model, until the reply has been sent."""
+    """A request and the model's answer, until the reply has been sent."""
 
     @property
     def is_replay(self) -> bool:
-        """Whether the answer was recorded before."""
+        """Whether the answer was already recorded."""
 
     async def completion(self) -> dict[str, Json]:
-        """The answer. Raises what becomes an error reply."""
+        """Return the answer. Raises the errors that become error replies."""
 
     def chunks(self) -> AsyncGenerator[Chunk]:
-        """The same as a stream."""
+        """Yield the answer as chunks."""
 
     async def finish(self, *, delivered: bool) -> None:
-        """The reply has been sent, which waits for nothing, or will not be."""
+        """Finish the exchange. `delivered` says whether the whole reply was sent; if it was, this does not wait for
+        anything."""
 
 
 class _Finishing(Response):
-    """Finishes the exchange when it has been sent, or the client has left."""
+    """Finishes the exchange when the reply has been sent or the client has left."""
 
     exchange: Exchange
     ended = True
-    """Whether the end of the body was handed over."""
+    """Whether the body was sent to its end."""
 
     async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """All of it, unless the client leaves."""
+        """Send the whole reply, unless the client leaves."""
         await super().__call__(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,11 +53,11 @@ class _Finishing(Response):
             arrived = self.ended
         finally:
             finished = self.exchange.finish(delivered=arrived)
-            await (finished if arrived else shielded(finished))  # a task of its own for each reply takes 0.1 ms
+            await (finished if arrived else shielded(finished))  # a separate task for each reply would take 0.1 ms
 
 
 class WholeReply(_Finishing):
-    """A document."""
+    """A reply with one JSON document."""
 
     def __init__(self, exchange: Exchange, document: Mapping[str, Json]) -> None:
         headers = _REPLAYED if exchange.is_replay else None
@@ -65,7 +66,7 @@ class WholeReply(_Finishing):
 
 
 class StreamedReply(_Finishing, StreamingResponse):
-    """Server-sent events."""
+    """A reply with server-sent events."""
 
     def __init__(self, exchange: Exchange, events: AsyncGenerator[str]) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -76,7 +77,7 @@ class StreamedReply(_Finishing, StreamingResponse):
         self.ended = False
 
     async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """In the task that asks: Starlette has two more for it."""
+        """Send the reply in the current task. Starlette would start two more."""
         await unless_disconnected(Request(scope, receive), self.stream_response(send))
 
     async def _noted(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:

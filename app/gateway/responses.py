@@ -1,4 +1,4 @@
-"""OpenAI's Responses API in a session, over chat completions."""
+"""OpenAI's Responses API in a session, on top of chat completions."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -22,7 +22,7 @@ NAME = "responses"
 
 @dataclass(frozen=True, slots=True)
 class ResponsesAsked:
-    """A request for a response."""
+    """A request to the Responses API."""
 
     request: ResponsesRequest
     chat_body: dict[str, Json]
@@ -32,7 +32,7 @@ class ResponsesAsked:
         return bool(self.request.stream)
 
     def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
-        """The response."""
+        """Return the whole response."""
         [choice] = completion["choices"]
         status = status_of(choice["finish_reason"])
         logprobs = (choice.get("logprobs") or {}).get("content") or () if self.request.logprobs else ()
@@ -40,7 +40,7 @@ class ResponsesAsked:
         return self._reply(completion).body(status, output, usage=completion.get("usage"))
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
-        """The same as a stream."""
+        """Yield the response as server-sent events."""
         async with aclosing(chunks):
             first = await anext(chunks)
             made = ResponseEvents(self._reply(first))
@@ -51,12 +51,13 @@ class ResponsesAsked:
                 yield _sent(made.failed(str(error)))
 
     def _reply(self, begun: Mapping[str, Json]) -> Reply:
-        """The same answer has the same id, however often it is given."""
+        """Return the constant fields of the response. Its id depends only on the answer, so a repeated answer has the
+        same id."""
         id = f"resp_{str(begun.get('id')).removeprefix('chatcmpl-')}"
         return Reply(self.request, str(begun.get("model")), id, int(begun.get("created") or 0))
 
     async def _plain(self, first: Chunk, rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
-        """Chunks in which calls of tools are whole, which come last."""
+        """Yield the chunks, with each tool call held back and sent whole in the last one."""
         whole = Assembly()
         whole.add(first)
         yield {**first, "choices": [self._plain_choice(each, whole) for each in first.get("choices") or ()]}
@@ -74,7 +75,7 @@ class ResponsesAsked:
 
 
 def asked(body: Mapping[str, Json]) -> ResponsesAsked:
-    """The request as a chat completion. Raises BadRequestBody."""
+    """Translate the request to a chat completion. Raises BadRequestBody."""
     try:
         request = ResponsesRequest.model_validate({"model": "", **body})
         if request.previous_response_id is not None:

@@ -1,4 +1,4 @@
-"""A request outside of sessions in a protocol that the model's server does not speak."""
+"""Requests outside of sessions, in a protocol that the model's server does not support."""
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from training.backends.base import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedExchange:
-    """Asks the server, and keeps nothing."""
+    """Asks the server and records nothing."""
 
     upstream: Upstream
     endpoint: Endpoint
@@ -19,13 +19,13 @@ class UnrecordedExchange:
     is_replay: bool = False
 
     async def completion(self) -> dict[str, Json]:
-        """The answer. Raises as Upstream."""
+        """Return the completion. Raises the errors of Upstream."""
         return await self.upstream.complete(self.endpoint, {**self.chat_body, "model": self.endpoint.model})
 
     def chunks(self) -> AsyncGenerator[Chunk]:
-        """The same as a stream."""
+        """Return the completion as chunks."""
         body = {**self.chat_body, "model": self.endpoint.model, "stream_options": {"include_usage": True}}
         return self.upstream.chunks(self.endpoint, body)
 
     async def finish(self, *, delivered: bool) -> None:
-        """Nothing was begun that would have to end."""
+        """Do nothing, since there is nothing to finish."""

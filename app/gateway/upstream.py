@@ -1,4 +1,4 @@
-"""Asks the server of a model for completions, whole or in chunks."""
+"""Requests completions from the server of a model, whole or in chunks."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -30,11 +30,11 @@ log = structlog.get_logger(__name__)
 
 
 class ServerAway(Unavailable):
-    """The server cannot be reached, or it starts or stops."""
+    """The server is unreachable, starting or stopping."""
 
 
 class ModelRefused(ServiceError):
-    """The server of the model does not take the request, or failed on it: `status` is its own."""
+    """The model's server rejected the request or failed on it. `status` is the server's own."""
 
     title = "The model's server refused the request"
 
@@ -48,22 +48,25 @@ class ModelRefused(ServiceError):
 
 
 class NoTokenCount(InvalidRequest):
-    """The server of the model does not count tokens."""
+    """The model's server cannot count tokens."""
 
     status = 400
 
 
 @dataclass(slots=True)
 class Upstream:
-    """All requests raise ServerAway, ModelRefused, NoAnswerInTime or BadGateway. They go through aiohttp without httpx
-    on top, which takes as long again."""
+    """Client for the servers of models. All requests can raise ServerAway, ModelRefused, NoAnswerInTime or BadGateway.
+
+    It uses aiohttp directly, because httpx on top of it takes twice as long.
+    """
 
     deadline_s: float = DEADLINE_S
-    """For a whole reply."""
+    """Time limit for a whole reply, in seconds."""
     _session: "ClientSession | None" = None
 
     async def count_tokens(self, endpoint: Endpoint, body: Mapping[str, Json]) -> int:
-        """Tokens of the prompt of a completion, which vLLM and our engine tell at `/tokenize`. Raises NoTokenCount."""
+        """Return the number of tokens in a completion's prompt, as reported by `/tokenize` of vLLM and our engine.
+        Raises NoTokenCount."""
         try:
             async with self._answered(endpoint, body, f"{endpoint.base_url.removesuffix('/v1')}/tokenize") as reply:
                 return int(orjson.loads(await reply.read())["count"])
@@ -75,12 +78,12 @@ class Upstream:
             raise BadGateway("The server of the model answered with no count of tokens.") from None
 
     async def complete(self, endpoint: Endpoint, body: Mapping[str, Json]) -> dict[str, Json]:
-        """A completion."""
+        """Return a completion."""
         async with self._answered(endpoint, body, _completions(endpoint)) as reply:
             return _completion(await reply.read())
 
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
-        """The chunks of a streamed completion. One that breaks off raises ServerAway."""
+        """Yield the chunks of a streamed completion. Raises ServerAway if the stream breaks off."""
         async with self._answered(endpoint, {**body, "stream": True}, _completions(endpoint)) as reply:
             async for line in _lines(reply):
                 if not line.startswith(_DATA):
@@ -167,7 +170,7 @@ def _is_object(value: Json) -> bool:
 
 
 async def _lines(reply: "ClientResponse") -> AsyncIterator[bytes]:
-    """The lines of a stream. They end with a line feed only: a message may have other characters that end one."""
+    """Yield the lines of a stream. Only a line feed ends a line, because messages can contain other line separators."""
     rest = b""
     async for piece in reply.content.iter_any():
         *whole, rest = (rest + piece).split(b"\n")
