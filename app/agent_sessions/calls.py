@@ -1,10 +1,10 @@
-"""The calls of agent sessions: all SQL about beginning, answering and reading them.
+"""The calls of agent sessions: all SQL that begins, answers and reads them.
 
-A request takes two transactions. The first one, under a lock of the session's row, decides which call it is (see
-`replay`) and takes it for this process; the second one records the answer, before any of its last part leaves. Where
-nothing is unusual each of them is a statement for many calls (see `usual_calls`). A process says every two seconds
-which calls it works on; after six seconds of silence another one samples them again, as the same call with the same
-seed.
+A request takes two transactions. The first one locks the session's row, decides which call the request is (see
+`replay`), and claims it for this process. The second one records the answer before the last part of it is sent. In the
+common case each of them is one statement for many calls (see `usual_calls`). Every two seconds a process renews its
+claims. If it is silent for six seconds, another process can sample the calls again, as the same calls with the same
+seeds.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ from environment.json_type import Json
 from training.rollout.model_calls import AnsweredCall
 
 CallKey = tuple[str, str, int]
-"""Session, digest and occurrence."""
+"""Session id, digest and occurrence."""
 _RENEW_EVERY_S = 2.0
 _LOOK_AGAIN_S = 0.1
 _NOTE_AFTER_S = 0.2
 _KEEP_TRYING_S = 60.0
-"""To record an answer while the database is away."""
+"""Longest time to retry recording an answer while the database is down, in seconds."""
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ _RECORDED = text(
 
 
 class SessionOver(Forbidden):
-    """The session answers nothing more. Not a conflict: clients repeat a request after that."""
+    """The session accepts no more requests. It is not a Conflict, because clients retry those."""
 
     title = "The session is over"
 
@@ -114,7 +114,7 @@ class SessionOver(Forbidden):
 
 
 class SessionRestarted(Forbidden):
-    """The key is of an earlier start of the agent."""
+    """The key belongs to an earlier attempt."""
 
     title = "The session was restarted"
 
@@ -123,7 +123,7 @@ class SessionRestarted(Forbidden):
 
 
 class SessionLimitReached(InvalidRequest):
-    """The session allows no further call."""
+    """A limit of the session, on calls or tokens, is reached."""
 
     status = 400
     title = "The session's limit is reached"
@@ -134,7 +134,7 @@ class SessionLimitReached(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A session and the key by which it was named; None: its owner's key."""
+    """A session and the hash of the session key that identifies it; None if its owner used an API key."""
 
     session_id: str
     key_sha256: str | None = None
@@ -142,7 +142,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class BegunCall:
-    """A request and the call that it is."""
+    """A request, matched to a call."""
 
     session_id: str
     attempt: int
@@ -150,13 +150,13 @@ class BegunCall:
     occurrence: int
     seed: int
     recorded: dict[str, Json] | None = None
-    """The answer, if there is one; None: this process samples it now."""
+    """The recorded answer; None if this process is to sample it."""
     taken: NewCall | None = None
-    """How it was taken, if a database that crashes can forget that."""
+    """The call as claimed by the fast path, whose commit a crash of the database can lose."""
 
     @property
     def key(self) -> "CallKey":
-        """Of the call."""
+        """Session id, digest and occurrence of the call."""
         return self.session_id, self.digest, self.occurrence
 
 
@@ -167,15 +167,15 @@ class SessionCalls:
     database: Database
     _holder: str = field(default_factory=lambda: secrets.token_hex(8))
     _replying: Counter[CallKey] = field(default_factory=Counter)
-    """Calls that are sampled, or whose answer is sent."""
+    """Calls that are being sampled or whose answers are being sent."""
     _sampling: set[CallKey] = field(default_factory=set)
     _taking: Counter[CallKey] = field(default_factory=Counter)
-    """Calls that we may have taken, which is not known yet."""
+    """Calls that this process is claiming; whether it has them is not known yet."""
     _delivered: set[Use] = field(default_factory=set)
-    """Requests whose replies arrived, which is not written down yet."""
+    """Requests whose replies were delivered but not yet recorded as such."""
     _noting: asyncio.Task[None] | None = None
     _usual: UsualCalls | None = None
-    """None: every call goes step by step."""
+    """The fast path; None if all calls take the slow one."""
 
     async def begin(
         self,
@@ -185,8 +185,9 @@ class SessionCalls:
         asked: Repetition,
         seeds: CallSeeds | None = None,
     ) -> BegunCall:
-        """Take the call that the request is, or find its answer; waits while somebody else works on it. Who begins one
-        must `finish` it. It is quicker with the seeds that the request has if it was not asked before.
+        """Claim the call that the request is, or find its answer. Waits while someone else works on the call. The
+        caller must `finish` it. With `seeds`, which are those of a first request with this digest, the fast path is
+        tried first.
 
         Raises SessionOver, SessionRestarted, SessionLimitReached.
         """
@@ -201,23 +202,23 @@ class SessionCalls:
         return found
 
     async def require_open(self, asker: Asker) -> None:
-        """Raises SessionOver, SessionRestarted."""
+        """Check that the session is open. Raises SessionOver, SessionRestarted."""
         async with self.database.begin() as tx:
             await _open_row(tx, asker)
 
     async def _take(self, usual: UsualCalls, new: NewCall) -> BegunCall | None:
-        """The call, if it was new and could be taken."""
+        """Claim the call by the fast path; None if it is not new or could not be claimed."""
         key = new.session_id, new.digest, 0
         self._taking[key] += 1
         try:
             taken = await usual.take(new)
         except asyncio.CancelledError:
-            if key not in self._replying:  # else another request of this process has it
+            if key not in self._replying:  # otherwise another request of this process has claimed it
                 await self._release(key)
             raise
         finally:
             self._taking[key] -= 1
-            self._taking += Counter()  # forgets those at 0
+            self._taking += Counter()  # drops zero counts
         if taken is None:
             return None
         self._replying[key] += 1
@@ -258,7 +259,7 @@ class SessionCalls:
                     "occurrence": decision.occurrence,
                     "idempotency_key": asked.idempotency_key,
                 }
-                # Before the commit: who looks after it must see that we work on the call.
+                # Count the call before the commit, so that other requests see that this process works on it.
                 self._replying[call.key] += 1
                 unless_begun.callback(self._forget, call)
                 if isinstance(decision, Answered):
@@ -295,15 +296,15 @@ class SessionCalls:
         return Holder.OTHER if of_another and row.held else Holder.NOBODY
 
     async def answer(self, call: BegunCall, completion: dict[str, Json]) -> dict[str, Json]:
-        """Record the answer; when this returns it is durable. Returns the recorded one, which another process may have
-        been the first to give. Raises SessionOver.
+        """Record the answer durably. Returns the recorded answer, which is another process's if that was first. Raises
+        SessionOver.
 
-        A database that is away is waited for; cancelling does not undo what was sampled.
+        While the database is down this retries. If it is cancelled, the answer is recorded nevertheless.
         """
         answer = _new_answer(call, completion)
         try:
             is_recorded = self._usual is not None and await self._usual.answer(answer)
-        except asyncio.CancelledError:  # it may be recorded, or not
+        except asyncio.CancelledError:  # it may or may not have been recorded
             await asyncio.wait({asyncio.ensure_future(self._recorded(call, completion, answer))})
             raise
         if not is_recorded:
@@ -330,11 +331,11 @@ class SessionCalls:
             if found is None:
                 await self._bring_back(tx, call, row)
                 await answer_in(tx, answer)
-        # It may be our own: of a transaction that was committed when its connection broke.
+        # It can be our own answer, if the connection broke after the commit.
         return completion if found in (None, completion) else found
 
     async def _bring_back(self, tx: AsyncSession, call: BegunCall, row: Any) -> None:
-        """Take it again: the database crashed and has forgotten it."""
+        """Insert the call again, because the database lost it in a crash."""
         log.warning("a database that crashed had forgotten a call", session_id=call.session_id)
         assert call.taken is not None
         await tx.execute(
@@ -358,8 +359,8 @@ class SessionCalls:
         )
 
     async def finish(self, call: BegunCall, *, delivered: bool) -> None:
-        """Nobody works on the call any more. If it was not answered, or the reply not delivered, the same request asks
-        for it again."""
+        """Stop working on the call. If it was not answered or the reply was not delivered, the same request asks for it
+        again."""
         is_unanswered = call.recorded is None and call.key in self._sampling
         self._forget(call)
         if delivered:
@@ -385,12 +386,12 @@ class SessionCalls:
 
         try:
             await shielded(let_go())
-        except DATABASE_DOWN as error:  # others find out after a few seconds
+        except DATABASE_DOWN as error:  # the claim expires after a few seconds anyway
             log.warning("a call was not released", session_id=id, error=first_line(error))
 
     async def _note_delivered(self) -> None:
-        """Write down what arrived, together with what does within a moment. What is lost with this process counts as
-        not arrived, unless the agent asked for more since."""
+        """Record deliveries in batches. Those that are lost with this process count as not delivered, unless the agent
+        has made a later request."""
         await asyncio.sleep(_NOTE_AFTER_S)
         self._noting = None
         noted = set(self._delivered)
@@ -405,7 +406,7 @@ class SessionCalls:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """While open, others are told which calls this process works on, and usual calls are quick."""
+        """Renew this process's claims and use the fast path while the context is open."""
         usual = self._usual = UsualCalls(self.database.kw["bind"].url)
         try:
             async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
@@ -417,7 +418,7 @@ class SessionCalls:
             await usual.close()
 
     async def renew(self) -> None:
-        """Say that this process still works on its calls."""
+        """Renew this process's claims."""
         if not self._sampling:
             return
         ids, digests, occurrences = (list(column) for column in zip(*sorted(self._sampling), strict=True))
@@ -426,7 +427,7 @@ class SessionCalls:
             await tx.execute(_RENEW, values)
 
     async def kept(self, session_id: str, *, after: int = 0, limit: int | None = None) -> list[KeptCall]:
-        """The calls of a session, in the order in which they began; those that are not answered yet, too."""
+        """Return the calls of a session, including unanswered ones, in the order in which they began."""
         used = (
             select(SessionUse.number)
             .join(AgentSession, AgentSession.id == SessionUse.session_id)
@@ -449,7 +450,7 @@ class SessionCalls:
         return [_kept(call, in_use) for call, in_use in rows]
 
     async def of_last_attempt(self, session_id: str) -> list[AnsweredCall]:
-        """The answered calls of the last attempt, in the order in which it made them: what is trained."""
+        """Return the answered calls of the last attempt in the order of its requests. They are what is trained on."""
         query = (
             select(SessionCall.request, SessionCall.answer)
             .join(AgentSession, AgentSession.id == SessionCall.session_id)
@@ -489,7 +490,7 @@ def _kept(call: SessionCall, used: bool) -> KeptCall:
 
 
 async def _open_row(tx: AsyncSession, asker: Asker) -> Any:
-    """The locked row of an open session. Raises SessionOver, SessionRestarted."""
+    """Lock and return the row of an open session. Raises SessionOver, SessionRestarted."""
     row = (await tx.execute(_LOCKED, {"id": asker.session_id, "key": asker.key_sha256})).one_or_none()
     if row is None:
         raise SessionOver("The session was deleted.")

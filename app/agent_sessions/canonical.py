@@ -1,7 +1,7 @@
-"""The canonical form of a request: the same question of an agent that was started again has the same digest.
+"""The canonical form of a request. An agent that restarts and asks the same question gets the same digest.
 
-What only concerns the form of the answer (streaming, log-probabilities) and names that the session decides (the model)
-are not part of it; so a client may ask for the same answer in another form.
+Parameters that concern only the form of the answer (streaming, log-probabilities) and names that the session determines
+(the model) are left out, so a client can ask for the same answer in another form.
 """
 
 import json
@@ -23,26 +23,26 @@ _NOT_ASKED = frozenset(
     {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"} | NO_EFFECT
 )
 _OF_THE_REPLY = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
-"""What an agent may say of a reply where the run decides how it is sampled."""
+"""Parameters that an agent can still set when the run determines the sampling."""
 
 
 _LEAST_SEED = -(2**63)
-"""As the engine takes it, and the database holds it."""
+"""Smallest seed that the engine and the database accept."""
 
 
 _written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""As json.dumps, which makes an encoder each time."""
+"""Encodes like json.dumps, which would create a new encoder for each call."""
 
 
 class BadRequestBody(InvalidRequest):
-    """OpenAI answers with 400 here, not 422."""
+    """The body is invalid. The status is 400, as in OpenAI's API, instead of 422."""
 
     status = 400
 
 
 @dataclass(frozen=True)
 class CanonicalRequest:
-    """What is asked of the model. `parameters` have neither messages nor tools."""
+    """A request to the model. `parameters` does not include messages and tools."""
 
     messages: tuple[Message, ...]
     tools: tuple[Json, ...]
@@ -51,12 +51,12 @@ class CanonicalRequest:
 
     @cached_property
     def conversations(self) -> Sequence[bytes]:
-        """As the function has it."""
+        """Digests of the conversation, as the function `conversations` returns them."""
         return conversations(self.messages, self.tools)
 
 
 def conversations(messages: Sequence[Message], tools: Sequence[Json]) -> Sequence[bytes]:
-    """Digests of the conversation up to and with each message, as the model sees it."""
+    """Return a digest of the conversation up to and including each message, as the model sees it."""
     digest, found = blake2b(json.dumps(tools, sort_keys=True).encode(), digest_size=16).digest(), []
     for message in messages:
         digest = conversation_with(digest, message)
@@ -65,14 +65,14 @@ def conversations(messages: Sequence[Message], tools: Sequence[Json]) -> Sequenc
 
 
 def conversation_with(before: bytes, message: Message) -> bytes:
-    """The digest of the conversation that goes on with the message."""
+    """Return the digest of the conversation extended by the message."""
     return blake2b(before + identity(message).encode(), digest_size=16).digest()
 
 
 def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalRequest:
-    """The canonical form of a chat completion request. Raises BadRequestBody.
+    """Convert a chat completion request to its canonical form. Raises BadRequestBody.
 
-    `sampling` is the session's; without it the client's own parameters count.
+    `sampling` is the session's; if None, the client's own parameters apply.
     """
     if (why := flaw(dict(body))) is not None:
         raise BadRequestBody(("body",), f"The body cannot be stored: {why}.")
@@ -87,25 +87,25 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
 
 
 class CallSeeds(NamedTuple):
-    """The seed of a call, which depends on its number in the session.
+    """The seed of a call, which depends on the call's number in the session.
 
-    An agent that holds one conversation makes call n with n - 1 replies in it. Such calls have the seeds of the
-    built-in loop, so that the model answers the same to an agent that asks the same. The seed of any other call comes
-    from what is asked: parallel calls need no order for it.
+    If an agent holds a single conversation, its call n contains n - 1 replies. Such calls get the seeds of the built-in
+    loop, so the model gives the same answers to an agent that asks the same questions. The seed of any other call is
+    derived from its content, so parallel calls can come in any order.
     """
 
     turn: int
-    """The number that it has in a conversation which is all that the session asks, from 1."""
+    """Number that the call has, from 1, if the session consists of a single conversation."""
     in_turn: int
     otherwise: int
 
     def of(self, number: int) -> int:
-        """Of the session's call of that number, from 1."""
+        """Return the seed for the session's call with that number, from 1."""
         return self.in_turn if number == self.turn else self.otherwise
 
 
 def seeds_of_call(session_seed: int, request: CanonicalRequest, occurrence: int) -> CallSeeds:
-    """For the given occurrence of the request's digest. A seed that the client gives counts."""
+    """Return the seeds for the given occurrence of the request's digest. A seed from the client takes precedence."""
     turn = 1 + sum(message["role"] == "assistant" for message in request.messages)
     given = request.parameters.get("seed")
     if isinstance(given, int):
@@ -129,7 +129,7 @@ def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str
 
 
 def _message(message: Message) -> Message:
-    """Without members that say nothing; content that is text in parts is one text."""
+    """Return the message without empty members, and with text parts joined to one string."""
     if not all(map(_is_call, message.get("tool_calls") or ())):
         raise BadRequestBody(("body", "messages"), "A tool call needs function.name and function.arguments as text.")
     plain = {name: value for name, value in message.items() if value not in (None, [], {}) and name != "token_ids"}
@@ -151,7 +151,8 @@ def _is_text(part: Json) -> bool:
 
 
 def _compared(message: Message) -> Json:
-    """Clients that decode the arguments of a call write them in their own way again."""
+    """Return the part of the message that the digest covers. Arguments of tool calls are decoded, because clients that
+    decode them encode them differently."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message

@@ -1,4 +1,4 @@
-"""Waits for the outcomes of sessions: one look at the database for all who wait."""
+"""Waits for the outcomes of sessions, with one database query for all waiters."""
 
 import asyncio
 from collections import defaultdict
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Outcomes:
-    """For one event loop."""
+    """The waiters on one event loop."""
 
     def __init__(self, store: AgentSessions) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class Outcomes:
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, session_id: str) -> SessionEnd:
-        """How the session ended, once it has."""
+        """Wait until the session has ended, and return how."""
         ended: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._waiting[session_id].add(ended)
         if self._looking is None:

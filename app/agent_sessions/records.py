@@ -1,4 +1,4 @@
-"""How requests and answers are kept: compressed JSON, in which ids and log-probabilities are exact."""
+"""The stored form of requests and answers: compressed JSON that keeps token ids and log-probabilities exact."""
 
 import json
 import zlib
@@ -15,14 +15,15 @@ from training.rollout.model_calls import AnsweredCall, Message
 
 _MOST_TOKENS = 2**31 - 1
 _LEVEL = 1
-"""zlib's fastest: log-probabilities shrink to a fifth all the same."""
+"""zlib's fastest level, which already compresses log-probabilities to a fifth."""
 _MEMORY = 4
-"""Of 9. Making zlib's usual tables takes longer than compressing an ordinary call, which is no smaller with them."""
+"""zlib's memory level, of at most 9. Setting up the usual tables takes longer than compressing a typical call, and does
+not make it smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRequest:
-    """What was asked."""
+    """A recorded request."""
 
     messages: Sequence[Message]
     tools: Sequence[Json]
@@ -31,7 +32,7 @@ class KeptRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeptCall:
-    """A call as it is recorded."""
+    """A recorded call."""
 
     number: int
     digest: str
@@ -40,7 +41,7 @@ class KeptCall:
     request: KeptRequest
     seed: int
     completion: dict[str, Json] | None
-    """In OpenAI's form, with token ids and log-probabilities; None: not answered yet."""
+    """The answer in OpenAI's format, with token ids and log-probabilities; None if not answered yet."""
     begun_at: datetime
     answered_at: datetime | None
     used: bool
@@ -48,34 +49,34 @@ class KeptCall:
 
 
 def pack_request(request: CanonicalRequest) -> bytes:
-    """For the database."""
+    """Encode a request for the database."""
     return _pack([request.messages, request.tools, request.parameters])
 
 
 def unpack_request(value: bytes) -> KeptRequest:
-    """As it was."""
+    """Decode a request from the database."""
     return KeptRequest(*_unpack(value))
 
 
 def pack_answer(completion: Mapping[str, Json]) -> bytes:
-    """For the database."""
+    """Encode an answer for the database."""
     return _pack(completion)
 
 
 def unpack_answer(value: bytes) -> dict[str, Json]:
-    """As it was."""
+    """Decode an answer from the database."""
     completion: dict[str, Json] = _unpack(value)
     return completion
 
 
 def usage_of(completion: Mapping[str, Json]) -> Usage:
-    """What the server says that it took."""
+    """Return the token usage that the server reported."""
     said = completion.get("usage") or {}
     return Usage(_count(said.get("prompt_tokens")), _count(said.get("completion_tokens")))
 
 
 def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> AnsweredCall:
-    """What training/rollout/histories.py makes sequences of."""
+    """Return the call in the form that training/rollout/histories.py builds sequences from."""
     from openai.types.chat import ChatCompletion
 
     return AnsweredCall(
@@ -84,7 +85,7 @@ def answered_call(request: KeptRequest, completion: Mapping[str, Json]) -> Answe
 
 
 def _count(said: Json) -> int:
-    """What other servers say may be anything."""
+    """Return a reported token count, or 0 if it is invalid. Other servers can report anything."""
     return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= _MOST_TOKENS else 0
 
 

@@ -1,9 +1,9 @@
-"""Which call a request is: a new one, or one that was begun before. A pure function of what is recorded.
+"""Decides which call a request is: a new one, or one that was begun before. A pure function of what is recorded.
 
-Within an attempt a request that is made again is another sample on purpose: it is the next *occurrence* of its digest.
-It is the same call where the reply to that did not arrive and nobody works on it (the client or the service died),
-where the client says that it repeats itself, or where it brings the Idempotency-Key of the call. A new attempt counts
-from 0, and so is given what earlier ones were.
+Repeating a request within an attempt normally asks for another sample: it is the next *occurrence* of its digest. It is
+the same call if the earlier reply did not arrive and nothing works on the call (the client or the service died), if the
+client marks it as a retry, or if it has the call's Idempotency-Key. A new attempt counts from 0 again, so it gets the
+answers of earlier attempts.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from enum import Enum
 
 
 class Holder(Enum):
-    """Who samples a call, or sends its answer."""
+    """The process that samples a call or sends its answer."""
 
     NOBODY = "nobody"
     US = "us"
     """This process."""
     OTHER = "other"
-    """Another process, as far as one can tell: one that died is found out after a few seconds."""
+    """Another process, as far as is known. One that died is detected after a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A call with the digest of the request."""
+    """A recorded call with the request's digest."""
 
     number: int
     occurrence: int
@@ -31,21 +31,21 @@ class RecordedCall:
     answered: bool
     holder: Holder
     use: int | None
-    """Number of the request by which this attempt made it; None: it did not."""
+    """Number of this attempt's request for the call; None if it has not made one."""
     delivered: bool
-    """Whether the reply to this attempt's request arrived, as far as one knows."""
+    """Whether the reply to this attempt's request arrived, as far as is known."""
     idempotency_key: str | None
-    """Of this attempt's request."""
+    """Idempotency key of this attempt's request."""
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether this attempt's request was cut off, so that the same one asks for the same again."""
+        """Whether this attempt's request was cut off, so that repeating it means the same call."""
         return not (self.answered and self.delivered) and self.holder is Holder.NOBODY
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """What a client says of a request."""
+    """What a client says about repeating a request."""
 
     is_retry: bool = False
     idempotency_key: str | None = None
@@ -53,7 +53,7 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The recorded answer of that call is the reply."""
+    """Reply with the call's recorded answer."""
 
     occurrence: int
     number: int
@@ -61,7 +61,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The call is sampled, again if it has a number."""
+    """Sample the call. If it has a number, it was begun before."""
 
     occurrence: int
     number: int | None
@@ -69,14 +69,15 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody works on the call, or may be dead: look again in a moment."""
+    """The call is in progress, or its process has died. Check again in a moment."""
 
 
 Decision = Answered | Begun | Wait
 
 
 def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
-    """`calls` are all of the session with the request's digest, in the order of their occurrence."""
+    """Decide which call the request is. `calls` are the session's calls with the request's digest, ordered by
+    occurrence."""
     used = [call for call in calls if call.use is not None]
     repeated = _repeated(used, asked)
     if repeated is None and any(_unsure(call, asked) for call in used):
@@ -91,13 +92,14 @@ def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
 
 
 def restarts(calls: Sequence[RecordedCall], asked: Repetition) -> bool:
-    """Whether a request that is the session's very first one begins a new attempt: all replies to it arrived."""
+    """Whether repeating the session's very first request begins a new attempt. It does if all replies to it arrived and
+    the client does not mark it as a repetition."""
     used = [call for call in calls if call.use is not None]
     return bool(used) and all(call.answered and call.delivered for call in used) and asked == Repetition()
 
 
 def _repeated(used: Sequence[RecordedCall], asked: Repetition) -> RecordedCall | None:
-    """The call of this attempt that the request repeats; None: it is a further one."""
+    """Return the call of this attempt that the request repeats, or None if it is a further one."""
     if asked.idempotency_key is not None:
         return next((call for call in used if call.idempotency_key == asked.idempotency_key), None)
     plain = [call for call in used if call.idempotency_key is None]
@@ -107,5 +109,5 @@ def _repeated(used: Sequence[RecordedCall], asked: Repetition) -> RecordedCall |
 
 
 def _unsure(call: RecordedCall, asked: Repetition) -> bool:
-    """Whether the request may repeat a call of a process that died: that is known soon."""
+    """Whether the request might repeat a call of a process that died, which will be known soon."""
     return asked.idempotency_key is None and not call.answered and call.holder is Holder.OTHER

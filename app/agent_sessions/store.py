@@ -1,4 +1,4 @@
-"""Agent sessions: all SQL about opening, restarting and ending them. All times are the database's."""
+"""Agent sessions: all SQL that opens, restarts and ends them. All times are the database's."""
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -33,27 +33,27 @@ class SessionIsOver(Conflict):
 
 
 class OutcomeKnown(Conflict):
-    """The session has ended with another outcome."""
+    """The session has ended with a different outcome."""
 
     title = "Another outcome is known"
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedModel:
-    """The checkpoint that answers in a session."""
+    """The checkpoint that a session samples from."""
 
     asked: str
     name: str
-    """As its server knows it."""
+    """Name of the model on its server."""
     step: int | None
     backend: str
     run_id: str | None
-    """A run that trains it; None: only the engine knows it."""
+    """Run that trains the model; None if only the engine knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSlot:
-    """The rollout that a session is of: of a run, or of an evaluation."""
+    """The rollout that a session belongs to, in a run or in an evaluation."""
 
     run_id: str | None
     iteration: int
@@ -61,7 +61,7 @@ class RolloutSlot:
     evaluation_id: str | None = None
 
     def columns(self) -> dict[str, Json]:
-        """As a session's row has it."""
+        """Return the values for the columns of the session's row."""
         return asdict(self)
 
 
@@ -74,38 +74,40 @@ class SessionSpec:
     ttl: timedelta
     limits: SessionLimits = field(default_factory=SessionLimits)
     sampling: Sampling | None = None
-    """None: the client's own parameters count."""
+    """None if the client's own parameters apply."""
     seed: int | None = None
-    """None: a random one."""
+    """None for a random seed."""
     explicit_restart: bool = False
     labels: Mapping[str, Json] = field(default_factory=dict)
     slot: RolloutSlot | None = None
     opener_sha256: str | None = None
-    """Of the API key that opens it, and that it does not outlive; None: it depends on no key."""
+    """Hash of the API key that opens the session, and which the session does not outlive; None if it depends on no
+    key."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A session, and its key: the only time that it can be read."""
+    """A session and its key, which cannot be read again later."""
 
     row: AgentSession
     key: str | None = field(repr=False)
-    """None: the session was there before."""
+    """None if the session already existed."""
 
 
 def outcome_of(row: AgentSession) -> Outcome | None:
-    """How it ended; None if it has not, or if nobody said so in time."""
+    """Return the session's outcome; None if it has not ended, or if it expired."""
     return None if row.outcome is None else Outcome(**row.outcome)
 
 
 class AgentSessions:
-    """The sessions in the database. Ids are of sessions that the caller may see, unless it says otherwise."""
+    """The sessions in the database. Methods that take a Caller find only the sessions that it can see."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, spec: SessionSpec, most_open: int | None = None) -> OpenedSession:
-        """Open a session. Raises TooManyRequests where the project has `most_open` open ones outside of runs."""
+        """Open a session. Raises TooManyRequests if the project already has `most_open` open sessions outside of
+        runs."""
         async with self._database.begin() as tx:
             await self._expire(tx, AgentSession.project == spec.project)
             if most_open is not None:
@@ -115,7 +117,7 @@ class AgentSessions:
         return opened
 
     async def open_in(self, tx: AsyncSession, spec: SessionSpec) -> OpenedSession:
-        """The session of a rollout, in the caller's transaction: a new one, or the one that there is."""
+        """Open the session of a rollout in the caller's transaction, or extend the existing one."""
         assert spec.slot is not None
         opened = await self._insert(tx, spec)
         if opened is not None:
@@ -128,7 +130,7 @@ class AgentSessions:
         return OpenedSession(row, None)
 
     async def _insert(self, tx: AsyncSession, spec: SessionSpec) -> OpenedSession | None:
-        """None: there is a session of that rollout."""
+        """Insert a session, or return None if its rollout already has one."""
         slot = spec.slot
         key_expires_at = select(ApiKey.expires_at).where(ApiKey.sha256 == spec.opener_sha256).scalar_subquery()
         values: dict[Any, Json] = {
@@ -155,12 +157,12 @@ class AgentSessions:
         return None if row is None else OpenedSession(row, await _new_key(tx, row.id))
 
     async def restart(self, of: Caller, session_id: str) -> OpenedSession:
-        """Begin the next attempt, with a new key; earlier ones end. Raises NotFound, SessionIsOver."""
+        """Begin the next attempt with a new key, which ends earlier attempts. Raises NotFound, SessionIsOver."""
         async with self._database.begin() as tx:
             return await self.restart_in(tx, *_of_caller(of, session_id))
 
     async def restart_in(self, tx: AsyncSession, *which: ColumnElement[bool]) -> OpenedSession:
-        """The same in the caller's transaction."""
+        """Like `restart`, in the caller's transaction."""
         row = await self._open_one(tx, *which)
         row.attempt += 1
         row.uses = 0
@@ -171,7 +173,7 @@ class AgentSessions:
         return OpenedSession(row, key)
 
     async def end(self, of: Caller, session_id: str, outcome: Outcome) -> AgentSession:
-        """End it. The same outcome again changes nothing. Raises NotFound, SessionIsOver, OutcomeKnown."""
+        """End the session. Repeating the same outcome changes nothing. Raises NotFound, SessionIsOver, OutcomeKnown."""
         which = _of_caller(of, session_id)
         async with self._database.begin() as tx:
             row = await self._locked(tx, *which)
@@ -184,14 +186,14 @@ class AgentSessions:
         return row
 
     async def get(self, of: Caller, session_id: str) -> AgentSession:
-        """One of them. Raises NotFound."""
+        """Return a session. Raises NotFound."""
         async with self._database.begin() as tx:
             return await self._locked(tx, *_of_caller(of, session_id), lock=False)
 
     async def listed(
         self, of: Caller, *, state: AgentSessionState | None, before: str | None, limit: int
     ) -> Sequence[AgentSession]:
-        """Newest first; `before` is the id of a session."""
+        """List sessions, newest first; `before` is the id of a session."""
         query = select(AgentSession).order_by(AgentSession.id.desc()).limit(limit)
         if of.project is not None:
             query = query.where(AgentSession.project == of.project)
@@ -204,7 +206,7 @@ class AgentSessions:
             return (await tx.execute(query)).scalars().all()
 
     async def over(self, ids: Collection[str]) -> Mapping[str, Outcome | None]:
-        """Those of them that are over, and how they ended. What is gone is over."""
+        """Return the sessions that are over, with their outcomes. Deleted sessions count as over."""
         listed = sorted(ids)
         async with self._database.begin() as tx:
             await self._expire(tx, AgentSession.id.in_(listed))
@@ -218,7 +220,7 @@ class AgentSessions:
         }
 
     async def expire(self) -> None:
-        """Those that nobody ended in time count for nothing."""
+        """Expire the sessions that were not ended in time. They have no outcome."""
         async with self._database.begin() as tx:
             await self._expire(tx)
 
@@ -235,7 +237,7 @@ class AgentSessions:
         return row
 
     async def _locked(self, tx: AsyncSession, *which: ColumnElement[bool], lock: bool = True) -> AgentSession:
-        """Its row. Raises NotFound."""
+        """Return the session's row, locked unless `lock` is false. Raises NotFound."""
         await self._expire(tx, *which)
         query = select(AgentSession).where(*which)
         row = (await tx.execute(query.with_for_update() if lock else query)).scalar_one_or_none()

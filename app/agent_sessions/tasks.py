@@ -1,8 +1,8 @@
 """Tasks for agents that fetch their work: all SQL about claiming them. All times are the database's.
 
-A claim is a lease, whose fencing token is the number of the claim. While its holder renews it no other worker is given
-the task; a holder that is silent loses it, and whoever claims it next begins another attempt of the same session: with
-a new key, and with what was answered before replayed.
+A claim is a lease whose fencing token is the number of the claim. While the lease is renewed, no other worker gets the
+task. If it expires, the next claim begins another attempt of the same session, with a new key; the answers that were
+recorded before are replayed.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome
 
 MAX_LOSSES = 3
-"""Of one task in a row: what is lost so often, is not lost by chance."""
+"""Number of times in a row that a task can be lost before it is given up."""
 UNCLAIMED = timedelta(days=1)
 """How long a task waits to be claimed."""
 _OPEN = AgentSession.state == AgentSessionState.OPEN
 
 
 class ClaimLost(Conflict):
-    """Somebody else has the task now, or it is over."""
+    """Another worker has the task, or it is over."""
 
     title = "The claim is lost"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """A task and the session to work on it."""
+    """A claimed task and the session to work on it."""
 
     session_id: str
     api_key: str = field(repr=False)
@@ -46,7 +46,7 @@ class ClaimedTask:
     task: Mapping[str, Json]
     run_id: str | None
     attempt: int
-    """Which claim of the task this is, from 1."""
+    """Number of this claim of the task, from 1."""
     deadline: datetime
     lease_until: datetime
 
@@ -61,7 +61,8 @@ class AgentTasks:
     async def offer(
         self, session_id: str, project: str, run_id: str | None, task: Mapping[str, Json], timeout_s: float
     ) -> None:
-        """Let it be claimed, unless it was offered before. An agent that works on it already keeps its deadline."""
+        """Offer the task to workers, unless it was offered before. An agent that is already working on it keeps its
+        deadline."""
         row = {"session_id": session_id, "project": project, "run_id": run_id, "task": task, "timeout_s": timeout_s}
         keep_deadline = (
             update(AgentSession)
@@ -74,12 +75,12 @@ class AgentTasks:
             await tx.execute(keep_deadline)
 
     async def withdraw(self, session_id: str) -> None:
-        """Its session has ended."""
+        """Remove the task, because its session has ended."""
         async with self._database.begin() as tx:
             await tx.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
 
     async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
-        """Claim the oldest free task; None if there is none."""
+        """Claim the oldest free task, or return None if there is none."""
         mine = [] if of.project is None else [AgentTask.project == of.project]
         if run_id is not None:
             mine.append(AgentTask.run_id == run_id)
@@ -127,7 +128,7 @@ class AgentTasks:
         )
 
     async def _give_up(self, tx: AsyncSession, *mine: ColumnElement[bool]) -> None:
-        """End the sessions of tasks that were lost too often: they have no outcome."""
+        """End the sessions of tasks that were lost too often. They get a reason instead of a result."""
         query = (
             select(AgentTask)
             .join(AgentSession, AgentSession.id == AgentTask.session_id)
@@ -139,7 +140,7 @@ class AgentTasks:
                 await self._end(tx, task, f"its agent was lost {MAX_LOSSES} times, the last time on {task.worker}")
 
     async def heartbeat(self, of: Caller, session_id: str, attempt: int, lease_s: float) -> datetime:
-        """Renew the claim; returns until when. Raises NotFound, ClaimLost."""
+        """Renew the claim and return its new end. Raises NotFound, ClaimLost."""
         renew = update(AgentTask).where(AgentTask.session_id == session_id).values(lease_until=until(lease_s))
         async with self._database.begin() as tx:
             await _held_task(tx, of, session_id, attempt)
@@ -151,10 +152,10 @@ class AgentTasks:
             return renewed
 
     async def release(self, of: Caller, session_id: str, attempt: int, reason: str | None) -> None:
-        """Give the task back: another worker can claim it immediately. Raises NotFound, ClaimLost."""
+        """Give the task back, so that another worker can claim it immediately. Raises NotFound, ClaimLost."""
         async with self._database.begin() as tx:
             task = await _held_task(tx, of, session_id, attempt)
-            if reason is not None:  # whoever stops in an orderly way has lost nothing
+            if reason is not None:  # without a reason the worker stopped in an orderly way, which is not a loss
                 task.losses = await _losses(tx, task)
             if task.losses >= MAX_LOSSES:
                 await self._end(tx, task, f"its agent was lost {MAX_LOSSES} times, the last time: {reason}")
@@ -169,8 +170,8 @@ class AgentTasks:
 
 
 async def _losses(tx: AsyncSession, task: AgentTask) -> int:
-    """How often it was lost in a row, now too, without a further answer of its model in between: an agent that gets on
-    is lost by chance."""
+    """Return how often the task was lost in a row, including this time. The count starts again if the model answered
+    during this claim, because an agent that makes progress was lost by chance."""
     assert task.deadline is not None
     claimed = task.deadline - timedelta(seconds=task.timeout_s)
     since = select(SessionCall.number).where(
@@ -180,13 +181,13 @@ async def _losses(tx: AsyncSession, task: AgentTask) -> int:
 
 
 def _held() -> ColumnElement[bool]:
-    """Whether an agent works on a task."""
+    """Return the SQL condition that an agent holds the task."""
     return ~lapsed(AgentTask.lease_until)
 
 
 async def _held_task(tx: AsyncSession, of: Caller, session_id: str, attempt: int) -> AgentTask:
-    """The task while this attempt holds it: also after its lease, unless it has been claimed again since. Raises
-    NotFound, ClaimLost."""
+    """Return the task if this attempt holds it. It does so even after its lease has expired, until the task is claimed
+    again. Raises NotFound, ClaimLost."""
     mine = [] if of.project is None else [AgentSession.project == of.project]
     if (await tx.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
         raise NotFound("There is no such session.")

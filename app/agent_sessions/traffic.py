@@ -1,8 +1,8 @@
-"""Scenarios from sessions of production: what agents were asked there, and what their tools answered.
+"""Scenarios from production sessions: what agents were asked there, and what their tools returned.
 
-Of a session the first request and the answers of tools, as later requests show them, are all that can be given to an
-agent again. What its tools changed, what it was asked later on, and what it remembers of earlier tasks cannot; and what
-users thought was about what the agent did then.
+Only a session's first request, and the tool results that later requests contain, can be given to an agent again.
+Changes that tools made, later questions, and the agent's memory of earlier tasks cannot. The feedback of users is about
+what the agent did at that time.
 """
 
 import json
@@ -39,41 +39,42 @@ _LEAST = 3
 
 
 class SessionFilter(BaseModel):
-    """Which sessions outside of runs; what is not given does not matter."""
+    """Selects sessions outside of runs. Fields that are not set do not filter."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str | None = Field(default=None, max_length=300)
-    """The name that they were opened with, such as a promoted one."""
+    """The model name that the session was opened with, such as a promoted one."""
     since: AwareDatetime | None = None
-    """Opened then or later."""
+    """The session was opened at that time or later."""
     rewarded: bool | None = None
-    """Whether they ended with a reward."""
+    """Whether the session ended with a reward."""
     reward_below: float | None = None
-    """They ended with a lower reward."""
+    """The session ended with a lower reward than this."""
     feedback: Opinions | None = None
-    """Which opinions people have of them: any, none, more against them (negative), or more in their favour."""
+    """Feedback on the session: any, none, more of it against the session (negative), or more in its favor
+    (positive)."""
     limit: int = Field(default=1_000, ge=_LEAST, le=10_000)
-    """The newest ones, at most."""
+    """Maximum number of sessions. The newest ones are selected."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionScenarios:
-    """What was made of the sessions that were found."""
+    """The scenarios made from the sessions that were found."""
 
     rows: Sequence[Json]
-    """As the environment `agent` takes scenarios."""
+    """Scenarios in the form that the environment `agent` accepts."""
     database: int
     unanswered: int
-    """Sessions in which no model answered."""
+    """Number of sessions without an answered call."""
     repeated: int
-    """Sessions with the task of a newer one."""
+    """Number of sessions with the same task as a newer one."""
     rated: int
-    """Scenarios whose session has feedback."""
+    """Number of scenarios whose session has feedback."""
 
     @property
     def notes(self) -> list[str]:
-        """What whoever trains on them should know."""
+        """Notes for users who train on the scenarios."""
         counted = (
             f"{len(self.rows)} scenarios come from {self.database} sessions; left out: {self.unanswered} without an "
             f"answered call, {self.repeated} with the task of a newer one."
@@ -82,7 +83,7 @@ class SessionScenarios:
 
 
 async def scenarios_of_sessions(database: Database, project: str, which: SessionFilter) -> SessionScenarios:
-    """Raises ValueError where there are too few."""
+    """Make scenarios from the selected sessions. Raises ValueError if there are too few."""
     calls, rows, unanswered, repeated = SessionCalls(database), dict[str, Json](), 0, 0
     found = await _found(database, project, which)
     opinions = await opinions_of(database, [session.id for session in found])
@@ -106,7 +107,7 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
 
 
 async def _found(database: Database, project: str, which: SessionFilter) -> Sequence[AgentSession]:
-    """Newest first; only those that are over."""
+    """Return the selected sessions, newest first. Only sessions that are over are selected."""
     reward = cast(AgentSession.outcome["reward"].astext, Float)
     query = (
         select(AgentSession)
@@ -144,7 +145,7 @@ def _task(calls: Sequence[KeptCall]) -> Json:
 
 
 def _results(messages: Sequence[Mapping[str, Json]]) -> Iterator[Json]:
-    """Each call of a tool in a conversation, with what it was answered."""
+    """Yield each tool call in a conversation that has a result, with the result."""
     asked: dict[str, Json] = {}
     for message in messages:
         for call in message.get("tool_calls") or ():

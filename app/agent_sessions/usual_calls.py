@@ -1,11 +1,10 @@
-"""The usual course of a call, in two statements: it is new and taken, and its answer is the first.
+"""The fast path of a call, in two statements: one claims a new call, the other records its first answer.
 
-Each statement does it for all conversations that are there at the moment. What is not usual (a repeated request, a
-limit, a session that is over or that somebody else changes at the moment) it leaves alone: `SessionCalls` goes through
-that step by step.
+Each statement handles all calls that are waiting at that moment. It skips the uncommon cases (a repeated request, a
+limit, a session that is over or is being changed by another transaction), which `SessionCalls` handles step by step.
 
-That a call began is not waited for to be on the disk: its answer is, and with it all that was committed before. A
-database that crashes in between has forgotten the call; then the answer brings it back.
+The commit of a new call does not wait for the disk. The commit of its answer does, and it also makes everything
+committed before durable. A database that crashes in between loses the call; recording the answer then restores it.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,9 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.own_connection import GroupedStatement, OwnConnection, numbered
 
 Use = tuple[str, int, str, int]
-"""A request of an attempt: session, attempt, digest and occurrence."""
+"""A request of an attempt: session id, attempt, digest and occurrence."""
 HELD = timedelta(seconds=6)
-"""So long a call is its process's that does not say anything more."""
+"""How long a call stays claimed after its process last renewed it."""
 _TAKE = f"""
 WITH asked AS (
     SELECT * FROM unnest(%(ids)s::text[], %(keys)s::text[], %(digests)s::text[], %(protocols)s::text[],
@@ -88,7 +87,7 @@ WHERE use.session_id = mine.id AND use.attempt = mine.attempt AND use.digest = m
 
 
 class NewCall(NamedTuple):
-    """A call to take, if it is the first one with its digest in the session."""
+    """A call to claim if it is the first with its digest in the session."""
 
     session_id: str
     key_sha256: str | None
@@ -98,20 +97,20 @@ class NewCall(NamedTuple):
     request: bytes
     holder: str
     turn: int
-    """As in CallSeeds."""
+    """The same as in CallSeeds."""
     seed_in_turn: int
     seed_otherwise: int
 
 
 class TakenCall(NamedTuple):
-    """By which attempt, and with which seed."""
+    """The attempt and the seed of a call that was claimed."""
 
     attempt: int
     seed: int
 
 
 class NewAnswer(NamedTuple):
-    """The answer of a call, to record if there is none."""
+    """The answer to a call, to record if it has none yet."""
 
     session_id: str
     digest: str
@@ -139,7 +138,7 @@ _OF_USES = ("ids", "attempts", "digests", "occurrences")
 
 
 class UsualCalls:
-    """For all sessions, in one process."""
+    """The fast path for all sessions, in one process."""
 
     def __init__(self, url: URL) -> None:
         self._unhurried = OwnConnection(url, synchronous_commit="off")
@@ -148,21 +147,21 @@ class UsualCalls:
         self._answering = GroupedStatement(self._durable, _ANSWER, _OF_ANSWERS)
 
     async def take(self, call: NewCall) -> TakenCall | None:
-        """Take the call. None: it was not taken, as far as one knows."""
+        """Claim the call. Returns None if it was not claimed, as far as is known."""
         row = await self._taking.row(*call)
         return None if row is None else TakenCall(*row[1:])
 
     async def answer(self, answer: NewAnswer) -> bool:
-        """Whether the answer was recorded, and is durable. If not, it may be there all the same."""
+        """Return whether the answer was recorded durably. If False, it can be recorded nevertheless."""
         return await self._answering.row(*answer) is not None
 
     async def delivered(self, uses: Collection[Use]) -> bool:
-        """Note whose replies arrived. Returns whether that worked."""
+        """Record which replies were delivered. Returns whether that worked."""
         columns = zip(*sorted(uses), strict=True)
         return await self._unhurried.execute(numbered(_DELIVERED, _OF_USES), *columns) is not None
 
     async def close(self) -> None:
-        """When what runs has ended."""
+        """Wait for running statements, and close the connections."""
         for statement in (self._taking, self._answering):
             await statement.end()
         for connection in (self._unhurried, self._durable):
@@ -170,14 +169,14 @@ class UsualCalls:
 
 
 async def answer_in(tx: AsyncSession, answer: NewAnswer) -> bool:
-    """The same as `UsualCalls.answer` in a transaction that holds the lock of the session's row."""
+    """Like `UsualCalls.answer`, in a transaction that holds the lock on the session's row."""
     connection = await tx.connection()
     rows = await connection.exec_driver_sql(_ANSWER, _arrays(_OF_ANSWERS, [answer]))
     return rows.first() is not None
 
 
 async def delivered_in(tx: AsyncSession, uses: Collection[Use]) -> None:
-    """The same as `UsualCalls.delivered` in a transaction."""
+    """Like `UsualCalls.delivered`, in a transaction."""
     await (await tx.connection()).exec_driver_sql(_DELIVERED, _arrays(_OF_USES, sorted(uses)))
 
 
