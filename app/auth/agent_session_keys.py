@@ -1,4 +1,4 @@
-"""Keys that name one agent session: what an agent is given in place of an API key."""
+"""Keys for agent sessions. An agent gets one in place of an API key, and it identifies a single session."""
 
 import re
 import secrets
@@ -20,12 +20,12 @@ _MOST_CACHED = 10_000
 
 
 def new_session_key() -> str:
-    """A new random key: `las_` and 32 random bytes in base64url."""
+    """Return a new random key: `las_` and 32 random bytes in base64url."""
     return f"las_{secrets.token_urlsafe(_RANDOM_BYTES)}"
 
 
 def is_session_key(secret: str) -> bool:
-    """Whether it has the form of such a key."""
+    """Whether the secret has the form of a session key."""
     return _FORM.fullmatch(secret) is not None
 
 
@@ -35,10 +35,10 @@ class _Found(NamedTuple):
 
 
 class AgentSessionKeys:
-    """Finds the session of a key, which ends with the API key that opened it.
+    """Finds the session of a key. The session ends when the API key that opened it does.
 
-    What a key names never changes, nor does what opened the session, so both are read once. Whether the API key still
-    holds is looked up as often as if it were used itself; whether the session is open, and the key its newest one, with
+    The session of a key and its API key never change, so both are read only once. The validity of the API key is
+    checked as often as if it were used directly. Whether the session is open and the key is its newest is checked with
     each call.
     """
 
@@ -48,7 +48,7 @@ class AgentSessionKeys:
         self._found: dict[str, _Found] = {}
 
     async def caller(self, key: str) -> Caller:
-        """The agent with that key. Raises Unauthorized."""
+        """Return the agent with that key. Raises Unauthorized."""
         sha256 = hash_of(key)
         caller, opener_sha256 = self._found.get(sha256) or await self._find(sha256)
         if opener_sha256 is not None and not await self._keys.holds(opener_sha256):
@@ -73,5 +73,5 @@ class AgentSessionKeys:
         return found
 
     def has(self, key: str) -> bool:
-        """Whether it was found before. No query."""
+        """Whether the key was found before. Makes no query."""
         return hash_of(key) in self._found

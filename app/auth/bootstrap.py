@@ -1,4 +1,4 @@
-"""Creates the first operator key directly in the database, which needs no API key."""
+"""Creates the first operator key directly in the database, without an API key."""
 
 from contextlib import AsyncExitStack
 
@@ -15,7 +15,7 @@ from app.settings import Settings
 
 
 async def first_key(settings: Settings, name: str) -> NewKey:
-    """Make a key with all scopes to all projects. With the embedded database no service may be running.
+    """Create a key with all scopes for all projects. With the embedded database, the service must not be running.
 
     Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
     """

@@ -1,4 +1,4 @@
-"""Who makes a request, and what is theirs."""
+"""The caller of a request, and what it has access to."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ ANY_PROJECT = "*"
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """A key that names one agent session; perhaps of an earlier start of the agent, or of a session that is over."""
+    """A key for one agent session. It can belong to an earlier attempt, or to a session that is over."""
 
     session_id: str
     sha256: str
@@ -18,17 +18,17 @@ class SessionKey:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request."""
+    """The caller of a request."""
 
     actor: str
-    """The name in events: `key:PREFIX`, `session:ID`, or `local` if no keys are required."""
+    """Name in events: `key:PREFIX`, `session:ID`, or `local` if no keys are required."""
     project: str | None
-    """The only project that the caller sees; None: all."""
+    """The only project that the caller can see; None for all projects."""
     scopes: frozenset[Scope]
     agent: SessionKey | None = None
-    """The session that the caller is the agent of, and all that it reaches of the project; None: it is none."""
+    """Session whose agent the caller is, and the only one that it can access; None if it is not an agent."""
     key_sha256: str | None = None
-    """Of the API key that the caller has, or signed in with; None: it needed none, or is an agent."""
+    """Hash of the API key that the caller used or signed in with; None if it needed none or is an agent."""
 
     @property
     def namespace(self) -> str:
@@ -41,4 +41,4 @@ class Caller:
 
 
 LOCAL = Caller("local", None, frozenset(Scope))
-"""Every caller of a service that requires no keys, because it listens on loopback only."""
+"""The caller of every request to a service that requires no keys, because it listens on loopback only."""

@@ -1,4 +1,4 @@
-"""Limits how often a client can try keys that are wrong: each costs a query of the database."""
+"""Limits how often a client can try wrong keys, because each one costs a database query."""
 
 import time
 from collections.abc import Callable
@@ -8,20 +8,20 @@ _MOST_CLIENTS = 10_000
 
 
 class FailedKeys:
-    """`per_minute` wrong keys of each client in the long run, and 30 at once; in this process."""
+    """Allows each client `per_minute` wrong keys in the long run, and bursts of 30. Counts those in this process."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_minute / 60
         self._clock = clock
         self._failed: dict[str, tuple[float, float]] = {}
-        """By client, in the order of the newest failures: how many count, and when."""
+        """Count of failures and time of the last one, by client. The clients with the newest failures come last."""
 
     def wait_s(self, client: str) -> float:
-        """Seconds until the client can try another key; 0.0: now."""
+        """Return the seconds until the client can try another key; 0.0 means now."""
         return max(0.0, (self._count(client) + 1 - _BURST) / self._per_s)
 
     def note(self, client: str) -> None:
-        """It tried a wrong one."""
+        """Record that the client tried a wrong key."""
         count = self._count(client) + 1
         self._failed.pop(client, None)
         self._failed[client] = (count, self._clock())

@@ -1,4 +1,4 @@
-"""Requires an API key or a browser's sign-in on all but the public paths, before reading anything else of a request."""
+"""Requires an API key or a browser's sign-in on all but the public paths, before the rest of a request is read."""
 
 import math
 from collections.abc import Collection
@@ -31,7 +31,7 @@ class Guard:
         failed_keys: FailedKeys | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        """Pages of `origins` may call without keys."""
+        """Web pages from `origins` can make requests if keys are not required."""
         self._app = app
         self._required = required
         self._limit = limit
@@ -39,7 +39,7 @@ class Guard:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # the service has none
+        if scope["type"] == "websocket":  # the service has no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] == "http" and not scopes.is_public(scopes.route_path(scope)):
@@ -89,7 +89,7 @@ class Guard:
 
 
 def _of_agent(caller: Caller, scope: Scope) -> Caller:
-    """Return the caller. An agent reaches only its session. Raises Forbidden."""
+    """Return the caller. Raises Forbidden if it is an agent and the path is not for it."""
     path = scopes.route_path(scope)
     if caller.agent is not None and not scopes.is_for_agent(path, caller.agent.session_id):
         raise Forbidden("This key is of an agent's session: it reaches the models under /v1, and its own session.")

@@ -23,7 +23,7 @@ KEPT_S = 4.0
 """How long a key is cached; revocation is guaranteed within 5 s."""
 _SAVE_USE_EVERY_S = 60.0
 _OPERATOR = Caller("key:operator", None, frozenset(Scope))
-"""Who calls with the key from the settings."""
+"""The caller that uses the key from the settings."""
 
 
 @dataclass
@@ -32,17 +32,17 @@ class KeyCache:
 
     keys: Keys
     operator_hash: str | None = None
-    """Of the key from the settings."""
+    """Hash of the operator's key from the settings."""
     clock: Callable[[], float] = time.monotonic
     _found: dict[str, tuple[ApiKey, float]] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
 
     async def caller(self, key: str) -> Caller:
-        """Who calls with that key. Raises Unauthorized; it does not tell whether the key ever existed."""
+        """Return the caller with that key. Raises Unauthorized, which does not reveal whether the key ever existed."""
         return self.caller_of(await self.find(key))
 
     async def find(self, key: str) -> ApiKey | None:
-        """The row of that key; None for the key from the settings. Raises Unauthorized."""
+        """Return the row of that key; None for the key from the settings. Raises Unauthorized."""
         sha256 = hash_of(key)
         if self._is_operators(sha256):
             return None
@@ -52,18 +52,18 @@ class KeyCache:
         return row
 
     def caller_of(self, row: ApiKey | None) -> Caller:
-        """Who calls with the key that `find` found; notes that it was used."""
+        """Return the caller with a key that `find` returned, and record that the key was used."""
         if row is None:
             return replace(_OPERATOR, key_sha256=self.operator_hash)
         self._used.add(row.id)
         return caller_with(row)
 
     async def holds(self, sha256: str) -> bool:
-        """Whether there is a key with that hash, neither revoked nor expired."""
+        """Whether a key with that hash exists and is neither revoked nor expired."""
         return self._is_operators(sha256) or await self._row(sha256) is not None
 
     def has(self, key: str) -> bool:
-        """Whether the key was right when it was looked up last. No query."""
+        """Whether the key was valid when it was last looked up. Makes no query."""
         sha256 = hash_of(key)
         return sha256 in self._found or sha256 == self.operator_hash
 
@@ -83,7 +83,7 @@ class KeyCache:
         return row
 
     async def save_use(self) -> None:
-        """Write down which keys were used since the last time."""
+        """Save which keys were used since the last call."""
         used, self._used = self._used, set()
         if used:
             await self.keys.note_use(used)
@@ -91,7 +91,7 @@ class KeyCache:
 
 @asynccontextmanager
 async def open_key_cache(database: Database, operator_key: SecretStr | None) -> AsyncIterator[KeyCache]:
-    """The key cache of a running service."""
+    """Open the key cache of a running service."""
     cache = KeyCache(Keys(database), None if operator_key is None else hash_of(operator_key.get_secret_value()))
     async with every(_SAVE_USE_EVERY_S, cache.save_use, "save the use of keys"):
         yield cache

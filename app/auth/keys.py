@@ -20,35 +20,35 @@ from app.errors import NotFound
 _FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32
 _SHOWN = 11
-"""Characters of a key that tell it from others: 48 of its 256 random bits."""
+"""Number of characters of a key that are stored to recognize it: 48 of its 256 random bits."""
 _USED_EVERY = timedelta(minutes=1)
 
 
 def new_key() -> str:
-    """A new random key: `ll_` and 32 random bytes in base64url."""
+    """Return a new random key: `ll_` and 32 random bytes in base64url."""
     return f"ll_{secrets.token_urlsafe(_RANDOM_BYTES)}"
 
 
 def well_formed(key: str) -> bool:
-    """Whether it has the format of a key."""
+    """Whether the key has the right format."""
     return _FORM.fullmatch(key) is not None
 
 
 def hash_of(key: str) -> str:
-    """What is stored of a key: SHA-256, in hex. Random keys need no slow hash."""
+    """Return the hash that is stored for a key: SHA-256 in hex. Random keys need no slow hash."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A new key, the only time that it can be read."""
+    """A new key, which cannot be read again later."""
 
     row: ApiKey
     key: str
 
 
 class Keys:
-    """The keys in the database. `of` names whose keys a caller manages: those of its project, or all."""
+    """The keys in the database. `of` is the caller that manages keys: those of its project, or all."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -56,7 +56,7 @@ class Keys:
     async def create(
         self, *, project: str, name: str, scopes: Iterable[Scope], expires_days: int | None = None
     ) -> NewKey:
-        """Create a key for a project, or with `*` for all."""
+        """Create a key for a project, or for all projects if it is `*`."""
         key = new_key()
         row = ApiKey(
             id=str(ULID()),
@@ -74,7 +74,7 @@ class Keys:
         return NewKey(row, key)
 
     async def list(self, of: Caller, *, before: str | None, limit: int) -> Sequence[ApiKey]:
-        """Newest first, including revoked and expired ones; `before` is the id of a key."""
+        """List keys, newest first, including revoked and expired ones; `before` is the id of a key."""
         query = select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)
         if of.project is not None:
             query = query.where(ApiKey.project == of.project)
@@ -84,7 +84,7 @@ class Keys:
             return (await tx.execute(query)).scalars().all()
 
     async def revoke(self, of: Caller, key_id: str) -> ApiKey:
-        """Revoke a key, and end the agents' sessions that it opened; revoking it again keeps the first time. Raises
+        """Revoke a key, and end the agent sessions that it opened. Revoking it again keeps the first time. Raises
         NotFound."""
         end = update(ApiKey).where(ApiKey.id == key_id)
         if of.project is not None:
@@ -98,13 +98,13 @@ class Keys:
         return row
 
     async def by_hash(self, sha256: str) -> ApiKey | None:
-        """The key with that hash, unless it is revoked or, by the database's clock, expired."""
+        """Return the key with that hash, unless it is revoked or, by the database's clock, expired."""
         query = select(ApiKey).where(ApiKey.sha256 == sha256, holds())
         async with self._database() as tx:
             return (await tx.execute(query)).scalar_one_or_none()
 
     async def note_use(self, key_ids: Iterable[str]) -> None:
-        """Say of these keys that they are in use; at most once a minute each, whoever else says so."""
+        """Record that these keys are in use, at most once a minute for each key across all processes."""
         due = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - _USED_EVERY)
         note = update(ApiKey).where(ApiKey.id.in_(sorted(key_ids)), due).values(last_used_at=func.now())
         async with self._database.begin() as tx:
@@ -112,7 +112,7 @@ class Keys:
 
 
 def _end_sessions(opener_sha256: str) -> Update:
-    """Ends the sessions of agents that were opened with that key."""
+    """Return the statement that ends the agent sessions opened with that key."""
     opened = (AgentSession.opener_sha256 == opener_sha256, AgentSession.state == AgentSessionState.OPEN)
     now = func.clock_timestamp()
     return update(AgentSession).where(*opened).values(state=AgentSessionState.EXPIRED, expires_at=now, ended_at=now)
@@ -124,7 +124,7 @@ def holds() -> ColumnElement[bool]:
 
 
 def caller_with(row: ApiKey) -> Caller:
-    """Who calls with that key."""
+    """Return the caller with that key."""
     project = None if row.project == ANY_PROJECT else row.project
     scopes = frozenset(Scope(scope) for scope in row.scopes)
     return Caller(f"key:{row.prefix}", project, scopes, key_sha256=row.sha256)

@@ -1,12 +1,12 @@
-"""Which web pages may use the service in the name of their visitor.
+"""Checks which web pages can use the service on behalf of their visitors.
 
-Without API keys only programs on this machine may use it, but a web page can reach loopback through the browser of its
-visitor. The `Origin` header shows that such a request comes from another site; the `Host` header exposes a page whose
-name resolves to 127.0.0.1 (DNS rebinding).
+Without API keys, only programs on this machine can use the service, but a web page can reach loopback through its
+visitor's browser. The `Origin` header shows that such a request comes from another site. The `Host` header exposes a
+page whose name resolves to 127.0.0.1 (DNS rebinding).
 
-A browser sends the cookie of a sign-in by itself, so a request with it must come from a page of the service. Browsers
-say so in `Sec-Fetch-Site` or `Origin`, which no page can set. `SameSite=Strict` alone would admit pages of the same
-site, such as another port of the host or another host of the domain.
+A browser sends the cookie of a sign-in automatically, so a request with one must come from a page of the service.
+Browsers show this in `Sec-Fetch-Site` or `Origin`, which pages cannot set. `SameSite=Strict` alone would admit pages of
+the same site, such as another port of the host or another host of the domain.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ _NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
 def refuse_foreign_pages(scope: Scope, origins: Collection[str]) -> None:
-    """Raises Forbidden for requests from web pages of other sites, except those of `origins` (CORS)."""
+    """Raise Forbidden for requests from web pages of other sites, except those of `origins` (CORS)."""
     headers = _headers(scope)
     host, origin = headers.get("host", ""), headers.get("origin")
     if host and urlsplit(f"//{host}").hostname not in _NAMES:
@@ -33,10 +33,10 @@ def refuse_foreign_pages(scope: Scope, origins: Collection[str]) -> None:
 
 
 def refuse_other_origins(scope: Scope) -> None:
-    """Raises Forbidden for a request with the cookie of a sign-in unless a page of this service makes it.
+    """Raise Forbidden for a request with the cookie of a sign-in, unless it comes from a page of this service.
 
-    Reading is also allowed to a person who opens a link or types an address, and to a program, which sends none of the
-    headers. What changes something must say where it comes from.
+    Read requests are also allowed if a person opened a link or typed an address, or if they come from a program, which
+    sends neither header. Requests that change something must state their origin.
     """
     headers = _headers(scope)
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")

@@ -7,17 +7,18 @@ _MOST_CALLERS = 10_000
 
 
 class RateLimit:
-    """`per_s` sustained requests per second and bursts of `burst`, per caller."""
+    """Allows each caller `per_s` sustained requests per second, and bursts of `burst`."""
 
     def __init__(self, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
         self._burst = burst
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
-        """Tokens and when they were counted, by caller. Only keys that exist get here, but sessions come and go."""
+        """Tokens and the time when they were counted, by caller. Only existing keys get here, but sessions come and
+        go."""
 
     def take(self, who: str) -> float:
-        """Take a token; returns 0.0, or the seconds until there is one."""
+        """Take a token. Returns 0.0, or the seconds until one is available."""
         now = self._clock()
         tokens, counted_at = self._buckets.get(who, (float(self._burst), now))
         tokens = min(self._burst, tokens + (now - counted_at) * self._per_s)

@@ -1,4 +1,4 @@
-"""What a key allows, and what a request needs. Pure functions."""
+"""The scopes that keys have and requests need. Pure functions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class Scope(StrEnum):
-    """Scopes do not include each other: a key that reads and writes has both."""
+    """A permission of a key. Scopes do not include each other: a key that reads and writes has both."""
 
     READ = "read"
     WRITE = "write"
-    """Everything that changes something or uses a model."""
+    """Change something or use a model."""
     OPERATOR = "operator"
     """Create and revoke keys."""
 
@@ -18,28 +18,29 @@ class Scope(StrEnum):
 PUBLIC = frozenset({"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
 """Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
-"""What the documentation page loads."""
+"""Path of the files that the documentation page loads."""
 DASHBOARD_FILES = "/assets/"
-"""What the dashboard loads."""
+"""Path of the files that the dashboard loads."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPERATOR = "/keys"
 SESSION = "/session"
-"""Signing in, out, and asking who one is: any key may."""
+"""Path to sign in, sign out and ask who is signed in. Any key can use it."""
 
 
 SESSIONS = "/sessions/"
 _MODELS = "/v1/"
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
-"""What is in the protocol of Anthropic."""
+"""Paths of Anthropic's protocol."""
 _OF_AGENTS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHROPIC)
-"""What an agent reaches of its own session; the last ones also without its id before them."""
+"""Paths of its own session that an agent can use. Those that begin with `/v1` also work without the session's
+prefix."""
 _MODEL_LIST = "/v1/models"
-"""An agent reads of its session's model there, whatever name it asks for."""
+"""Path where an agent finds its session's model, under any name."""
 MODEL_CALLS = frozenset(path for path in _OF_AGENTS if path.startswith("/v1/"))
 
 
 def route_path(scope: Mapping[str, Any]) -> str:
-    """The path as routes know it: without the prefix that a proxy or another application put before it."""
+    """Return the path as routes define it, without the prefix of a proxy or of an application that mounts this one."""
     path: str = scope["path"]
     root = scope.get("root_path", "").rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
@@ -51,7 +52,7 @@ def is_public(path: str) -> bool:
 
 
 def needed(method: str, path: str) -> Scope | None:
-    """The scope that a request needs; None: any key will do."""
+    """Return the scope that a request needs; None if any key will do."""
     if path == SESSION:
         return None
     if path == _OPERATOR or path.startswith(f"{_OPERATOR}/"):
@@ -60,7 +61,7 @@ def needed(method: str, path: str) -> Scope | None:
 
 
 def is_for_agent(path: str, session_id: str) -> bool:
-    """Whether the agent of that session may make requests to the path."""
+    """Whether the agent of that session can make requests to the path."""
     own = path.removeprefix(f"{SESSIONS}{session_id}")
     if own == path:
         return path in MODEL_CALLS or _is_model_list(path)
@@ -72,7 +73,7 @@ def _is_model_list(path: str) -> bool:
 
 
 def model_path(path: str) -> str | None:
-    """The path below `/v1`, with that, of a path that has it at its beginning or below a session; None: it has not."""
+    """Return the path from `/v1` on, if that is its beginning or follows a session's prefix; otherwise None."""
     if path.startswith(SESSIONS):
         path = path.removeprefix(SESSIONS).partition("/")[2]
         path = f"/{path}"

@@ -1,6 +1,6 @@
-"""The key of a project only sees what belongs to the project; everything else is as if it did not exist.
+"""Restricts a project's key to what belongs to the project. Everything else appears not to exist.
 
-Whatever a path names by id is looked at here, before its handler runs. Handlers see to what their bodies name.
+Ids in paths are checked here before the handler runs. Handlers check the ids in request bodies.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _MOST_KNOWN = 10_000
 
 
 class Owned(NamedTuple):
-    """Something that belongs to a project."""
+    """A kind of object that belongs to a project."""
 
     called: str
     id: Any
-    """Its column."""
+    """The column of its id."""
     project: Select[str | None]
 
 
@@ -43,32 +43,32 @@ OWNED: Mapping[str, Owned] = {
     "/webhooks/": WEBHOOK,
     "/sessions/": AGENT_SESSION,
 }
-"""What the first parameter of a path that begins so is the id of; the first one that fits counts."""
+"""The kind of object that a path's first parameter identifies, by the beginning of the path. The first match counts."""
 
 
 class KnownRuns:
-    """Remembers which project a run belongs to. This never changes, and a deleted run is not found anyway."""
+    """Remembers the projects of runs, which never change. A deleted run is not found anyway."""
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()
 
     def has(self, project: str, run_id: str) -> bool:
-        """Whether it was found before."""
+        """Whether the run was found in the project before."""
         return (project, run_id) in self._found
 
     def add(self, project: str, run_id: str) -> None:
-        """Remember one, and from time to time forget all."""
+        """Remember a run. If there are too many, forget all others."""
         if len(self._found) >= _MOST_KNOWN:
             self._found.clear()
         self._found.add((project, run_id))
 
 
 async def require(database: Database, caller: Caller, owned: Owned, id: str) -> None:
-    """Raises NotFound if it is not the caller's, exactly as if it did not exist."""
+    """Raise NotFound unless it belongs to the caller's project, with the same error as if it did not exist."""
     if caller.project is None:
         return
     project = None
-    if "\x00" not in id:  # Postgres has no such text
+    if "\x00" not in id:  # Postgres cannot store such text
         async with database() as tx:
             project = (await tx.execute(owned.project.where(owned.id == id))).scalar_one_or_none()
     if project != caller.project:

@@ -1,4 +1,4 @@
-"""Evidence from feedback: all events on each email together, for judges and for the API."""
+"""Evidence from feedback: the combined events on each email, for judges and for the API."""
 
 import asyncio
 import time
@@ -21,16 +21,16 @@ from judges.feedback import ONLINE
 _NEWEST = 2_000
 """Maximum number of emails used as evidence."""
 _KEPT_S = 5.0
-"""Evidence is cached for this long, so that all groups of an iteration are judged by the same evidence."""
+"""How long evidence is cached, in seconds, so that all groups of an iteration are judged by the same evidence."""
 
 log = structlog.get_logger(__name__)
 
 
 class StoredFeedback:
-    """Feedback on emails of a run, and of all of its project's runs of the environment on the same graph: the newest
-    2,000 emails.
+    """Feedback on the emails of a run, and on those of its project's other runs with the same environment and graph. It
+    is limited to the newest 2,000 emails.
 
-    Without the database there is none, and judging goes on.
+    While the database is down there is no feedback, and judging continues without it.
     """
 
     def __init__(self, database: Database, main_loop: asyncio.AbstractEventLoop, run: Run) -> None:
@@ -48,7 +48,8 @@ class StoredFeedback:
         )
 
     async def evidence(self) -> Sequence[Evidence]:
-        """The newest email first, as it was at most five seconds ago. To be asked on one loop, which may be another."""
+        """Return the evidence, newest email first, at most five seconds old. All calls must come from one event loop,
+        which can be a different one."""
         async with self._asking:
             if self._heard is None or time.monotonic() > self._heard[0] + _KEPT_S:
                 self._heard = time.monotonic(), await self._ask()
@@ -68,16 +69,16 @@ class StoredFeedback:
 
 
 async def emails(database: Database, run_id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
-    """What is known of each of the run's emails that has feedback, in the order of saving from the one after `after`;
-    the columns of `_emails`."""
+    """Return what is known about each of the run's emails with feedback, in the order in which they were saved,
+    starting after `after`. The columns are those of `_emails`."""
     query = _emails(Trajectory.run_id == run_id).where(Trajectory.seq > after).order_by(Trajectory.seq).limit(limit)
     async with database() as tx:
         return (await tx.execute(query)).all()
 
 
 def _emails(of: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """One row an email that has feedback: trajectory_id, seq, kind, iteration, citations, online, wins, losses,
-    simulated."""
+    """Select one row for each email that has feedback: trajectory_id, seq, kind, iteration, citations, online, wins,
+    losses, simulated."""
     said = events_about(Feedback.trajectory_id, Feedback.against_id)
     return (
         select(

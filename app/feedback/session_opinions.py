@@ -1,4 +1,4 @@
-"""What users thought of sessions in production."""
+"""Users' feedback on production sessions, summed for each session."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ _MOST_COMMENTS = 10
 
 
 class Opinions(StrEnum):
-    """Which opinions a session has."""
+    """Kinds of opinions that a session can have, to filter by."""
 
     ANY = "any"
     NONE = "none"
@@ -25,24 +25,24 @@ class Opinions(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionOpinions:
-    """All opinions of one session together."""
+    """The summed opinions of one session."""
 
     events: int
-    """Opinions, counting preferences of other sessions over this one."""
+    """Number of opinions, including preferences of other sessions over this one."""
     wins: float
     losses: float
     simulated: bool
 
 
 def summed_opinions(*which: ColumnElement[bool]) -> Subquery:
-    """One row for each session that has opinions: subject, events, wins, losses, simulated."""
+    """Select one row for each session that has opinions: subject, events, wins, losses, simulated."""
     events = events_about(Feedback.session_id, Feedback.against_session_id, *which)
     columns = (events.c.subject, func.count().label("events"), *sums_of(events))
     return select(*columns).group_by(events.c.subject).subquery()
 
 
 def have(opinions: Opinions, summed: Subquery) -> ColumnElement[bool]:
-    """The condition on rows that are outer joined with `summed_opinions`."""
+    """Return the SQL condition for rows that are outer joined with `summed_opinions`."""
     return {
         Opinions.ANY: summed.c.subject.is_not(None),
         Opinions.NONE: summed.c.subject.is_(None),
@@ -52,7 +52,7 @@ def have(opinions: Opinions, summed: Subquery) -> ColumnElement[bool]:
 
 
 async def opinions_of(database: Database, ids: Collection[str]) -> Mapping[str, SessionOpinions]:
-    """Of those of the sessions that have any."""
+    """Return the opinions of those sessions that have any."""
     listed = sorted(ids)
     summed = summed_opinions(Feedback.session_id.in_(listed) | Feedback.against_session_id.in_(listed))
     query = select(summed).where(summed.c.subject.in_(listed))
@@ -62,7 +62,7 @@ async def opinions_of(database: Database, ids: Collection[str]) -> Mapping[str, 
 
 
 async def comments_on(database: Database, ids: Collection[str]) -> Mapping[str, Sequence[str]]:
-    """The newest ten comments on each session that has any, newest first."""
+    """Return the newest ten comments on each session that has any, newest first."""
     query = (
         select(Feedback.session_id, Feedback.comment)
         .where(Feedback.session_id.in_(sorted(ids)), Feedback.comment.is_not(None))

@@ -1,4 +1,5 @@
-"""Takes feedback on emails and sessions. Each event is a row that never changes: order and repetition do not matter."""
+"""Stores feedback on emails and sessions. Each event is a row that never changes, so order and repetition do not
+matter."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,14 @@ from app.schemas.feedback import FeedbackEvent
 from judges.feedback import ONLINE
 
 _AHEAD = timedelta(minutes=5)
-"""How far the clock of a sender can be ahead of ours."""
+"""How far a sender's clock can be ahead of the database's."""
 _SUBJECT = ("trajectory_id", "against_id", "session_id", "against_session_id")
 _NO_SUBJECT: dict[str, Any] = dict.fromkeys((*_SUBJECT, "run_id"))
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The result for one event. With an `error` it was not stored."""
+    """The result for one event. If it has an `error`, the event was not stored."""
 
     run_id: str | None = None
     session_id: str | None = None
@@ -35,11 +36,11 @@ class Recorded:
 async def take(
     database: Database, events: Sequence[FeedbackEvent], source: str, sees: Callable[[str | None], bool]
 ) -> list[Recorded]:
-    """Store the valid events in one transaction; returns the result of each, in their order.
+    """Store the valid events in one transaction, and return the result for each, in the same order.
 
-    `sees` tells whether the sender sees things of a project; what is not seen does not exist. An error is NotFound for
-    a trajectory or a session that does not exist, InvalidRequest for one that the event does not fit, Conflict for an
-    event id that stands for something else already.
+    `sees` returns whether the sender can see a project; objects of other projects count as nonexistent. An error is
+    NotFound for a trajectory or a session that does not exist, InvalidRequest for one that the event cannot be about,
+    and Conflict for an event id that was already used for something else.
     """
     async with database.begin() as tx:
         emails = await _Emails.of(tx, events, sees)
@@ -55,7 +56,8 @@ async def take(
 async def listed(
     database: Database, run_id: str, *, before: str | None, limit: int
 ) -> Sequence[Row[Feedback, int | None]]:
-    """Events on the run's trajectories with the trajectory's iteration, the newest first; `before` is a row's id."""
+    """Return the events on the run's trajectories, newest first, each with the trajectory's iteration; `before` is a
+    row's id."""
     query = (
         select(Feedback, Trajectory.iteration)
         .join(Trajectory, Trajectory.id == Feedback.trajectory_id)
@@ -70,7 +72,7 @@ async def listed(
 
 
 async def of_session(database: Database, session_id: str, *, before: str | None, limit: int) -> Sequence[Feedback]:
-    """Opinions of the session, the newest first; `before` is a row's id."""
+    """Return the events on the session, newest first; `before` is a row's id."""
     query = select(Feedback).where(Feedback.session_id == session_id).order_by(Feedback.id.desc()).limit(limit)
     if before is not None:
         query = query.where(Feedback.id < before)
@@ -83,16 +85,16 @@ class _Email:
     project: str
     run_id: str | None
     is_email: bool
-    """Its environment writes emails."""
+    """Whether its environment writes emails."""
     written: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Emails:
-    """The trajectories that events name."""
+    """The trajectories that events refer to."""
 
     shown: Mapping[tuple[str, int], str]
-    """Trajectory ids of showcases."""
+    """Trajectory ids of sample emails, by run and iteration."""
     known: Mapping[str, _Email]
 
     @classmethod
@@ -105,7 +107,7 @@ class _Emails:
         return cls(shown, await _known(tx, named, sees))
 
     def subject(self, event: FeedbackEvent) -> dict[str, Any]:
-        """What the event is about, as columns. Raises NotFound, InvalidRequest."""
+        """Return the columns that say what the event is about. Raises NotFound, InvalidRequest."""
         id = event.trajectory_id or self.shown.get((event.run_id or "", event.iteration or 0))
         if id is None or (event.run_id is not None and id not in self.known):
             raise NotFound(f"Run {event.run_id!r} has no sample email after iteration {event.iteration}.")
@@ -123,7 +125,7 @@ class _Emails:
         }
 
     def _check(self, id: str, type: str) -> None:
-        """Raises NotFound, InvalidRequest."""
+        """Check that an event of that type can be about the trajectory. Raises NotFound, InvalidRequest."""
         email = self.known.get(id)
         if email is None:
             raise NotFound(f"There is no trajectory {id!r}.")
@@ -140,7 +142,8 @@ async def _shown(tx: AsyncSession, places: Iterable[tuple[str, int | None]]) -> 
 
 
 async def _known(tx: AsyncSession, ids: Iterable[str], sees: Callable[[str | None], bool]) -> dict[str, _Email]:
-    """The trajectories of these ids that are seen, kept from being deleted until the transaction ends."""
+    """Return the trajectories with these ids that the sender can see, locked against deletion until the transaction
+    ends."""
     email, project = Trajectory.outcome["email"], func.coalesce(Run.model_project, Trajectory.project)
     query = (
         select(Trajectory.id, project, Trajectory.run_id, email.is_not(None), func.jsonb_typeof(email) == "object")
@@ -156,17 +159,18 @@ async def _known(tx: AsyncSession, ids: Iterable[str], sees: Callable[[str | Non
 
 @dataclass(frozen=True, slots=True)
 class _Worked:
-    """A session that an event names."""
+    """A session that an event refers to."""
 
     project: str
     in_production: bool
-    """It is no rollout of a run or an evaluation."""
+    """Whether it is not a rollout of a run or an evaluation."""
 
 
 async def _worked(
     tx: AsyncSession, events: Sequence[FeedbackEvent], sees: Callable[[str | None], bool]
 ) -> dict[str, _Worked]:
-    """The sessions that the events name and the sender sees, kept from being deleted until the transaction ends."""
+    """Return the sessions that the events refer to and the sender can see, locked against deletion until the
+    transaction ends."""
     of_sessions = [event for event in events if event.session_id is not None]
     if not of_sessions:
         return {}
@@ -179,7 +183,7 @@ async def _worked(
 
 
 def _session_subject(event: FeedbackEvent, session_id: str, worked: Mapping[str, _Worked]) -> dict[str, Any]:
-    """What the event is about, as columns. Raises NotFound, InvalidRequest."""
+    """Return the columns that say what the event is about. Raises NotFound, InvalidRequest."""
     if event.type in ONLINE:
         raise InvalidRequest(("body", "type"), f"A session has no email, so it cannot have feedback {event.type!r}.")
     for id in (session_id, event.over):
@@ -222,7 +226,7 @@ def _row(
 
 
 async def _insert(tx: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
-    """Ids of the rows whose event was not known."""
+    """Insert the rows, and return the ids of those whose event is new."""
     if not rows:
         return set()
     add = (
@@ -230,7 +234,7 @@ async def _insert(tx: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
         .on_conflict_do_nothing(index_elements=[Feedback.project, Feedback.event_id])
         .returning(Feedback.id)
     )
-    # Always in the same order: otherwise two requests with the same events could deadlock.
+    # The order is fixed, because two requests with the same events could deadlock otherwise.
     ordered = sorted(rows, key=lambda row: (row["project"], row["event_id"]))
     return set((await tx.execute(add, ordered)).scalars())
 
@@ -254,7 +258,7 @@ def _taken(
     if row["id"] in new:
         return Recorded(row["run_id"], row["session_id"])
     compared = {*_SUBJECT, "type", "confidence", "comment", "source"}
-    # If the sender leaves the time to us, every repetition has another one.
+    # If the sender omits the time, each repetition gets a different one.
     compared |= {"occurred_at"} if event.occurred_at is not None else set()
     before = stored[_key(row)]
     if differing := sorted(name for name in compared if getattr(before, name) != row[name]):

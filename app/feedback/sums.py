@@ -1,4 +1,4 @@
-"""Sums of opinions in SQL: what speaks for and against whatever the feedback is about."""
+"""Sums of feedback in SQL: how much of it is for and against its subject."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,13 @@ from app.db.tables import Feedback
 from judges.feedback import LOSSES, WINS
 
 _BEATEN = "beaten"
-"""The other side of a preference."""
+"""Event type for the losing side of a preference."""
 _About = InstrumentedAttribute[str | None]
 
 
 def events_about(subject: _About, against: _About, *which: ColumnElement[bool]) -> Subquery:
-    """Each event, and each preference once more for its other side. Columns: subject, type, confidence, source."""
+    """Select each event, and each preference a second time for its losing side. Columns: subject, type, confidence,
+    source."""
     columns = (Feedback.confidence, Feedback.source)
     return union_all(
         select(subject.label("subject"), Feedback.type, *columns).where(subject.is_not(None), *which),
@@ -24,10 +25,10 @@ def events_about(subject: _About, against: _About, *which: ColumnElement[bool]) 
 
 
 def sums_of(events: Subquery) -> Sequence[Label[float] | Label[bool]]:
-    """wins, losses, and whether any event is simulated."""
+    """Return the columns wins, losses, and simulated (whether any event is)."""
 
     def weight(*types: str) -> ColumnElement[float]:
-        # A sum of floats depends on their order, and rows have none.
+        # The sum of floats depends on their order, and rows are unordered.
         ordered = aggregate_order_by(events.c.confidence, events.c.confidence)
         return func.coalesce(func.sum(ordered).filter(events.c.type.in_(types)), 0.0)
 

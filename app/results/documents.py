@@ -1,9 +1,9 @@
-"""A run's results as documents, each made of the run's rows.
+"""A run's results as documents, each made from the run's rows.
 
-The files of the results folder and the downloads are the same bytes, for both come from here. Of every saved
-iteration there are `iterN_rewards.json`, `iterN_trajectories.jsonl` and `iterN_trajectories.parquet`; where the
-environment shows emails and scores nodes, also `iterN_email.json` and `iterN_node_scores.json`, and once the run is
-completed `final_email.json`, the last iteration's email.
+The files of the results folder and the downloads are identical, because both come from here. Every saved iteration has
+`iterN_rewards.json`, `iterN_trajectories.jsonl` and `iterN_trajectories.parquet`. If the environment shows emails or
+scores nodes, it also has `iterN_email.json` or `iterN_node_scores.json`. A completed run with emails has
+`final_email.json`, the last iteration's email.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ _CONTENT_TYPES = {
     "parquet": "application/vnd.apache.parquet",
 }
 _ROWS_AT_ONCE = 32
-"""Number of whole trajectories in memory at the same time, and per row group."""
+"""Number of trajectories in memory at the same time, and in a row group."""
 _FIGURES = ("split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
 
 
 class _Extent(NamedTuple):
-    """The documents of a run."""
+    """Which documents a run has."""
 
     iterations: int
     parts: Sequence[str]
@@ -49,13 +49,13 @@ class _Extent(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """In the order in which the documents were produced."""
+        """Names in the order in which the documents were produced."""
         names = [f"iter{number}_{part}" for number in range(self.iterations) for part in self.parts]
         return [*names, FINAL_EMAIL] if self.has_final else names
 
 
 class _Form(Protocol):
-    """A document of trajectories in progress: the concatenated results of `write` and `close`."""
+    """A document of trajectories in progress. The document is the concatenated results of `write` and `close`."""
 
     def write(self, rows: Sequence[Trajectory]) -> bytes: ...
 
@@ -63,7 +63,7 @@ class _Form(Protocol):
 
 
 def content_type(name: str) -> str:
-    """Of the document of that name."""
+    """Return the content type of the document with that name."""
     return _CONTENT_TYPES[name.rpartition(".")[2]]
 
 
@@ -74,11 +74,11 @@ class Results:
         self._database = database
 
     async def names(self, run_id: str) -> list[str]:
-        """All names, in the order in which the documents were produced. Raises NotFound."""
+        """Return all names, in the order in which the documents were produced. Raises NotFound."""
         return (await self._extent(run_id)).names
 
     async def open(self, run_id: str, name: str) -> AsyncIterator[bytes]:
-        """The document's bytes, piece by piece. Raises NotFound, before the first piece."""
+        """Return the document's bytes, piece by piece. Raises NotFound, before the first piece."""
         extent = await self._extent(run_id)
         if name not in extent.names:
             raise NotFound(f"Run {run_id!r} has no result {name!r}.")
@@ -87,9 +87,10 @@ class Results:
     async def open_all(
         self, run_id: str, but: Container[str], *, completed: bool = False
     ) -> list[tuple[Sequence[str], AsyncIterator[Sequence[bytes]]]]:
-        """All documents but these, of a run that may be about to be `completed`: their names, and pieces of each.
+        """Return the names and pieces of all documents except `but`. `completed` says that the run is about to be
+        completed.
 
-        An iteration's trajectories come in both forms together: reading them takes longest. Raises NotFound.
+        An iteration's trajectories come in both formats together, because reading them takes longest. Raises NotFound.
         """
         extent = await self._extent(run_id, completed=completed)
         missing = (name for name in extent.names if name not in but)
@@ -97,7 +98,7 @@ class Results:
         return [(names, self._pieces(run_id, names, extent)) for names in together]
 
     def _pieces(self, run_id: str, names: Sequence[str], extent: _Extent) -> AsyncIterator[Sequence[bytes]]:
-        """Pieces of a document, or of an iteration's trajectories in several forms."""
+        """Return the pieces of a document, or of an iteration's trajectories in several formats."""
         match = _NAME.fullmatch(names[0])
         if match is None:
             return _alone(partial(self._email, run_id, extent.iterations - 1))
@@ -108,7 +109,7 @@ class Results:
         return _alone(partial(make, run_id, iteration))
 
     async def _extent(self, run_id: str, *, completed: bool = False) -> _Extent:
-        """What the baseline shows, every iteration does."""
+        """Return which documents the run has. Every iteration has the same kinds as the baseline."""
         about_run = select(Run.next_iteration, Run.status).where(Run.id == run_id)
         about_baseline = (
             select(Trajectory.outcome.has_key("email"), Reflection.state.has_key("node_scores"))
@@ -168,7 +169,8 @@ class Results:
         yield await asyncio.to_thread(lambda: [form.close() for form in forms])
 
     async def _trajectories(self, run_id: str, iteration: int) -> AsyncIterator[Sequence[Trajectory]]:
-        """In the order of saving. No connection is held while the rows are used: a reader may be slow."""
+        """Yield pages in the order of saving. No connection is held while the rows are used, because a reader can be
+        slow."""
         mine = select(Trajectory).where(Trajectory.run_id == run_id, Trajectory.iteration == iteration)
         after = -1
         while True:
@@ -190,7 +192,7 @@ async def _alone(document: Callable[[], Awaitable[bytes]]) -> AsyncIterator[Sequ
 
 
 class _JsonLines:
-    """A line for each trajectory."""
+    """Writes one line for each trajectory."""
 
     def write(self, rows: Sequence[Trajectory]) -> bytes:
         shown = (TrajectoryOut.model_validate(row, from_attributes=True) for row in rows)

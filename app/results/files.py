@@ -1,7 +1,7 @@
-"""The folder of a run's results, `<data_dir>/runs/<run id>/results`: a copy of the documents, for whoever reads files.
+"""The folder of a run's results, `<data_dir>/runs/<run id>/results`: a copy of the documents, for users who read files.
 
-The database has everything, so a full or read-only disk is reported (`run.results_error`) and does not fail the run;
-the next write that succeeds also writes what is missing.
+The database has everything, so a full or read-only disk is reported (`run.results_error`) and does not fail the run.
+The next successful write also writes what is missing.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ log = structlog.get_logger(__name__)
 
 
 def results_folder(data_dir: Path, run_id: str) -> Path:
-    """The folder with the files of a run."""
+    """Return the folder of a run's result files."""
     return data_dir / "runs" / run_id / "results"
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Size in bytes of each existing file, by name."""
+    """Return the size in bytes of each existing file, by name."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name: entry.stat().st_size for entry in entries}
@@ -37,7 +37,7 @@ def sizes(folder: Path) -> dict[str, int]:
 
 
 class ResultsFiles:
-    """Writes the folders of runs. One call at a time for each run."""
+    """Writes the folders of runs. Calls for the same run must not overlap."""
 
     def __init__(self, database: Database, data_dir: Path) -> None:
         self._database = database
@@ -45,13 +45,14 @@ class ResultsFiles:
         self._data_dir = data_dir
 
     async def write(self, run_id: str, *, completed: bool = False) -> None:
-        """Write what is missing of a run that is, or is about to be, completed or not. Raises DATABASE_DOWN only."""
+        """Write the missing files of a run. `completed` says that the run is completed or is about to be. Raises
+        DATABASE_DOWN only."""
         error = None
         try:
             await self._write_missing(run_id, completed)
         except DATABASE_DOWN:
             raise
-        except Exception as failure:  # whatever it is, a folder must not cost the run its training
+        except Exception as failure:  # a problem with the folder must never cost the run its training
             error = f"{type(failure).__name__}: {failure}"
             log.warning("results not written", run_id=run_id, error=error)
         changed = update(Run).where(Run.id == run_id, Run.results_error.is_distinct_from(error))
@@ -67,7 +68,7 @@ class ResultsFiles:
 
 
 async def _write(paths: Sequence[Path], pieces: AsyncIterator[Sequence[bytes]]) -> None:
-    """Whole files or nothing; each piece has a part of each."""
+    """Write all of the files or none of them. Each piece has a part for each file."""
     unfinished = [path.with_name(f".{path.name}.unfinished") for path in paths]
     with ExitStack() as stack:
         files = []
@@ -86,14 +87,14 @@ def _append(files: Sequence[BinaryIO], parts: Sequence[bytes]) -> None:
 
 
 def _discard(file: BinaryIO) -> None:
-    """What was not published."""
-    with suppress(OSError):  # the full disk was reported above
+    """Remove the file, unless it was published."""
+    with suppress(OSError):  # a full disk was reported above
         file.close()
     Path(file.name).unlink(missing_ok=True)
 
 
 def _publish(file: BinaryIO, path: Path) -> None:
     file.flush()
-    os.fsync(file.fileno())  # else a power cut could leave the name with nothing in it
+    os.fsync(file.fileno())  # otherwise a power failure could leave an empty file with this name
     file.close()
     Path(file.name).replace(path)

@@ -1,4 +1,4 @@
-"""Removes the folders of runs that were deleted."""
+"""Removes the folders of deleted runs."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ from app.db.database import Database
 from app.db.tables import Run
 
 _DATABASE_FILE = ".database"
-"""A file that names the database to which the runs of the sibling folders belong."""
+"""Name of the file that names the database of the runs in the sibling folders."""
 _RUN_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _AT_ONCE = 1_000
 
@@ -20,21 +20,22 @@ log = structlog.get_logger(__name__)
 
 
 async def remove_folder(data_dir: Path, run_id: str) -> None:
-    """All files of a run. What cannot be removed now is removed at the next start."""
+    """Remove all files of a run. Those that cannot be removed now are removed at the next start."""
     await asyncio.to_thread(shutil.rmtree, data_dir / "runs" / run_id, ignore_errors=True)
 
 
 async def remove_leftovers(database: Database, data_dir: Path, database_name: str) -> None:
-    """Remove folders of runs that are not in the database any more: we died before, or another process deleted them.
+    """Remove folders of runs that are no longer in the database. This process died before it removed them, or another
+    process deleted the runs.
 
-    `database_name` names the database. Folders of another one stay, for their runs may well be there.
+    Folders that belong to a database other than `database_name` stay, because their runs can still exist there.
     """
     runs = data_dir / "runs"
     try:
         if not await asyncio.to_thread(_belongs_to, runs, database_name):
             return
         ids = await asyncio.to_thread(_run_ids, runs)
-    except OSError as error:  # a disk that is full or read-only stops no service
+    except OSError as error:  # a full or read-only disk must not stop the service
         log.warning("folders of runs not looked at", error=str(error))
         return
     for start in range(0, len(ids), _AT_ONCE):
@@ -47,7 +48,8 @@ async def remove_leftovers(database: Database, data_dir: Path, database_name: st
 
 
 def _belongs_to(runs: Path, database: str) -> bool:
-    """Whether the folders are that database's; a directory without a mark is marked, and looked at the next time."""
+    """Whether the folders belong to that database. An unmarked directory is marked now, and used from the next start
+    on."""
     mark = runs / _DATABASE_FILE
     if mark.is_file():
         return mark.read_bytes() == database.encode()

@@ -1,6 +1,6 @@
-"""Trajectories as a Parquet file that is written piece by piece.
+"""Writes trajectories to a Parquet file, piece by piece.
 
-The columns are those of a line of the JSON Lines; what is a list or an object there is JSON text here.
+The columns are the fields of the JSON Lines format. Lists and objects become JSON text.
 """
 
 import io
@@ -15,12 +15,12 @@ from app.db.json_text import StorableText, dumps
 from app.db.tables import Trajectory
 from app.schemas.trajectories import TrajectoryOut
 
-if TYPE_CHECKING:  # importing pyarrow takes a while
+if TYPE_CHECKING:  # importing pyarrow is slow
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
 def _kind(column: ColumnElement[Any]) -> type:
-    """The Python type of a column's values; `dict` for all JSON."""
+    """Return the Python type of a column's values; `dict` for all JSON."""
     kind = column.type
     if isinstance(kind, JSONB):
         return dict
@@ -31,7 +31,7 @@ _COLUMNS = {name: _kind(Trajectory.__table__.c[name]) for name in TrajectoryOut.
 
 
 class TrajectoryTable:
-    """A Parquet file in progress: the concatenated results of `write` and `close` are the file."""
+    """A Parquet file in progress. The file is the concatenated results of `write` and `close`."""
 
     def __init__(self) -> None:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -41,7 +41,7 @@ class TrajectoryTable:
         self._writer = pq.ParquetWriter(self._sink, self._schema)
 
     def write(self, rows: Sequence[Trajectory]) -> bytes:
-        """Add the rows as one row group."""
+        """Add the rows as one row group, and return the next part of the file."""
         import pyarrow as pa
 
         columns = {name: [_value(getattr(row, name), kind) for row in rows] for name, kind in _COLUMNS.items()}
@@ -49,7 +49,7 @@ class TrajectoryTable:
         return self._sink.taken()
 
     def close(self) -> bytes:
-        """The end of the file."""
+        """Return the last part of the file."""
         self._writer.close()
         return self._sink.taken()
 
@@ -86,6 +86,6 @@ class _Sink(io.RawIOBase):
         return len(self._written[-1])
 
     def taken(self) -> bytes:
-        """Everything written since the last call."""
+        """Return everything written since the last call."""
         written, self._written = self._written, []
         return b"".join(written)

@@ -1,4 +1,4 @@
-"""The sample email of an iteration: what the agent wrote for the showcase."""
+"""The sample email of an iteration, written by the agent for the showcase scenario."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,18 +8,18 @@ from app.schemas.results import ShowcaseEmail, ShowcaseScenario
 
 
 def shows_email(outcome: Mapping[str, Any]) -> bool:
-    """Whether the environment writes emails at all."""
+    """Whether the environment writes emails."""
     return "email" in outcome
 
 
 def final_email(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """`subject`, `body` and `citations`; empty if the agent wrote no email."""
+    """Return `subject`, `body` and `citations`, which are empty if the agent wrote no email."""
     email = outcome.get("email") or {}
     return {"subject": email.get("subject", ""), "body": email.get("body", ""), "citations": email.get("citations", [])}
 
 
 def showcase_email(row: Trajectory) -> ShowcaseEmail:
-    """The email of a showcase's trajectory."""
+    """Return the email of a showcase's trajectory."""
     assert row.iteration is not None
     return ShowcaseEmail(
         iteration=row.iteration,

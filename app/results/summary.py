@@ -1,4 +1,4 @@
-"""What a completed run achieved: held-out figures before and after, recomputed from its rows."""
+"""What a completed run achieved: held-out results before and after, computed from its rows."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from app.db.tables import Evaluation, Iteration, Run
 
 _FIGURES = ("success", "mean_reward", "malformed", "turns")
 _SPLITS = ("test", "validation")
-"""The first one that was evaluated both before and after is reported."""
+"""Splits in order of preference. The first one that was evaluated both before and after is reported."""
 
 
 async def summarise(database: Database, run_id: str) -> dict[str, Any]:
-    """`held_out.<mode>.before|after` (with the split and steps compared) and `training_reward.first|last`."""
+    """Return `held_out.<mode>.before|after` (with the split and steps compared) and `training_reward.first|last`."""
     async with database() as tx:
         run = await tx.get_one(Run, run_id)
         evaluations = (

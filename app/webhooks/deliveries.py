@@ -14,12 +14,12 @@ from app.webhooks.endpoints import require
 from app.webhooks.outbox import MAX_PENDING, covers_run, delivery, event_body, subscribes_to
 
 REPLAY_BATCH = 500
-"""Events of a run's log that one replay request queues at most."""
+"""Maximum number of events that one replay request queues."""
 _QUEUED_AGAIN = {"state": DeliveryState.PENDING, "attempts": 0, "next_attempt_at": func.now(), "delivered_at": None}
 
 
 class Deliveries:
-    """Deliveries in the database."""
+    """The deliveries in the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class Deliveries:
     async def listed(
         self, endpoint_id: str, *, state: DeliveryState | None, before: int | None, limit: int
     ) -> Sequence[WebhookDelivery]:
-        """An endpoint's deliveries, the newest first. Raises NotFound."""
+        """List an endpoint's deliveries, newest first. Raises NotFound."""
         query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
         if state is not None:
             query = query.where(WebhookDelivery.state == state)
@@ -38,16 +38,16 @@ class Deliveries:
             return (await tx.execute(query.order_by(WebhookDelivery.seq.desc()).limit(limit))).scalars().all()
 
     async def get(self, id: str) -> tuple[WebhookDelivery, Sequence[WebhookAttempt]]:
-        """A delivery and its attempts in order. Raises NotFound."""
+        """Return a delivery and its attempts in order. Raises NotFound."""
         attempts = select(WebhookAttempt).where(WebhookAttempt.delivery_id == id).order_by(WebhookAttempt.number)
         async with self._database() as tx:
             return await _delivery(tx, id), (await tx.execute(attempts)).scalars().all()
 
     async def redeliver(self, id: str) -> WebhookDelivery:
-        """Queue a delivery again with the full retry schedule. Raises NotFound; Conflict if its endpoint is disabled or
-        deleted.
+        """Queue a delivery again with the full retry schedule. Raises NotFound, or Conflict if its endpoint is disabled
+        or deleted.
 
-        It keeps its id and its bytes, so that the receiver can recognise it. A pending one only becomes due now.
+        It keeps its id and body, so that the receiver can recognize it. A pending delivery becomes due now.
         """
         async with self._database.begin() as tx:
             row = await _delivery(tx, id)
@@ -59,10 +59,10 @@ class Deliveries:
             return await _delivery(tx, id)
 
     async def replay(self, endpoint_id: str, run_id: str, after_seq: int) -> tuple[int, int | None]:
-        """Send a run's events with a greater `seq` to an endpoint, whether or not they were sent before.
+        """Queue a run's events with a greater `seq` for an endpoint, whether or not they were sent before.
 
-        Returns how many were queued, and the `after_seq` of the next batch; None: there are no more. Raises NotFound or
-        Conflict.
+        Returns the number of events, and the `after_seq` of the next batch, or None if there are no more. Raises
+        NotFound or Conflict.
         """
         async with self._database.begin() as tx:
             url = (await _require_enabled(tx, endpoint_id)).url
@@ -99,7 +99,7 @@ async def _require_enabled(tx: AsyncSession, id: str | None) -> WebhookEndpoint:
 
 
 async def _require_covered(tx: AsyncSession, endpoint_id: str, run_id: str) -> str:
-    """The run's project. Raises NotFound if the endpoint does not receive the run's events."""
+    """Return the run's project. Raises NotFound if the endpoint does not receive the run's events."""
     covered = (
         select(Run.model_project)
         .join(WebhookEndpoint, covers_run(run_id, Run.model_project))
@@ -130,7 +130,7 @@ async def _subscribed_events(tx: AsyncSession, endpoint_id: str, run_id: str, af
 
 
 async def _queue_again(tx: AsyncSession, endpoint_id: str, run_id: str, seqs: Sequence[int]) -> set[int]:
-    """Queue the existing deliveries of these events again; returns the `seq` of those events."""
+    """Queue the existing deliveries of these events again, and return the `seq` of each event that has one."""
     mine = (
         WebhookDelivery.endpoint_id == endpoint_id,
         WebhookDelivery.run_id == run_id,

@@ -1,6 +1,6 @@
 """Sends the deliveries stored in the database: in order per run and receiver, at least once, with bounded retries.
 
-Any number of dispatchers may work on one database. A claimed delivery is hidden from the others for the visibility
+Any number of dispatchers can work on one database. A claimed delivery is hidden from the others for the visibility
 timeout: if a dispatcher dies before it records the attempt, the delivery is sent again with the same id and bytes.
 """
 
@@ -22,14 +22,14 @@ from app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
 from app.webhooks.sender import Sender, SendResult
 
 CONCURRENCY = 128
-"""Deliveries that one dispatcher sends concurrently: enough that a few receivers that hang do not use all slots of a
-project, which are half of them at most."""
+"""Number of deliveries that one dispatcher sends concurrently. A project gets at most half of them, which is enough
+that a few hanging receivers do not use up its share."""
 _RECORDING = 3
-"""How many of them record attempts concurrently: the API shares the database connections."""
+"""Number of attempts that are recorded concurrently. It is small, because the API shares the database connections."""
 _RECORDING_OF_PROJECT = 2
-"""Fewer than all: those of another project need not wait until a long queue is through."""
+"""The same for one project. It is smaller, so that other projects need not wait behind a long queue."""
 VISIBILITY_TIMEOUT_S = 60.0
-"""Longer than an attempt can take."""
+"""How long a claimed delivery is hidden, in seconds. It is longer than an attempt can take."""
 _POLL_S = 1.0
 _GRACE_S = 2.0
 
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """Call `start` before use and `close` after it; `wake` when a delivery was written."""
+    """Sends due deliveries. Call `start` before use, `close` after it, and `wake` when a delivery was written."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class Dispatcher:
         self._sending: dict[asyncio.Task[None], Group] = {}
         self._recording = asyncio.Semaphore(_RECORDING)
         self._recording_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """By project, for as long as anybody waits."""
+        """By project, kept only while it is in use."""
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._task = asyncio.create_task(self._send_for_ever(), name="webhook-dispatcher")
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Signal that there might be something to send."""
         self._wake.set()
 
     async def close(self, grace_s: float = _GRACE_S) -> None:
-        """Stop; attempts in flight have `grace_s` to finish, and everything else waits for the next start."""
+        """Stop. Attempts in flight have `grace_s` seconds to finish; everything else waits for the next start."""
         if self._task is None:
             return
         self._task.cancel()
@@ -91,11 +91,11 @@ class Dispatcher:
             try:
                 await self._send_due()
             except DATABASE_DOWN:
-                pass  # the API reports it already; deliveries wait
+                pass  # the API already reports it, and deliveries wait
             except Exception as error:
                 self._repeated.error("webhook deliveries could not be claimed, retrying", exc_info=error)
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+                # Not wait_for, which in Python 3.11 loses a cancellation that comes together with the event.
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()
 
@@ -131,7 +131,7 @@ class Dispatcher:
         _count(result, delay_s)
         project = claimed.group.project
         recording_of_project = self._recording_of.setdefault(project, asyncio.Semaphore(_RECORDING_OF_PROJECT))
-        async with asyncio.timeout(self._visibility_timeout_s):  # after it any dispatcher may claim the delivery
+        async with asyncio.timeout(self._visibility_timeout_s):  # after this, any dispatcher can claim the delivery
             while True:
                 try:
                     async with recording_of_project, self._recording:

@@ -23,7 +23,7 @@ from app.webhooks.queue import disable
 from app.webhooks.sender import FRONTEND_ID, Receiver, Sender, SendResult
 
 MAX_ENDPOINTS = 100
-"""Per project, not counting those of single runs: each event is written once for every endpoint."""
+"""Maximum number per project, not counting those of single runs. Each event is written once for every endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Endpoints:
         self._guard = guard
 
     async def create(self, request: EndpointRequest, default_project: str) -> NewEndpoint:
-        """Raises InvalidRequest if the URL is not allowed, NotFound if there is no such run, Conflict if the project
-        has too many endpoints."""
+        """Create an endpoint. Raises InvalidRequest if the URL is not allowed, NotFound if there is no such run,
+        Conflict if the project has too many endpoints."""
         await self._check(request.url, ("body", "url"))
         async with self._database.begin() as tx:
             project = request.project or default_project
@@ -55,20 +55,21 @@ class Endpoints:
             return self._add(tx, request.url, request.events, project, request.run_id)
 
     async def check(self, hooks: Sequence[RunWebhook]) -> None:
-        """Call before `attach`, outside of its transaction. Raises InvalidRequest if a URL is not allowed."""
+        """Check the URLs before `attach`, outside of its transaction. Raises InvalidRequest if one is not allowed."""
         for number, hook in enumerate(hooks):
             await self._check(hook.url, ("body", "webhooks", number, "url"))
 
     async def attach(
         self, tx: AsyncSession, run_id: str, project: str, hooks: Sequence[RunWebhook]
     ) -> list[NewEndpoint]:
-        """Create the endpoints of a run that is created in this transaction, in the order given, with checked URLs."""
+        """Create the endpoints of a run that is created in this transaction, in the given order. Their URLs must be
+        checked before."""
         return [self._add(tx, hook.url, hook.events, project, run_id) for hook in hooks]
 
     async def listed(
         self, *, project: str | None, run_id: str | None, before: str | None, limit: int
     ) -> Sequence[WebhookEndpoint]:
-        """Newest first; those of one project, or of all projects."""
+        """List endpoints of one project or of all projects, newest first; `before` is the id of an endpoint."""
         query = select(WebhookEndpoint).order_by(WebhookEndpoint.id.desc()).limit(limit)
         if project is not None:
             query = query.where(WebhookEndpoint.project == project)
@@ -80,12 +81,12 @@ class Endpoints:
             return (await tx.execute(query)).scalars().all()
 
     async def get(self, id: str) -> WebhookEndpoint:
-        """One endpoint."""
+        """Return an endpoint."""
         async with self._database() as tx:
             return await require(tx, id)
 
     async def change(self, id: str, change: EndpointChange) -> WebhookEndpoint:
-        """Change the URL or the events, disable or enable. Raises InvalidRequest or Conflict."""
+        """Change the URL or the events, or disable or enable the endpoint. Raises InvalidRequest or Conflict."""
         if change.url is not None:
             await self._check(change.url, ("body", "url"))
         values: dict[str, Any] = change.model_dump(include={"url", "events"}, exclude_none=True, mode="json")
@@ -100,7 +101,7 @@ class Endpoints:
             return await require(tx, id)
 
     async def remove(self, id: str) -> WebhookEndpoint:
-        """Delete an endpoint and return it; its pending deliveries are not sent. Raises Conflict."""
+        """Delete an endpoint and return it. Its pending deliveries are not sent. Raises Conflict."""
         async with self._database.begin() as tx:
             await _require_changeable(tx, id)
             await disable(tx, id, "the endpoint was deleted")
@@ -109,7 +110,8 @@ class Endpoints:
             return removed
 
     async def rotate(self, id: str, overlap_hours: float) -> NewEndpoint:
-        """Make a new secret; messages are signed with the old one too for `overlap_hours`. Raises Conflict."""
+        """Create a new secret. For `overlap_hours`, messages are signed with both the old and the new one. Raises
+        Conflict."""
         secret = new_secret()
         values = {
             "secret": self._box.seal(secret, id),
@@ -150,7 +152,7 @@ class Endpoints:
 
 
 async def require(tx: AsyncSession, id: str) -> WebhookEndpoint:
-    """The endpoint's current state. Raises NotFound."""
+    """Return the endpoint's current state. Raises NotFound."""
     found = await tx.get(WebhookEndpoint, id, populate_existing=True)
     if found is None:
         raise NotFound(f"There is no webhook {id!r}.")

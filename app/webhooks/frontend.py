@@ -16,9 +16,9 @@ EVENTS = ("iteration.completed",)
 async def keep_frontend_endpoint(
     database: Database, url: HttpUrl | None, secret: SecretStr | None, box: SecretBox
 ) -> None:
-    """Update the row from the settings; without FRONTEND_URL it is disabled.
+    """Update the endpoint's row from the settings; without FRONTEND_URL it is disabled.
 
-    Several services may do this simultaneously: it is one statement, and they have the same settings.
+    Several services can do this simultaneously, because it is one statement and they have the same settings.
     """
     async with database.begin() as tx:
         if url is None:

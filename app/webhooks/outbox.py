@@ -28,14 +28,15 @@ from app.domain.delivery_state import DeliveryState
 from app.webhooks import turns
 
 MAX_PENDING = 10_000
-"""Deliveries of a project that wait for one endpoint. Further ones become dead letters, which a replay queues again."""
+"""Maximum number of a project's deliveries that wait for one endpoint. Further ones become dead letters, which a replay
+queues again."""
 _FULL = f"not queued: {MAX_PENDING:,} deliveries already wait for this endpoint; replay the run when they are through"
 
 log = structlog.get_logger(__name__)
 
 
 async def enqueue(tx: AsyncSession, event: Event | EvaluationEvent) -> None:
-    """Write a delivery for every endpoint that subscribes to the event; a dead letter where too many wait already."""
+    """Write a delivery for every endpoint that subscribes to the event, or a dead letter if too many are waiting."""
     subject = subject_of(event)
     subscribed = _OF_RUN if isinstance(event, Event) else _OF_EVALUATION
     found = (await tx.execute(subscribed, {"subject": subject, "event_type": event.type})).all()
@@ -61,8 +62,8 @@ async def enqueue(tx: AsyncSession, event: Event | EvaluationEvent) -> None:
 async def _crowded(
     tx: AsyncSession, subject: str, project: str, endpoint_ids: Sequence[str]
 ) -> dict[str, tuple[bool, bool]]:
-    """By endpoint: whether deliveries of the run or evaluation wait for it, and whether as many of the project as may
-    do."""
+    """Return for each endpoint whether deliveries of the run or evaluation wait for it, and whether the project has the
+    maximum number waiting."""
     pending = (WebhookDelivery.receiver == WebhookEndpoint.id, WebhookDelivery.state == DeliveryState.PENDING)
     waiting = exists().where(*pending, turns.of_subject(subject))
     last = (
@@ -73,48 +74,48 @@ async def _crowded(
 
 
 def covers_run(run_id: str | SQLColumnExpression[str], project: SQLColumnExpression[str]) -> ColumnElement[bool]:
-    """Whether an endpoint is for that run, or for all runs of its project."""
+    """SQL condition: an endpoint is for that run, or for all runs of its project."""
     return or_(WebhookEndpoint.run_id == run_id, covers_project(project))
 
 
 def covers_project(project: SQLColumnExpression[str]) -> ColumnElement[bool]:
-    """Whether an endpoint is for everything that happens in the project."""
+    """SQL condition: an endpoint is for everything that happens in the project."""
     of_project = or_(WebhookEndpoint.project.is_(None), WebhookEndpoint.project == project)
     return and_(WebhookEndpoint.run_id.is_(None), of_project)
 
 
 def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
-    """Whether an endpoint subscribes to events of that type; one without a list subscribes to all."""
+    """SQL condition: an endpoint subscribes to events of that type. One without a list subscribes to all."""
     return or_(func.jsonb_array_length(WebhookEndpoint.events) == 0, func.jsonb_exists(WebhookEndpoint.events, type))
 
 
 def _subscribed(
     subject: InstrumentedAttribute[str], project: InstrumentedAttribute[str], covered: ColumnElement[bool]
 ) -> Select[str, str, str]:
-    """The endpoints that an event goes to, and the project of the run or evaluation that it happened to."""
+    """Select the endpoints that an event goes to, and the project of its run or evaluation."""
     return (
         select(WebhookEndpoint.id, WebhookEndpoint.url, project)
         .join(subject.class_, subject == _SUBJECT)
         .where(WebhookEndpoint.disabled_at.is_(None), covered, subscribes_to(bindparam("event_type", type_=Text)))
-        # An endpoint that is deleted meanwhile would fail the event's transaction, which is the run's; one that is
-        # disabled would leave a delivery behind.
+        # The lock prevents changes in the meantime: a deleted endpoint would fail the event's transaction, which is the
+        # run's, and a disabled one would leave a delivery behind.
         .with_for_update(read=True, of=WebhookEndpoint)
     )
 
 
 _SUBJECT = bindparam("subject", type_=Text)
-# Built once: there is an event in almost every transaction, and building a statement costs more than sending it.
+# Built once, because almost every transaction has an event, and building a statement costs more than sending it.
 _OF_RUN = _subscribed(Run.id, Run.model_project, covers_run(_SUBJECT, Run.model_project))
 _OF_EVALUATION = _subscribed(EvaluationJob.id, EvaluationJob.project, covers_project(EvaluationJob.project))
 
 
 def subject_of(event: Event | EvaluationEvent) -> str:
-    """The id of the run or evaluation that it happened to."""
+    """Return the id of the event's run or evaluation."""
     return event.run_id if isinstance(event, Event) else event.evaluation_id
 
 
 def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
-    """The row of an event's delivery to an endpoint."""
+    """Return the row of an event's delivery to an endpoint."""
     return {
         "id": str(ULID()),
         "run_id": event.run_id if isinstance(event, Event) else None,
@@ -131,7 +132,8 @@ def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: s
 
 
 def event_body(event: Event | EvaluationEvent) -> str:
-    """The JSON text of an event, the same on each call. The event's data is merged into the envelope."""
+    """Return the JSON text of an event, which is the same on each call. The event's data is merged into the
+    envelope."""
     envelope = {
         "type": event.type,
         "timestamp": rfc3339(event.occurred_at),
@@ -144,10 +146,10 @@ def event_body(event: Event | EvaluationEvent) -> str:
 
 
 def body_text(body: Mapping[str, Any]) -> str:
-    """A message's JSON text."""
+    """Return a message's JSON text."""
     return json.dumps(body, ensure_ascii=False, allow_nan=False)
 
 
 def rfc3339(time: datetime) -> str:
-    """Such as 2026-03-14T09:30:00.000Z."""
+    """Format a time like 2026-03-14T09:30:00.000Z."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

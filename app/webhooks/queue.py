@@ -1,4 +1,4 @@
-"""The SQL of sending: which deliveries are due, and recording each attempt. Times are the database's clock."""
+"""The SQL of sending: claims deliveries that are due, and records each attempt. All times are the database's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,14 @@ from app.webhooks import turns
 from app.webhooks.sender import Receiver, SendResult
 
 PER_ENDPOINT = 2
-"""Deliveries to one endpoint that a dispatcher sends concurrently: a receiver that hangs must not use all slots."""
+"""Number of deliveries to one endpoint that a dispatcher sends concurrently. A hanging receiver must not use all
+slots."""
 _GONE = "the endpoint was deleted or is disabled"
 _NO_END = "given up: the service stopped in the middle of every attempt"
 
 
 class Group(NamedTuple):
-    """Whose share of concurrent sends a delivery uses."""
+    """The project and receiver whose share of concurrent sends a delivery uses."""
 
     project: str
     receiver: str
@@ -30,13 +31,13 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
-    """A delivery that this dispatcher may send until its visibility timeout."""
+    """A delivery that this dispatcher can send until its visibility timeout."""
 
     id: str
     subject: str
     body: str
     attempts: int
-    """Since it was last queued, including this one."""
+    """Number of attempts since it was last queued, including this one."""
     number: int
     """This attempt's number among all attempts ever made."""
     clock: DatabaseTime
@@ -54,9 +55,10 @@ async def claim(
 ) -> list[ClaimedDelivery]:
     """Claim at most `slots` due deliveries, only the first pending one of each run or evaluation and receiver.
 
-    Projects take turns: none gets more than half of what the others leave of all slots, so that there is always one for
-    another. Each delivery gets a row for its attempt and is hidden from other dispatchers for `visibility_timeout_s`;
-    sending must end by then. One without a receiver, or with more than `last_attempt` attempts, becomes a dead letter.
+    Projects take turns. None gets more than half of the slots that the others leave, so another project always finds a
+    free one. Each delivery gets a row for its attempt and is hidden from other dispatchers for `visibility_timeout_s`,
+    in which sending must end. A delivery without a receiver, or with more than `last_attempt` attempts, becomes a dead
+    letter.
     """
     async with database.begin() as tx:
         due = (await tx.execute(_DUE, _parameters(slots, in_flight))).scalars().all()
@@ -123,7 +125,7 @@ _DUE = text(
     FOR UPDATE OF d SKIP LOCKED
     """
 )
-"""The ids of the deliveries that may be sent now, locked."""
+"""Selects and locks the ids of the deliveries that can be sent now."""
 
 
 def _parameters(slots: int, in_flight: Mapping[Group, int]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _parameters(slots: int, in_flight: Mapping[Group, int]) -> dict[str, Any]:
 
 
 async def _give_up(database: Database, row: WebhookDelivery, reason: str) -> None:
-    """Make a delivery a dead letter that cannot be sent."""
+    """Turn a delivery that cannot be sent into a dead letter."""
     settle = update(WebhookDelivery).where(
         WebhookDelivery.id == row.id,
         WebhookDelivery.state == DeliveryState.PENDING,
@@ -161,14 +163,15 @@ async def _endpoints(tx: AsyncSession, rows: Any) -> dict[str, WebhookEndpoint]:
 
 
 def _undeliverable_reason(row: WebhookDelivery, endpoint: WebhookEndpoint | None, last_attempt: int) -> str | None:
-    # A delivery without an event was written by an older version for FRONTEND_URL: it never had an endpoint.
+    # A delivery without an event was written by an older version for FRONTEND_URL, and never had an endpoint.
     if row.event_seq is not None and (endpoint is None or endpoint.disabled_at is not None):
         return _GONE
     return _NO_END if row.attempts > last_attempt else None
 
 
 async def _begin(tx: AsyncSession, rows: list[WebhookDelivery]) -> dict[str, tuple[int, datetime]]:
-    """The attempts' numbers and times. Rows are written before anything is sent: a crash leaves a trace."""
+    """Write the attempts' rows before anything is sent, so that a crash leaves a trace. Returns their numbers and
+    times."""
     if not rows:
         return {}
     numbered = (
@@ -194,14 +197,15 @@ def _claimed(row: WebhookDelivery, endpoint: WebhookEndpoint | None, number: int
 async def record_attempt(
     database: Database, claimed: ClaimedDelivery, result: SendResult, retry_delay_s: float | None
 ) -> None:
-    """Save an attempt's result. A failed one is retried after `retry_delay_s`; None: it becomes a dead letter.
+    """Save an attempt's result. A failed delivery is retried after `retry_delay_s`, or becomes a dead letter if that is
+    None.
 
     Nothing more is sent to a receiver that answered 410.
     """
     settle = update(WebhookDelivery).where(
         WebhookDelivery.id == claimed.id, WebhookDelivery.state == DeliveryState.PENDING
     )
-    mine = settle.where(WebhookDelivery.attempts == claimed.attempts)  # not claimed again since
+    mine = settle.where(WebhookDelivery.attempts == claimed.attempts)  # only if it was not claimed again since
     async with database.begin() as tx:
         if result.status == 410 and claimed.receiver.id is not None:
             await disable(tx, claimed.receiver.id, "the receiver answered 410: it wants no more")
@@ -225,7 +229,7 @@ async def record_attempt(
 
 
 async def disable(tx: AsyncSession, endpoint_id: str, reason: str) -> None:
-    """Send nothing more to an endpoint; its pending deliveries become dead letters, which a replay queues again."""
+    """Disable an endpoint. Its pending deliveries become dead letters, which a replay queues again."""
     await tx.execute(
         update(WebhookEndpoint)
         .where(WebhookEndpoint.id == endpoint_id, WebhookEndpoint.disabled_at.is_(None))

@@ -1,4 +1,4 @@
-"""When a failed message is sent again. Pure."""
+"""Decides when a failed message is sent again. Pure functions."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,21 +6,22 @@ from email.utils import parsedate_to_datetime
 from random import Random
 
 RETRY_DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""Before the second, third, ... attempt: the schedule of the Standard Webhooks specification, about 3 days in total.
-After the last one the message has failed."""
+"""Delays before the second, third, ... attempt: the schedule of the Standard Webhooks specification, about 3 days in
+total. After the last attempt the message has failed."""
 JITTER = 0.2
 """Each delay is up to this fraction longer or shorter, so that messages that failed together are not retried
 together."""
 MAX_RETRY_AFTER_S = 86_400.0
-"""The longest delay that a receiver can ask for."""
+"""Longest delay that a receiver can ask for."""
 
 
 def retry_delay_s(
     attempts: int, retry_after_s: float | None, random: Random, delays_s: Sequence[float] = RETRY_DELAYS_S
 ) -> float | None:
-    """Seconds until the next attempt after `attempts` failed ones (at least 1); None: there is no further attempt.
+    """Return the seconds until the next attempt after `attempts` failed ones (at least 1); None if there is no further
+    one.
 
-    `retry_after_s` is what the receiver's Retry-After asked for: no attempt is made before.
+    `retry_after_s` is the receiver's Retry-After. No attempt is made before it has passed, up to MAX_RETRY_AFTER_S.
     """
     if attempts > len(delays_s):
         return None
@@ -29,7 +30,8 @@ def retry_delay_s(
 
 
 def parse_retry_after(header: str | None, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for (RFC 9110, 10.2.3: seconds or a date); None if absent or malformed."""
+    """Return the seconds that a Retry-After header asks for (RFC 9110, 10.2.3: seconds or a date); None if absent or
+    malformed."""
     if header is None:
         return None
     if header.isascii() and header.isdigit():

@@ -19,9 +19,9 @@ from app.security.webhook_signing import signed_headers
 from app.webhooks.retries import parse_retry_after
 
 TIMEOUT_S = 15.0
-"""For one whole attempt, from resolving the host name to the response headers."""
+"""Time limit for a whole attempt, from resolving the host name to the response headers, in seconds."""
 FRONTEND_ID = "0" * 26
-"""The endpoint configured by FRONTEND_URL."""
+"""Id of the endpoint that FRONTEND_URL configures."""
 _WITH_RETRY_AFTER = (429, 503)
 
 log = structlog.get_logger(__name__)
@@ -29,16 +29,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where a message goes: an endpoint's current state. `id` None: no endpoint, the URL is the operator's."""
+    """Where a message goes: an endpoint's current state. If `id` is None there is no endpoint, and the URL is the
+    operator's."""
 
     id: str | None
     url: str
     secrets: tuple[bytes, ...] = ()
-    """Encrypted; the message is signed with each of them."""
+    """Encrypted secrets. The message is signed with each of them."""
 
     @classmethod
     def of(cls, endpoint: WebhookEndpoint, now: datetime) -> Self:
-        """The endpoint at that time of the database's clock."""
+        """Return the endpoint's state at that time of the database's clock."""
         previous = None
         if endpoint.previous_until is not None and endpoint.previous_until > now:
             previous = endpoint.previous_secret
@@ -54,11 +55,11 @@ class SendResult:
     status: int | None
     error: str | None
     retry_after_s: float | None = None
-    """What the Retry-After header asked for."""
+    """Seconds that the Retry-After header asked for."""
 
 
 class Sender:
-    """Sends messages. Neither proxies of the environment nor redirects are followed, and no reply's body is read."""
+    """Sends messages. It uses no proxies from the environment, follows no redirects and reads no bodies of replies."""
 
     def __init__(self, box: SecretBox, guard: AddressGuard, timeout_s: float = TIMEOUT_S) -> None:
         self._box = box
@@ -70,7 +71,7 @@ class Sender:
         self._users = _client(GuardedTransport(guard, direct), timeout_s)
 
     async def send(self, receiver: Receiver, id: str, clock: DatabaseTime, body: str) -> SendResult:
-        """One attempt, signed as of the moment when it is sent. Whatever goes wrong is in the reply."""
+        """Make one attempt, signed with the time when it is sent. Any error is returned in the result."""
         started = time.monotonic()
         status: int | None = None
         retry_after_s: float | None = None
@@ -85,7 +86,7 @@ class Sender:
         except TimeoutError:
             error = f"no answer within {self._timeout_s:g} s"
         except Exception as failed:
-            # A receiver can be wrong in ways that nobody thought of: that must not end the sending to others.
+            # A receiver can fail in unexpected ways, which must not end the sending to others.
             if not isinstance(failed, httpx.HTTPError | httpx.InvalidURL):
                 log.exception("webhook could not be sent", delivery=id)
             error = f"{type(failed).__name__}: {failed}"

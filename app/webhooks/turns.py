@@ -1,8 +1,8 @@
-"""Whose turn it is: of the deliveries of a run or evaluation that wait for one receiver, only the first is sent.
+"""The order of deliveries: of those of a run or evaluation that wait for one receiver, only the first is sent.
 
-The row says so itself (`is_next`), so that finding what is due costs nothing for those that have to wait. Whoever adds,
-settles or queues again deliveries of a run or evaluation does so under `hold`, and leaves exactly one of each receiver
-the next.
+It is marked in its row (`is_next`), so waiting deliveries cost nothing when due ones are searched. Code that adds,
+settles or requeues deliveries of a run or evaluation must call `hold` first, and must leave exactly one of them marked
+for each receiver.
 """
 
 from sqlalchemy import ColumnElement, func, or_, select, update
@@ -13,12 +13,12 @@ from app.domain.delivery_state import DeliveryState
 
 
 async def hold(tx: AsyncSession, subject: str) -> None:
-    """Until the transaction ends no other changes whose turn it is in that run or evaluation."""
+    """Lock the order of the run's or evaluation's deliveries until the transaction ends."""
     await tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"deliveries of {subject}", 0))))
 
 
 async def advance(tx: AsyncSession, subject: str, receiver: str) -> None:
-    """One was settled: the next one has its turn."""
+    """Mark the next delivery, after one was settled."""
     row = WebhookDelivery
     mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
     first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
@@ -26,7 +26,7 @@ async def advance(tx: AsyncSession, subject: str, receiver: str) -> None:
 
 
 async def assign(tx: AsyncSession, subject: str, receiver: str) -> None:
-    """Some were queued again, wherever in the order: the first one of all has its turn."""
+    """Mark the first delivery, after some were requeued anywhere in the order."""
     row = WebhookDelivery
     mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
     first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
@@ -34,5 +34,5 @@ async def assign(tx: AsyncSession, subject: str, receiver: str) -> None:
 
 
 def of_subject(subject: str) -> ColumnElement[bool]:
-    """The deliveries of the run or evaluation with that id."""
+    """SQL condition: the delivery is of the run or evaluation with that id."""
     return or_(WebhookDelivery.run_id == subject, WebhookDelivery.evaluation_id == subject)
