@@ -24,7 +24,7 @@ from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome
 
 MAX_LOSSES = 3
-"""Number of times in a row that a task can be lost before it is given up."""
+"""Number of losses in a row after which a task is given up. That many are not by chance."""
 UNCLAIMED = timedelta(days=1)
 """How long a task waits to be claimed."""
 _OPEN = AgentSession.state == AgentSessionState.OPEN

@@ -145,7 +145,7 @@ def _task(calls: Sequence[KeptCall]) -> Json:
 
 
 def _results(messages: Sequence[Mapping[str, Json]]) -> Iterator[Json]:
-    """Yield each tool call in a conversation that has a result, with the result."""
+    """Yield each answered tool call in a conversation, with its result."""
     asked: dict[str, Json] = {}
     for message in messages:
         for call in message.get("tool_calls") or ():

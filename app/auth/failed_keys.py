@@ -8,7 +8,7 @@ _MOST_CLIENTS = 10_000
 
 
 class FailedKeys:
-    """Allows each client `per_minute` wrong keys in the long run, and bursts of 30. Counts those in this process."""
+    """Allows each client `per_minute` wrong keys in the long run, and bursts of 30, counted in this process."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_minute / 60

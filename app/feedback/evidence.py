@@ -49,7 +49,7 @@ class StoredFeedback:
 
     async def evidence(self) -> Sequence[Evidence]:
         """Return the evidence, newest email first, at most five seconds old. All calls must come from one event loop,
-        which can be a different one."""
+        which need not be the main loop."""
         async with self._asking:
             if self._heard is None or time.monotonic() > self._heard[0] + _KEPT_S:
                 self._heard = time.monotonic(), await self._ask()

@@ -1,8 +1,8 @@
 """A run's results as documents, each made from the run's rows.
 
 The files of the results folder and the downloads are identical, because both come from here. Every saved iteration has
-`iterN_rewards.json`, `iterN_trajectories.jsonl` and `iterN_trajectories.parquet`. If the environment shows emails or
-scores nodes, it also has `iterN_email.json` or `iterN_node_scores.json`. A completed run with emails has
+`iterN_rewards.json`, `iterN_trajectories.jsonl` and `iterN_trajectories.parquet`. It also has `iterN_email.json` if the
+environment shows emails, and `iterN_node_scores.json` if it scores nodes. A completed run with emails has
 `final_email.json`, the last iteration's email.
 """
 

@@ -22,8 +22,8 @@ from app.webhooks.retries import RETRY_DELAYS_S, retry_delay_s
 from app.webhooks.sender import Sender, SendResult
 
 CONCURRENCY = 128
-"""Number of deliveries that one dispatcher sends concurrently. A project gets at most half of them, which is enough
-that a few hanging receivers do not use up its share."""
+"""Number of deliveries that one dispatcher sends concurrently. A project gets at most half of them, enough that a few
+hanging receivers do not use them all."""
 _RECORDING = 3
 """Number of attempts that are recorded concurrently. It is small, because the API shares the database connections."""
 _RECORDING_OF_PROJECT = 2

@@ -1,8 +1,8 @@
 """The order of deliveries: of those of a run or evaluation that wait for one receiver, only the first is sent.
 
-It is marked in its row (`is_next`), so waiting deliveries cost nothing when due ones are searched. Code that adds,
-settles or requeues deliveries of a run or evaluation must call `hold` first, and must leave exactly one of them marked
-for each receiver.
+It is marked in its row (`is_next`), so the search for due deliveries skips those that have to wait at no cost. Code
+that adds, settles or requeues deliveries of a run or evaluation must call `hold` first, and must leave exactly one of
+them marked for each receiver.
 """
 
 from sqlalchemy import ColumnElement, func, or_, select, update
