@@ -1,4 +1,4 @@
-"""The backends as the settings have them: which of them can be used here, and connections to them."""
+"""Which backends the settings make available here, and connections to them."""
 
 import asyncio
 import json
@@ -19,29 +19,31 @@ from training.backends.train_options import EMBEDDED, LOCAL, SERVERLESS
 from training.base_model_files import base_model_fault
 
 Connect = Callable[[str], Awaitable[Backend]]
-"""Backend name -> a connected backend for the caller's event loop; waits for the engine where it needs one."""
+"""Takes a backend's name and returns a backend connected for the caller's event loop. Waits for the engine if the
+backend
+needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A backend, and why it cannot be used here; None: it can."""
+    """A backend and, if it cannot be used here, the reason."""
 
     name: str
     refusal: str | None
 
 
 def choices(settings: Settings) -> list[Choice]:
-    """All there are."""
+    """Return all backends."""
     return [Choice(name, refusal(settings, name)) for name in BACKENDS]
 
 
 def usable(settings: Settings) -> list[str]:
-    """Those that runs can be driven on here."""
+    """Return the names of the backends that can drive runs here."""
     return [choice.name for choice in choices(settings) if choice.refusal is None]
 
 
 def refusal(settings: Settings, name: str, base_model: str | None = None) -> str | None:
-    """Why a run cannot have that backend, with that base model, and what to do about it; None: it can."""
+    """Return why a run cannot use the backend (with the base model) and what to do about it, or None if it can."""
     if name not in BACKENDS:
         return f"Unknown backend {name!r}. Available: {', '.join(BACKENDS)}."
     if name == serverless.NAME and settings.wandb_api_key is None:
@@ -54,32 +56,33 @@ def refusal(settings: Settings, name: str, base_model: str | None = None) -> str
 
 
 def train_options(name: str) -> frozenset[str]:
-    """The options of a GRPO step that the backend takes."""
+    """Return the names of the GRPO options that the backend accepts."""
     return {embedded.NAME: EMBEDDED, serverless.NAME: SERVERLESS, local.NAME: LOCAL}[name]
 
 
 def unusable_base_models(settings: Settings) -> dict[str, str]:
-    """Those of our engine's configured base models that cannot be loaded, and why. Reads files: call it in a thread."""
+    """Return our engine's configured base models that cannot be loaded, with the reasons. Reads files: call it in a
+    thread."""
     if settings.engine_url is not None:
-        return {}  # the directories are those of another machine
+        return {}  # the directories are on another machine
     faults = {name: base_model_fault(directory) for name, directory in settings.base_models.items()}
     return {name: fault for name, fault in faults.items() if fault is not None}
 
 
 class Backends:
-    """Connects to backends. The process of ART's local one is started when it is first asked for."""
+    """Connects to backends. The process of ART's local backend is started when it is first used."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        """Call on the event loop that the engine and the local process belong to."""
+        """Call it on the event loop that the engine and the local process belong to."""
         self._settings = settings
         self._engine = engine
         self._main_loop = asyncio.get_running_loop()
         self._local = local_process(settings)
 
     async def connect(self, name: str) -> Backend:
-        """The backend of that name, for the caller's event loop. From any thread.
+        """Return the named backend, connected for the caller's event loop. Can be called from any thread.
 
-        Raises EngineUnavailable, or BackendUnavailable, also if it cannot be used here.
+        Raises EngineUnavailable or BackendUnavailable, the latter also if the backend cannot be used here.
         """
         if (refused := refusal(self._settings, name)) is not None:
             raise BackendUnavailable(refused)
@@ -93,7 +96,7 @@ class Backends:
         return await embedded.connect(f"{address.url}/v1", address.key)
 
     async def stop(self) -> None:
-        """End the local process, if there is one."""
+        """End the local process if it is running."""
         await self._local.stop()
 
     async def _start_local(self) -> None:
@@ -102,7 +105,7 @@ class Backends:
 
 
 def access(settings: Settings) -> ServerlessAccess:
-    """W&B's service as the settings have it; WANDB_API_KEY is set."""
+    """Return the configured access to W&B's service. WANDB_API_KEY must be set."""
     assert settings.wandb_api_key is not None
     return ServerlessAccess(
         settings.wandb_api_key.get_secret_value(),
@@ -113,8 +116,8 @@ def access(settings: Settings) -> ServerlessAccess:
 
 
 def local_process(settings: Settings) -> EngineProcess:
-    """ART's local backend under the engine's supervision, in a directory of its own."""
+    """Return ART's local backend as a process supervised like the engine, in a separate directory."""
     config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
     command = (sys.executable, "-m", "training.backends.local.server", "--model-config", json.dumps(config))
     own_directory = settings.model_copy(update={"data_dir": settings.data_dir / local.NAME})
-    return EngineProcess(own_directory, command, watched=False)  # loading a model blocks it for minutes
+    return EngineProcess(own_directory, command, watched=False)  # loading a model blocks the process for minutes

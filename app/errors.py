@@ -28,25 +28,26 @@ DATABASE_DOWN = (
     PsycopgOperationalError,
     PsycopgInternalError,
 )
-"""What a lost, full, restarting or read-only database raises; worth a retry. (To Python's drivers a read-only database,
-such as a standby after a failover, and a transaction that idled too long are internal errors.)"""
+"""What drivers raise when the database is lost, full, restarting or read-only. A retry can help. Python's drivers
+report
+a read-only database (such as a standby after a failover) and an idle transaction's timeout as internal errors."""
 
 log = structlog.get_logger(__name__)
 _repeated_log = RepeatedLog(log)
 
 
 class ServiceError(Exception):
-    """An error that is reported to the caller; its message is the `detail` of the problem document."""
+    """An error that is reported to the caller. Its message is the `detail` of the problem document."""
 
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal error"
 
     def members(self) -> Mapping[str, Any]:
-        """Further members of the problem document."""
+        """Return additional members of the problem document."""
         return {}
 
     def headers(self) -> Mapping[str, str]:
-        """Further headers of the response."""
+        """Return additional headers of the response."""
         return {}
 
 
@@ -135,7 +136,7 @@ class InvalidRequest(ServiceError):
 
 
 class TooManyRequests(ServiceError):
-    """The caller exceeds its request rate."""
+    """The caller exceeds the request rate."""
 
     status = 429
     title = "Too many requests"
@@ -149,14 +150,14 @@ class TooManyRequests(ServiceError):
 
 
 class BadGateway(ServiceError):
-    """The model did not give an answer."""
+    """The model did not answer."""
 
     status = 502
     title = "No answer from the model"
 
 
 class PluginFailed(ServiceError):
-    """An environment or judge of an installed package did not do what it should."""
+    """An environment or judge from an installed package misbehaved."""
 
     status = 502
     title = "A plug-in failed"
@@ -179,7 +180,7 @@ class Unavailable(ServiceError):
 def problem(
     status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
 ) -> JSONResponse:
-    """A problem document; `type` is about:blank, so `title` and `status` identify the kind of problem."""
+    """Return a problem document. Its `type` is about:blank, so `title` and `status` identify the kind of problem."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
     return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
 
@@ -196,7 +197,7 @@ def install(app: FastAPI) -> None:
 
 
 def problem_of(error: Exception, path: str) -> JSONResponse:
-    """The problem document for a service error or an unreachable database (DATABASE_DOWN)."""
+    """Return the problem document for a service error or an unavailable database (DATABASE_DOWN)."""
     if not isinstance(error, ServiceError):
         _repeated_log.warning("database not available", path=path, error=first_line(error))
         error = Unavailable("The database is unreachable; retry.", retry_after_s=2)
@@ -224,7 +225,7 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> list[str]:
-    """Methods that the path allows; Starlette lists those of only one of its handlers."""
+    """Return the methods that the path allows. Starlette lists those of only one of its handlers."""
     methods = ("DELETE", "GET", "PATCH", "POST", "PUT")
     routes = request.app.routes
     return [m for m in methods if any(r.matches({**request.scope, "method": m})[0] is Match.FULL for r in routes)]
@@ -242,13 +243,14 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
 
 def _detail(fault: Mapping[str, Any]) -> str:
     match fault:
-        case {"loc": ("body", int(position)), "type": "json_invalid", "ctx": {"error": reason}}:  # as FastAPI says it
+        # FastAPI's error for malformed JSON
+        case {"loc": ("body", int(position)), "type": "json_invalid", "ctx": {"error": reason}}:
             return f"body: not JSON from character {position + 1} on: {reason}"
     return f"{'.'.join(map(str, _fields(fault)))}: {message_of(fault)}"
 
 
 def _fields(error: Mapping[str, Any]) -> list[str | int]:
-    """Where the error is, as fields. Pydantic adds the tags of unions, which name no field; ours all have a space."""
+    """Return the path of the invalid field. Pydantic adds tags of unions to it; ours all contain a space."""
     *parents, last = error["loc"]
     found = [part for part in parents if not _is_tag(part)]
     return found if _is_tag(last) and error["type"] != "extra_forbidden" else [*found, last]
@@ -259,7 +261,7 @@ def _is_tag(part: str | int) -> bool:
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    # This response bypasses all middleware, so the headers that ResponseHeaders adds are added here.
+    # This response bypasses all middleware, so we add the headers that ResponseHeaders would add.
     headers: dict[str, str] = getattr(request.state, "response_headers", {})
     id = headers.get("x-request-id")
     log.error("unexpected error", path=request.url.path, method=request.method, request_id=id, exc_info=error)

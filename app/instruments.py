@@ -1,7 +1,7 @@
-"""What this process counts and measures for Prometheus. Each process counts its own work, so figures may be summed.
+"""Prometheus metrics of this process. Each process counts only its own work, so the figures can be summed.
 
-What the database knows, such as how many runs wait, is read from there instead (app/metrics/database.py). No label has
-a value that a caller chooses: the number of series is bounded.
+Facts in the database, such as the number of queued runs, are read from there instead (app/metrics/database.py).
+No label has a value that a caller chooses, so the number of series is bounded.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,16 @@ from app.domain.run_state import TERMINAL, RunStatus
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
 RELEASED: Final = "released"
-"""How work ends that another worker continues."""
+"""Status label for work that was released for another worker to continue."""
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
 
 _HTTP_S = (0.005, 0.02, 0.1, 0.5, 2, 10)
-"""Few: there are a hundred routes, and a scrape takes as long as it has lines."""
+"""Buckets of request durations in seconds. There are few because there are a hundred routes, and the time of a scrape
+grows with the number of lines."""
 _WORK_S = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 14_400)
-"""From the tiny model on a laptop to billions of parameters."""
+"""Buckets of work durations in seconds, from the tiny model on a laptop to models with billions of parameters."""
 
 HTTP_REQUESTS = Counter(
     "learnloop_http_requests_total",
@@ -49,13 +50,13 @@ EVENT_STREAMS = Gauge("learnloop_event_streams", "Open streams of server-sent ev
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What this process does with one kind of claimed work."""
+    """Metrics of one kind of claimed work in this process."""
 
     slots: Gauge
     driven: Gauge
     claimed: Counter
     ended: Counter
-    """Labelled with a status, or RELEASED."""
+    """Labeled with a status or RELEASED."""
 
 
 def _work(noun: str) -> Work:
@@ -158,7 +159,7 @@ WEBHOOK_SECONDS = Histogram(
     registry=REGISTRY,
 )
 
-# A series that begins with its first event hides it from `increase`: what alerts count is 0 from the start.
+# `increase` does not see the first event of a series that begins with it, so the series that alerts use begin at 0.
 for _counter, _values in (
     (RUNS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED)),
     (EVALUATIONS.ended, (*TERMINAL, RunStatus.PAUSED, RELEASED)),

@@ -1,7 +1,8 @@
-"""The language models that requests can name: the operator's list, and without API keys those of known providers.
+"""The language models that requests can name: those that the operator lists and, if no API keys are required, those of
+known providers.
 
-A model brings its address and its key. The key is sent to no other address, and connections go to public addresses and
-to the host that the operator gave for the model.
+Each model has an address and a key. The key is sent to that address only. Connections go to public addresses and to the
+host that the operator configured for the model.
 """
 
 from functools import partial
@@ -19,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class ListedModels:
-    """`judges.base.Models`, by the settings."""
+    """`judges.base.Models` from the settings."""
 
     def __init__(self, settings: Settings, rate: RateLimit | None = None) -> None:
         self._settings = settings
@@ -28,11 +29,11 @@ class ListedModels:
 
     @property
     def names(self) -> list[str]:
-        """Of the list, in its order."""
+        """Names of the listed models, in their order."""
         return list(self._listed)
 
     def model(self, name: str | None) -> JudgeModel:
-        """The model of that name; None: the first of the list. Raises UnknownModel."""
+        """Return the named model, or the first listed one for None. Raises UnknownModel."""
         if name is None:
             name = next(iter(self._listed), None)
         if name is None:
@@ -41,7 +42,7 @@ class ListedModels:
             )
         found = self._listed.get(name) or self._unlisted(name)
         address = found.base_url or provider_of(found.model).base_url
-        # What the operator wrote may be private. A provider's own address is public.
+        # An address configured by the operator can be private. A provider's own address must be public.
         guard = AddressGuard([httpx.URL(address).host] if found.base_url else [])
         return JudgeModel(
             name=found.model,
@@ -54,7 +55,7 @@ class ListedModels:
         )
 
     def _unlisted(self, name: str) -> ListedModel:
-        """A model of a known provider, with that provider's key."""
+        """Return a model of a known provider, with the operator's key for that provider. Raises UnknownModel."""
         if self._settings.keys_required:
             raise UnknownModel(f"Unknown model {name!r}. {self._available}")
         try:
@@ -77,7 +78,7 @@ class ListedModels:
 
 
 def log_listed_models(settings: Settings) -> None:
-    """Say at start which models requests can name, and where the first one comes from."""
+    """Log which models requests can name, and whether LEARNLOOP_JUDGE_MODEL is the first one."""
     names = ListedModels(settings).names
     if settings.judge_model is not None:
         log.info("LEARNLOOP_JUDGE_MODEL is the first of the listed models", model=settings.judge_model)
@@ -86,7 +87,7 @@ def log_listed_models(settings: Settings) -> None:
 
 
 def _entries(settings: Settings) -> list[ListedModel]:
-    """The judge model first."""
+    """Return the listed models, the judge model first."""
     judge = settings.judge_model
     if judge is None:
         return list(settings.models)
@@ -95,7 +96,7 @@ def _entries(settings: Settings) -> list[ListedModel]:
 
 
 def _judge_model(settings: Settings, model: str) -> ListedModel:
-    """As LEARNLOOP_JUDGE_* describe it. A provider's key is for the provider's own address only."""
+    """Return the model that LEARNLOOP_JUDGE_* describe. A provider's key is only used at the provider's own address."""
     base_url = None if settings.judge_base_url is None else str(settings.judge_base_url)
     key = settings.judge_api_key
     if key is None and base_url is None:

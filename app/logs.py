@@ -1,4 +1,4 @@
-"""Structured logs: one event a line, on standard error, with the run and iteration they belong to."""
+"""Structured logs on standard error: one event per line, with the run and iteration that it belongs to."""
 
 import logging
 import math
@@ -47,16 +47,18 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
 
 
 class RepeatedLog:
-    """The log of something that is tried again and again: each of its events is written once a minute at most.
+    """A log for something that is retried again and again: it writes each event at most once per minute.
 
-    A line says how many equal events came since the one before (`repeated`); their other fields may have differed.
+    A line reports how many events with the same name were dropped since the previous line (`repeated`). Their other
+    fields
+    can differ.
     """
 
     def __init__(self, log: Any, period_s: float = 60.0) -> None:
         self._log = log
         self._period_s = period_s
         self._written: dict[str, tuple[float, int]] = {}
-        """For each event the time of its last line, and how many came since."""
+        """Time of each event's last line, and the number of events since then."""
 
     def info(self, event: str, **fields: object) -> None:
         self._write("info", event, fields)

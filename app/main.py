@@ -1,4 +1,4 @@
-"""The application: `create_app(settings)` for any ASGI server."""
+"""The ASGI application: `create_app(settings)`."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -76,7 +76,7 @@ _PARTS = (
     start,
     agent_tasks,
     agent_sessions,
-    session_models,  # early: routes are looked through in order, and agents call these all the time
+    session_models,  # early, because routes are tried in order and agents call these all the time
     openai,
     documents,
     datasets,
@@ -103,8 +103,9 @@ _PARTS = (
 _DRAIN_S = 10
 _PRUNE_EVERY_S = 600
 _KEEP_ALIVE_S = 15
-"""Longer than clients keep connections (httpx: 5 s): where both give up at the same time, a request is lost, and ART's
-client does not repeat a POST."""
+"""Longer than clients keep idle connections (httpx: 5 s). If both sides close a connection at the same moment, a
+request
+is lost, and ART's client does not repeat a POST."""
 
 
 def create_app(
@@ -114,10 +115,10 @@ def create_app(
     learn: LearnLoop = learn_loop,
     engine: Engine | None = None,
 ) -> FastAPI:
-    """The service; its lifespan opens the database, the engine and the runner, and closes them.
+    """Return the service. Its lifespan opens the database, the engine and the runner, and closes them.
 
-    `connect` and `learn` take the place of our own backends (then no engine is started) and learn loop; `engine` is one
-    that is there already, and that the caller stops.
+    `connect` and `learn` replace our own backends (then no engine is started) and our learn loop. `engine` is an engine
+    that is already running and that the caller stops.
     """
 
     @asynccontextmanager
@@ -137,7 +138,7 @@ def create_app(
             app.state.metrics = MetricsPage(app.state.service)
             yield
 
-    # FastAPI's own documentation page loads its scripts from the network.
+    # FastAPI's own documentation page loads its scripts from the internet.
     app = FastAPIOffline(
         redoc_url=None,
         title="Learnloop",
@@ -158,7 +159,7 @@ def create_app(
 
 @asynccontextmanager
 async def open_worker_app(resources: Resources) -> AsyncIterator[FastAPI]:
-    """What a worker answers, as the service does: its health, and its metrics for who has a key."""
+    """Open a worker's own API: its health, and its metrics for holders of a key."""
     settings = resources.settings
     app = FastAPI(title="Learnloop worker", openapi_url=None, redirect_slashes=False)
     app.state.service = resources
@@ -178,11 +179,11 @@ def _failed_keys(settings: Settings) -> FailedKeys | None:
 
 
 _RAW = ("/inboxes", "/demonstrations")
-"""Where bodies are no JSON."""
+"""Paths whose bodies are not JSON."""
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
-    """What a request passes, the last one added first: nobody without a key has a body read."""
+    """Add the middleware. The last one added is the outermost, so the keys are checked before a body is read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios", "/demonstrations"), settings.max_graph_bytes)
     big["/inboxes"] = settings.max_inbox_bytes
@@ -201,7 +202,8 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
 
 
 def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
-    """Let pages of these origins call the API; cookies and the like only go with origins that are named."""
+    """Let pages from these origins call the API. Credentials such as cookies are allowed only for explicitly named
+    origins."""
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -213,7 +215,8 @@ def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How the processes serve; the lifespan is opened by itself, so that its errors reach the caller."""
+    """Return uvicorn's configuration for the service and for workers. The caller opens the lifespan, so that its errors
+    reach the caller."""
     connections = Connections(most_connections(settings.max_connections), settings.max_connections_per_client)
     protocol: Any = partial(BoundedHttp, connections=connections)
     return uvicorn.Config(

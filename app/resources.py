@@ -1,4 +1,4 @@
-"""What the API and a worker both use: opened in order, closed in reverse."""
+"""Resources shared by the API and a worker, opened in order and closed in reverse."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -31,27 +31,27 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Resources:
-    """What the API and a worker both use."""
+    """Resources that both the API and a worker use."""
 
     settings: Settings
     database_engine: AsyncEngine
     database_pulse: Pulse
     postgres: EmbeddedPostgres | None
-    """None: the database is not ours to start and stop."""
+    """None if the database is not ours to start and stop."""
     database: Database
     engine: Engine
     engine_name: str
-    """The name, in leases, of the engine that we can reach."""
+    """Name by which leases refer to the engine that this process can reach."""
     connect: Connect
     tracing: Tracing
-    """Exports the spans of runs and asks, if the settings name a receiver."""
+    """Exports the spans of runs and asks if the settings name a receiver."""
 
     def reaches(self, engine: str | None) -> bool:
-        """Whether we can reach the engine of that name; None stands for any engine."""
+        """Return whether this process can reach the named engine. None stands for any engine."""
         return engine in (None, self.engine_name)
 
     def leave(self) -> None:
-        """The process is about to stop."""
+        """Announce that the process is about to stop."""
         if self.postgres is not None:
             self.postgres.leave()
 
@@ -60,7 +60,7 @@ class Resources:
 async def open_resources(
     settings: Settings, connect: Connect | None, engine: Engine | None
 ) -> AsyncIterator[Resources]:
-    """Engine, database and tracer, each closed at the end. `connect` and `engine`: see `open_service`.
+    """Open the engine, database and tracer, and close each at the end. `connect` and `engine`: see `open_service`.
 
     Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
     """
@@ -92,15 +92,20 @@ async def open_resources(
 
 
 async def _engine_name(settings: Settings, database: Database) -> str:
-    """A shared engine's name is its URL. All engines over one checkpoint store have the store's name, because each has
-    all its models. Our own keeps the name it was given first, wherever its data directory is used later: the directory
-    holds its models. Raises DataDirectoryError."""
+    """Return the engine's name. A shared engine's name is its URL. Engines with a common checkpoint store are named
+    after the
+    store, because each of them has all the models. Our own engine keeps its first name even if the data directory
+    moves,
+    because the directory holds its models.
+
+    Raises DataDirectoryError.
+    """
     if settings.engine_url is not None:
         return str(settings.engine_url)
     name = await _own_engine_name(settings, database)
     if (store := settings.engine_checkpoint_store) is None:
         return name
-    # Our engine puts the models that it had before into the store, so from now on others can continue their runs too.
+    # Our engine moves its existing models to the store, so other engines can now continue their runs.
     async with database.begin() as tx:
         for table in (Run, EvaluationJob):
             await tx.execute(update(table).where(table.engine == name).values(engine=store.rstrip("/")))
@@ -121,14 +126,17 @@ async def _own_engine_name(settings: Settings, database: Database) -> str:
 
 
 async def _recovered_name(settings: Settings, database: Database, usual: str, damage: DamagedFile) -> str:
-    """The name that our engine has in the runs that it was used for. Raises DataDirectoryError where there are several:
-    with a wrong one our runs would wait for an engine that does not exist."""
+    """Return our engine's name according to the runs that used it.
+
+    Raises DataDirectoryError if there are several candidates: with a wrong name, our runs would wait for an engine that
+    does not exist.
+    """
     query = select(Run.engine).where(Run.engine.is_not(None), ~Run.engine.contains("://")).distinct()
     async with database() as tx:
         names = sorted(str(name) for name in (await tx.execute(query)).scalars())
     if not names or usual in names:
         return usual
-    if settings.database_url is None and len(names) == 1:  # nobody else uses that database
+    if settings.database_url is None and len(names) == 1:  # no other service uses that database
         return names[0]
     raise DataDirectoryError(
         f"{damage}. Write into it the name that the engine of this directory had before, one of: {', '.join(names)}; "
@@ -143,12 +151,12 @@ def _database_name(settings: Settings) -> str:
 
 
 def _database_url(settings: Settings) -> URL | None:
-    """None: the embedded one. Raises DatabaseUrlError."""
+    """Return the URL of the database, or None for the embedded one. Raises DatabaseUrlError."""
     return None if settings.database_url is None else parse_url(settings.database_url.get_secret_value())
 
 
 def _warm_up() -> None:
-    """Import ART while Postgres and the engine start: it takes seconds, and the first run needs it."""
+    """Import ART while Postgres and the engine start: the import takes seconds, and the first run needs it."""
     from training.backends.art_import import import_art
 
     with kept_for_good():

@@ -1,6 +1,7 @@
-"""The processes: `serve(settings)` is the API, which drives runs too, `work(settings)` only drives runs.
+"""The server processes: `serve(settings)` runs the API and also drives runs; `work(settings)` only drives runs.
 
-A restart is as quick as its slowest part: the engine starts first, and imports while we do.
+A restart takes as long as its slowest part, so the engine starts first and loads while this process imports its
+modules.
 """
 
 import asyncio
@@ -30,25 +31,26 @@ if TYPE_CHECKING:
     import uvicorn
 
 _SWITCH_INTERVAL_S = 0.001
-"""How long a run's thread may hold Python while a request waits; Python's default is 5 ms, several times a request."""
+"""Python's thread switch interval, in seconds: how long a run's thread can hold the GIL while a request waits. Python's
+default of 5 ms is several times the duration of a request."""
 
 
 log = structlog.get_logger(__name__)
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM. What `open_service` raises is raised here, not logged as a traceback.
+    """Serve until SIGINT or SIGTERM. Errors of `open_service` are raised, not logged with a traceback.
 
-    Also raises CannotListen: before anything is started, so that nothing has to be stopped.
+    Also raises CannotListen, before anything is started that would have to be stopped.
     """
     with taken_port(settings.host, settings.port) as sockets:
         _run(settings, partial(_serve, sockets))
 
 
 def work(settings: Settings) -> None:
-    """Drive runs until SIGINT or SIGTERM; then hand them over and return. What `open_worker` raises is raised here.
+    """Drive runs until SIGINT or SIGTERM, then hand them over and return. Errors of `open_worker` are raised.
 
-    Also raises CannotListen, if it has a port for its metrics.
+    Also raises CannotListen if the settings have a port for metrics.
     """
     if settings.metrics_port is None:
         _run(settings, partial(_work, None))
@@ -70,22 +72,22 @@ def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Co
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     look_seldom_at_everything()
-    # Stopped while it was starting, it is cancelled.
+    # A stop during startup cancels the task.
     with limit, suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(opened())
 
 
 class _StopLimit:
-    """How long a stop may take: what hangs by then is killed, whatever it waits for. A context manager."""
+    """Limits how long a stop takes: after the limit, everything that still runs is killed. A context manager."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timer = threading.Timer(timeout_s, _kill_everything, (timeout_s,))
         self._timer.daemon = True
 
     def begin(self) -> None:
-        """We have been told to stop; from the second time on nothing happens."""
+        """Start the countdown. Later calls have no effect."""
         if not self._timer.is_alive():
-            with suppress(RuntimeError):  # it has been cancelled
+            with suppress(RuntimeError):  # the timer was canceled
                 self._timer.start()
 
     def __enter__(self) -> None:
@@ -96,7 +98,7 @@ class _StopLimit:
 
 
 def _kill_everything(timeout_s: float) -> None:
-    """End all our children, frozen or not, and ourselves. Nothing that was committed is lost."""
+    """Kill all our child processes, frozen or not, and this process. Committed work is not lost."""
     log.error("the stop took too long: killing everything that was started", timeout_s=timeout_s)
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -111,7 +113,7 @@ async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, 
 
         def leave() -> None:
             app.state.service.leave()
-            app.state.service.feed.end()  # a stream has no end of its own, and would use up the time to stop
+            app.state.service.feed.end()  # an open event stream would use up the time to stop
 
         await _answer(main.server_config(app, settings), sockets, limit, leave)
 
@@ -119,10 +121,10 @@ async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, 
 async def _answer(
     config: "uvicorn.Config", sockets: Sequence[socket], limit: _StopLimit, *leave: Callable[[], object]
 ) -> None:
-    """Answer requests until a signal to stop comes; call `leave` then, and finish those under way."""
+    """Answer requests until a stop signal, then call `leave` and finish the requests in progress."""
     import uvicorn
 
-    # uvicorn handles the signals itself and raises them once more when it has stopped; closing must go on then.
+    # uvicorn handles the signals itself and raises them again once it has stopped. That must not interrupt the cleanup.
     _on_stop_signals(limit.begin)
     server = uvicorn.Server(config)
     begin_to_stop = server.shutdown

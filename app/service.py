@@ -1,4 +1,4 @@
-"""The running service, and a worker: opened in order, closed in reverse."""
+"""The running service and a worker, opened in order and closed in reverse."""
 
 import asyncio
 import os
@@ -47,15 +47,15 @@ from app.worker.runner import Runner
 from training.learn_loop import learn_loop
 
 _EVALUATIONS = 2
-"""A worker drives at least this many evaluations at the same time: they mostly wait for models, and one whose prompted
-model or agent is slow should not keep another project waiting."""
+"""Minimum number of evaluations that a worker drives concurrently. They mostly wait for models, and one with a slow
+prompted model or agent should not make another project wait."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Service(Resources):
-    """What request handlers use; `app/api/dependencies.py` gives each of them its part."""
+    """Resources of request handlers; `app/api/dependencies.py` provides each handler with what it needs."""
 
     store: RunStore
     queries: RunQueries
@@ -72,10 +72,10 @@ async def open_service(
     learn: LearnLoop = learn_loop,
     engine: Engine | None = None,
 ) -> AsyncIterator[Service]:
-    """The running service. The engine starts in the background: what needs it waits for it.
+    """Open the service. The engine starts in the background; whatever needs it waits for it.
 
-    `connect` and `learn` replace our own backends and learn loop. `engine` is one that the caller holds
-    (`held_engine`) and has started.
+    `connect` and `learn` replace our own backends and learn loop. `engine` is a started engine that the caller holds
+    (`held_engine`).
 
     Raises DataDirectoryError, DatabaseUrlError, EmbeddedPostgresError or SchemaError.
     """
@@ -111,7 +111,7 @@ async def open_worker(
     learn: LearnLoop = learn_loop,
     engine: Engine | None = None,
 ) -> AsyncIterator[Resources]:
-    """A worker that drives runs while this is open, and hands them over at the end. Arguments as for `open_service`.
+    """Open a worker that drives runs until it is closed and then hands them over. Arguments are as for `open_service`.
 
     Raises DataDirectoryError, DatabaseUrlError or SchemaError.
     """
@@ -125,8 +125,9 @@ async def open_worker(
 
 @asynccontextmanager
 async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
-    """Drive runs and evaluations in this process, those of the data directory's previous worker among them, without
-    waiting for their leases to lapse."""
+    """Drive runs and evaluations in this process. The work of the data directory's previous worker is taken over
+    without
+    waiting for its leases to expire."""
     settings = resources.settings
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)
@@ -183,11 +184,11 @@ def _evaluations(
 
 
 async def _release_predecessor(claims: Sequence[Claims[Any]], worker: str, name_file: Path) -> None:
-    """End the leases of the previous worker: it is dead, as we hold its data directory."""
+    """Expire the leases of the previous worker. It must be dead, because this process holds its data directory."""
     try:
         if (previous := read_line(name_file, r"\S+:\d+:[0-9a-f]{6}", "the name of a worker")) is not None:
             for each in claims:
                 await each.expire(previous)
-    except DamagedFile as error:  # nothing is lost: its leases lapse
+    except DamagedFile as error:  # nothing is lost: the leases expire by themselves
         log.warning("work of the previous worker is taken over when its leases lapse", error=str(error))
     write_line(name_file, worker)

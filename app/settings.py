@@ -1,4 +1,4 @@
-"""All settings, and the only place that reads the environment.
+"""All settings. No other module reads configuration from the environment.
 
 Each field comes from the environment variable named after it (`LEARNLOOP_PORT`, `DATABASE_URL`, ...) or from a
 `.env` file in the working directory. `.env.example` lists them.
@@ -46,125 +46,131 @@ _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!
 BACKENDS = (embedded.NAME, serverless.NAME, local.NAME)
 _PREFIX = "LEARNLOOP_"
 _OF_CLIENTS = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
-"""What the command line reads when it talks to a service."""
+"""Variables that the command line reads when it talks to a service."""
 _LIKENESS = 0.75
 _ENGINE_FLAGS = (
     *("THREADS", "TRAIN_THREADS", "SLOTS", "DEVICE", "WORKERS", "SAMPLERS", "TRAINERS", "SAMPLER"),
     *("TRAINING_WEIGHTS", "VLLM_COMMAND", "VLLM_ARGS", "VLLM_GPUS", "VLLM_URL"),
 )
-"""What were settings LEARNLOOP_ENGINE_..., and are flags in LEARNLOOP_ENGINE_ARGS."""
+"""Former settings LEARNLOOP_ENGINE_..., which are now flags in LEARNLOOP_ENGINE_ARGS."""
 
 
 class SettingsError(Exception):
-    """A setting is missing or invalid; the message names each one and what is expected."""
+    """A setting is missing or invalid. The message names each one and what is expected."""
 
 
 def _from(variable: str) -> Any:
-    """A field that is read from exactly this variable, or given by its own name in code."""
+    """Let a field be set by exactly this environment variable, or by its lower-case name in code."""
     return AliasChoices(variable, variable.lower())
 
 
 class Settings(BaseSettings):
-    """`.env.example` describes each setting."""
+    """The settings, described in `.env.example`."""
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX, env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
     data_dir: Path = Path(".learnloop")
-    """For the database, models, checkpoints and inboxes. Relative to the working directory; created if missing."""
+    """Directory of the database, models, checkpoints and inboxes, relative to the working directory. Created if
+    missing."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     require_keys: Literal["auto", "always", "never"] = "auto"
-    """auto: required unless the service listens on loopback only."""
+    """auto: keys are required unless the service listens on loopback only."""
     operator_key: SecretStr | None = Field(None, min_length=32)
-    """An API key with all scopes for all projects, with which to create the first keys in the database."""
+    """An API key with all scopes in all projects. It is used to create the first keys in the database."""
     rate_per_s: float = Field(50.0, ge=0, le=1_000_000)
-    """Sustained requests per second per API key; 0: unlimited."""
+    """Sustained requests per second per API key. 0: unlimited."""
     rate_burst: int = Field(200, ge=1, le=1_000_000)
     """Burst size per API key."""
     failed_keys_per_minute: float = Field(60.0, ge=0, le=1_000_000)
-    """Wrong API keys of one address, after 30 at once; 0: no limit."""
+    """Requests with a wrong API key per minute and address, after a burst of 30. 0: no limit."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
-    """Where `learnloop worker` answers GET /metrics and /health; None: it listens nowhere."""
+    """Port on which `learnloop worker` answers GET /metrics and /health. None: it does not listen."""
     session_hours: float = Field(12.0, gt=0, le=720)
-    """How long a browser that signed in stays signed in."""
+    """Lifetime of a browser's sign-in, in hours."""
     max_open_sessions: int = Field(1_000, ge=1, le=1_000_000)
-    """Open sessions of agents, in each project; those of runs do not count."""
+    """Maximum number of open agent sessions per project. Sessions of runs do not count."""
     max_connections: int = Field(2_000, ge=16, le=50_000)
-    """Open connections to this process; fewer if it may not open as many files."""
+    """Maximum number of open connections to this process; lower if its limit of open files is."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
-    """Open connections of one address; 0: no limit."""
+    """Maximum number of open connections per client address. 0: no limit."""
     public_url: HttpUrl | None = None
-    """Where agents that live elsewhere reach this service. None: http://HOST:PORT, on loopback if it listens to all."""
+    """URL at which agents outside this process reach the service. None: http://HOST:PORT, on loopback if it listens on
+    all
+    addresses."""
     agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
-    """Python modules, with what is below them, whose functions runs may name as their agent; comma-separated."""
+    """Python modules, including their submodules, whose functions runs can name as their agent; comma-separated."""
     backend: str = embedded.NAME
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
-    """Maximum size of requests with a graph or scenarios."""
+    """Maximum size in bytes of requests with a graph or scenarios."""
     max_inbox_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
-    """Maximum size of mail that is uploaded as an inbox."""
+    """Maximum size in bytes of mail uploaded as an inbox."""
     max_training_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
-    """Maximum size of training jobs that ART's clients send."""
+    """Maximum size in bytes of training jobs that ART's clients send."""
     max_concurrent_runs: int = Field(1, ge=0, le=64)
-    """In this process; of evaluations as many, but at least two. 0: it only serves the API, and workers drive them."""
+    """Maximum number of concurrent runs in this process, and of concurrent evaluations (at least two). 0: the process
+    only
+    serves the API, and workers drive runs and evaluations."""
     max_runs_per_project: int | None = Field(None, ge=1)
-    """Simultaneous runs over all workers; None: no limit."""
+    """Maximum number of concurrent runs per project over all workers. None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
     lease_s: float = Field(30.0, ge=1.0, le=3600.0)
-    """Lease duration: after this time another worker may take over a run or evaluation whose worker died."""
+    """Duration of a lease: if a worker dies, another one can take over its run or evaluation after this time."""
     phase_timeout_s: float = Field(3600.0, ge=1.0)
-    """A run or evaluation without any progress for this long counts as hung and fails."""
+    """A run or evaluation that makes no progress for this long counts as hung and fails."""
     keep_trajectories_days: int | None = Field(None, ge=1)
-    """Trajectories and judge calls of runs that ended longer ago, and older questions, are deleted, unless they have
-    feedback; None: never, as for the others."""
+    """Trajectories and judge calls are deleted this many days after their run ended, and questions this many days after
+    they
+    were asked, unless they have feedback. None: they are kept, also in the following settings."""
     keep_events_days: int | None = Field(None, ge=1)
-    """Events of runs that ended longer ago are deleted."""
+    """Events are deleted this many days after their run ended."""
     keep_ledger_days: int | None = Field(None, ge=1)
-    """The ledger of runs that ended longer ago keeps its sums only."""
+    """A run's ledger is reduced to its sums this many days after the run ended."""
     keep_deliveries_days: int | None = Field(None, ge=1)
-    """Older webhook deliveries are deleted, unless they wait to be sent."""
+    """Webhook deliveries older than this are deleted unless they are still waiting to be sent."""
     keep_verdicts_days: int | None = Field(None, ge=1)
-    """Older cached verdicts of judge models are deleted."""
+    """Cached verdicts of judge models older than this are deleted."""
     restart_after_s: float = Field(60.0, ge=0.0)
-    """The engine or the embedded Postgres that has not answered for this long is ended and started again; 0: never."""
+    """The engine and the embedded Postgres are restarted if they have not answered for this long. 0: never."""
     stop_timeout_s: float = Field(30.0, ge=1.0)
-    """Maximum duration of an orderly stop; then everything that was started is killed."""
+    """Maximum duration of an orderly stop. After it, all processes that were started are killed."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     """auto: console on a terminal, JSON lines otherwise."""
 
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
-    """Flags of `learnloop engine` for the engine that this process starts, as in a shell."""
+    """Command-line flags for the `learnloop engine` that this process starts, with a shell's quoting."""
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
-    """Further base models: NAME=DIRECTORY, comma-separated; those added to the data directory need no entry."""
+    """Additional base models: NAME=DIRECTORY, comma-separated. Those added to the data directory need no entry."""
     engine_checkpoint_store: str | None = Field(None, pattern=r"^(s3|file)://[^@?#]+$")
-    """Where our engine keeps models and checkpoints, for engines on all machines: s3://BUCKET/PREFIX or file:///DIRECTORY.
-    None: in the data directory."""
+    """Where our engine keeps models and checkpoints to share them with engines on other machines: s3://BUCKET/PREFIX or
+    file:///DIRECTORY. None: in the data directory."""
     engine_url: HttpUrl | None = None
-    """An engine that several processes share. None: this process starts its own in the data directory."""
+    """URL of an engine that several processes share. None: this process starts its own in the data directory."""
     engine_key: SecretStr | None = None
-    """Key of the shared engine."""
+    """Key for the shared engine."""
 
     serverless_url: HttpUrl = HttpUrl("https://api.training.wandb.ai/v1")
-    """W&B Training, or a server with the same protocol; its key is WANDB_API_KEY."""
+    """URL of W&B Training or of a server with the same protocol. Its key is WANDB_API_KEY."""
     serverless_quiet_s: float = Field(300.0, ge=0.0, le=86_400.0)
     """Time to wait before repeating a training request whose reply was lost."""
     serverless_silence_s: float = Field(1800.0, gt=0.0, le=86_400.0)
     """A training job without any event for this long counts as failed."""
     local_trainer_gpus: Annotated[tuple[int, ...], NoDecode] = ()
-    """GPUs on which ART's local backend trains, comma-separated. Empty: training and sampling take turns on one."""
+    """GPUs on which ART's local backend trains, comma-separated. Empty: training and sampling take turns on one GPU."""
     local_inference_gpus: Annotated[tuple[int, ...], NoDecode] = ()
-    """The GPU on which it samples, if it trains on others."""
+    """GPU on which ART's local backend samples if it trains on others."""
     local_arguments: dict[str, dict[str, Any]] = Field(default_factory=dict, validate_default=True)
     """ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`, as JSON."""
 
     database_url: SecretStr | None = Field(None, validation_alias=_from("DATABASE_URL"))
-    """None starts an embedded Postgres in the data directory."""
+    """None: an embedded Postgres in the data directory."""
     frontend_url: HttpUrl | None = Field(None, validation_alias=_from("FRONTEND_URL"))
-    """Receives a POST after every iteration of every run."""
+    """URL that receives a POST after every iteration of every run."""
     frontend_webhook_secret: SecretStr | None = Field(None, validation_alias=_from("FRONTEND_WEBHOOK_SECRET"))
     """Signs the POSTs to FRONTEND_URL: `whsec_` and 24 to 64 bytes in base64. None: unsigned."""
     allowed_private_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -173,73 +179,75 @@ class Settings(BaseSettings):
     """Encrypts stored secrets. None: a key in the data directory, created if missing."""
     art_project: Name = Field("learnloop", validation_alias=_from("ART_PROJECT"))
     art_model_name: Name | None = Field(None, validation_alias=_from("ART_MODEL_NAME"))
-    """None names each run's model after the run."""
+    """None: each run's model is named after the run."""
     art_base_model: str = Field(TINY_BASE, validation_alias=_from("ART_BASE_MODEL"), min_length=1, max_length=256)
     openai_api_key: SecretStr | None = Field(None, validation_alias=_from("OPENAI_API_KEY"))
     models: Annotated[tuple[ListedModel, ...], NoDecode] = ()
-    """The language models that requests can name, as a JSON list; the first one judges where a request names none."""
+    """Language models that requests can name, as a JSON list. The first one judges if a request names none."""
     judge_model: str | None = Field(None, pattern=MODEL_PATTERN)
-    """PROVIDER/MODEL, or a name of `models`: becomes the first of the list."""
+    """PROVIDER/MODEL, or the name of one of `models`. It becomes the first of the listed models."""
     judge_base_url: HttpUrl | None = None
-    """An OpenAI-compatible server; None: the provider's own address."""
+    """URL of an OpenAI-compatible server. None: the provider's own address."""
     judge_api_key: SecretStr | None = None
-    """None: that of the provider, if the model is at the provider's own address."""
+    """None: the provider's key, if the model is at the provider's own address."""
     judge_concurrency: int = Field(8, ge=1, le=256)
-    """Simultaneous requests to the judge model, per run."""
+    """Maximum number of concurrent requests to the judge model, per run."""
     judge_requests_per_minute: float | None = Field(None, gt=0, le=1e6)
-    """To each judge model, over all runs and workers; None: no limit."""
+    """Limit for each judge model over all runs and workers. None: no limit."""
     judge_tokens_per_minute: float | None = Field(None, gt=0, le=1e9)
-    """Of prompts and answers, to each judge model, over all runs and workers; None: no limit."""
+    """Limit of prompt and completion tokens for each judge model over all runs and workers. None: no limit."""
     environment_commands: Annotated[tuple[str, ...], NoDecode] = ()
-    """Commands that environments may run, such as an MCP server's, comma-separated: word for word, or the beginning and
-    `*`. Empty: none."""
+    """Commands that environments can run, such as an MCP server's, comma-separated. An entry is the whole command or
+    its
+    beginning followed by `*`. Empty: none."""
     environment_modules: Annotated[tuple[str, ...], NoDecode] = ()
-    """Python modules that `verifiers` may load as environments, comma-separated. Empty: none."""
+    """Python modules that `verifiers` can load as environments, comma-separated. Empty: none."""
     environment_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Private host names and networks (CIDR) that environments can reach."""
     environment_secrets: dict[str, dict[str, SecretStr]] = Field(default_factory=dict)
-    """Secrets by name for the servers of environments, which are URLs or commands, as JSON."""
+    """Secrets for the servers of environments, as JSON: server (URL or command) -> name -> secret."""
     environment_servers: int = Field(16, ge=1, le=1024)
-    """Maximum number of servers, or connections to them, that a run uses at the same time."""
+    """Maximum number of servers, or connections to them, that a run uses concurrently."""
     wandb_api_key: SecretStr | None = Field(None, validation_alias=_from("WANDB_API_KEY"))
     weave_project: str | None = Field(
         None, validation_alias=_from("WEAVE_PROJECT"), pattern=r"^([\w.-]+/)?[\w.-]+$", max_length=256
     )
-    """ENTITY/PROJECT, or PROJECT of the key's own entity. Traces go there if WANDB_API_KEY is set too."""
+    """ENTITY/PROJECT, or PROJECT under the key's default entity. Traces are sent there if WANDB_API_KEY is also set."""
     wandb_base_url: HttpUrl = Field(HttpUrl("https://api.wandb.ai"), validation_alias=_from("WANDB_BASE_URL"))
     wf_trace_server_url: HttpUrl | None = Field(None, validation_alias=_from("WF_TRACE_SERVER_URL"))
-    """Weave's trace server; None: the one that belongs to WANDB_BASE_URL."""
+    """URL of Weave's trace server. None: the one that belongs to WANDB_BASE_URL."""
     otel_sdk_disabled: bool = Field(False, validation_alias=_from("OTEL_SDK_DISABLED"))
-    """No traces, wherever they would go."""
+    """Turns off all traces."""
     otel_exporter_otlp_endpoint: HttpUrl | None = Field(None, validation_alias=_from("OTEL_EXPORTER_OTLP_ENDPOINT"))
-    """An OpenTelemetry collector; traces go to v1/traces of it."""
+    """Base URL of an OpenTelemetry collector. Traces are sent to its v1/traces."""
     otel_exporter_otlp_traces_endpoint: HttpUrl | None = Field(
         None, validation_alias=_from("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     )
-    """Where exactly traces go, if not to v1/traces of OTEL_EXPORTER_OTLP_ENDPOINT."""
+    """Exact URL for traces, in place of v1/traces under OTEL_EXPORTER_OTLP_ENDPOINT."""
     otel_exporter_otlp_headers: SecretStr | None = Field(None, validation_alias=_from("OTEL_EXPORTER_OTLP_HEADERS"))
-    """NAME=VALUE, comma-separated and URL-encoded."""
+    """NAME=VALUE pairs, comma-separated and URL-encoded."""
     otel_exporter_otlp_traces_headers: SecretStr | None = Field(
         None, validation_alias=_from("OTEL_EXPORTER_OTLP_TRACES_HEADERS")
     )
-    """Instead of OTEL_EXPORTER_OTLP_HEADERS."""
+    """Replaces OTEL_EXPORTER_OTLP_HEADERS."""
 
     push_timeout_s: float = Field(1800.0, ge=1.0, le=3600.0)
-    """Maximum duration of a push of a checkpoint."""
+    """Maximum duration of pushing a checkpoint."""
     hf_token: SecretStr | None = Field(None, validation_alias=_from("HF_TOKEN"))
     hf_endpoint: HttpUrl = Field(HttpUrl("https://huggingface.co"), validation_alias=_from("HF_ENDPOINT"))
-    """The hub, or a server with the same protocol."""
+    """URL of the Hugging Face Hub or of a server with the same protocol."""
     hf_repos: Annotated[tuple[tuple[str, str], ...], NoDecode] = ()
-    """Repositories that each project can push to: PROJECT=NAMESPACE/NAME, comma-separated. `*` matches anything but a
-    slash; as the project it means all projects."""
+    """Repositories that each project can push to: PROJECT=NAMESPACE/NAME, comma-separated. `*` matches anything except
+    a
+    slash; as the project it stands for all projects."""
     s3_endpoint: HttpUrl | None = None
-    """An S3-compatible store; None: Amazon S3."""
+    """URL of an S3-compatible store. None: Amazon S3."""
     s3_bucket: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{1,62}$")
     s3_region: str = Field("us-east-1", pattern=r"^[a-z0-9-]{1,64}$")
     s3_key_id: SecretStr | None = None
     s3_secret: SecretStr | None = None
     s3_prefix: str = Field("", pattern=rf"^({PATH_PATTERN})?$", max_length=512)
-    """Of all keys; a project's name comes after it."""
+    """Prefix of all keys. The project's name follows it."""
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -258,7 +266,7 @@ class Settings(BaseSettings):
 
     @property
     def traced(self) -> bool:
-        """Whether traces go anywhere."""
+        """Whether traces are sent anywhere."""
         if self.otel_sdk_disabled:
             return False
         collector = self.otel_exporter_otlp_traces_endpoint or self.otel_exporter_otlp_endpoint
@@ -266,19 +274,19 @@ class Settings(BaseSettings):
 
     @property
     def otlp_headers(self) -> Mapping[str, str]:
-        """What the OpenTelemetry collector is sent beside the spans."""
+        """Headers for requests to the OpenTelemetry collector."""
         headers = self.otel_exporter_otlp_traces_headers or self.otel_exporter_otlp_headers
         return parse_env_headers(headers.get_secret_value(), liberal=True) if headers else {}
 
     @property
     def agents_url(self) -> str:
-        """Where agents that live elsewhere find the service, without a slash at the end."""
+        """URL at which agents outside this process reach the service, without a trailing slash."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
         return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def session_lifetime(self) -> timedelta:
-        """How long a browser that signed in stays signed in."""
+        """How long a browser stays signed in."""
         return timedelta(hours=self.session_hours)
 
     @property
@@ -419,19 +427,19 @@ class Settings(BaseSettings):
 
     @property
     def base_models(self) -> dict[str, Path]:
-        """The engine's base models but for the shipped one: those that were added to the data directory, and those of
+        """The engine's base models except the included one: those added to the data directory and those in
         `engine_base_models`."""
         return added_base_models(self.data_dir) | self.engine_base_models
 
     def provider_key(self, provider: Provider) -> SecretStr | None:
-        """The operator's key for a provider, which is for that provider's own address."""
+        """Return the operator's key for a provider, to be used at the provider's own address only."""
         if provider.key_variable == "OPENAI_API_KEY":
             return self.openai_api_key
         return _variable(provider.key_variable)
 
     @property
     def engine_device(self) -> Literal["cpu", "cuda"]:
-        """Where our engine computes."""
+        """The kind of device that our engine computes on."""
         device: Literal["cpu", "cuda"] = parse_open(self.engine_args).device
         return device
 
@@ -458,7 +466,7 @@ class Settings(BaseSettings):
 
 
 def _json_list(text: str) -> list[dict[str, Any]]:
-    """Raises ValueError."""
+    """Parse a JSON list of objects. Raises ValueError."""
     expected = 'expected a JSON list such as [{"model": "openai/gpt-4.1-mini", "key_variable": "OPENAI_API_KEY"}]'
     try:
         found = json.loads(text)
@@ -470,7 +478,7 @@ def _json_list(text: str) -> list[dict[str, Any]]:
 
 
 def _with_key(entry: dict[str, Any]) -> dict[str, Any]:
-    """With the key in place of the variable that holds it. Raises ValueError."""
+    """Return the entry with the key in place of the variable that holds it. Raises ValueError."""
     if "key" in entry:
         raise ValueError("give the name of the variable that holds the key, as key_variable, instead of the key")
     model, variable = entry.get("model"), entry.get("key_variable")
@@ -484,13 +492,15 @@ def _with_key(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variable(name: str) -> SecretStr | None:
-    """A secret in the environment or the `.env` file; None if it is missing or empty."""
+    """Return a secret from the environment or the `.env` file, or None if it is missing or empty."""
     value = os.environ.get(name) or dotenv_values(str(Settings.model_config["env_file"])).get(name)
     return SecretStr(value) if value else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a service that listens there. Any name but localhost is taken for another."""
+    """Return whether a service that listens on `host` is reachable only from this machine. Names other than localhost
+    count
+    as reachable from elsewhere."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -498,7 +508,7 @@ def is_loopback(host: str) -> bool:
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of this process; keyword arguments win. Raises SettingsError."""
+    """Return the settings of this process. Keyword arguments take precedence. Raises SettingsError."""
     given = _given(overrides.get("_env_file", Settings.model_config["env_file"]))
     if refused := [*_moved(given), *_misspelt(given)]:
         raise SettingsError(f"bad settings: {'; '.join(refused)}")
@@ -509,13 +519,13 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def _given(env_file: Any) -> dict[str, str]:
-    """All variables that begin like our settings, with their values; the process's own win over the file's."""
+    """Return all variables with the prefix of our settings. The environment takes precedence over the file."""
     variables = {**(dotenv_values(env_file) if env_file else {}), **os.environ}
     return {name: value or "" for name, value in sorted(variables.items()) if name.startswith(_PREFIX)}
 
 
 def _moved(given: Mapping[str, str]) -> Iterator[str]:
-    """Settings that are flags in LEARNLOOP_ENGINE_ARGS now."""
+    """Yield an error message for each setting that is now a flag in LEARNLOOP_ENGINE_ARGS."""
     for name in _ENGINE_FLAGS:
         variable, flag = f"{_PREFIX}ENGINE_{name}", f"--{name.lower().replace('_', '-')}"
         if value := given.get(variable):
@@ -524,7 +534,9 @@ def _moved(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _misspelt(given: Mapping[str, str]) -> Iterator[str]:
-    """Variables that are almost the name of a setting. Others may be of something else, so they are no errors."""
+    """Yield an error message for each variable that is almost the name of a setting. Other variables with our prefix
+    can
+    belong to other programs, so they are not errors."""
     known = {name.upper() for name in Settings.model_fields} | {name.removeprefix(_PREFIX) for name in _OF_CLIENTS}
     moved = {f"ENGINE_{name}" for name in _ENGINE_FLAGS}
     for name in (each.removeprefix(_PREFIX) for each in given):
@@ -533,7 +545,7 @@ def _misspelt(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _readable(error: ValidationError) -> str:
-    """One line per wrong setting, without the value: it may be a secret."""
+    """Return one message for each wrong setting, without its value, which can be a secret."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         field = str(problem["loc"][0])
