@@ -1,4 +1,4 @@
-"""Errors in the form of Anthropic's API."""
+"""Errors in the format of Anthropic's API."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +14,15 @@ _KINDS: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""By status, where they differ from the default."""
+"""Error types by status, where they differ from the default."""
 
 
 def error_document(status: int, message: str) -> dict[str, Any]:
-    """An error; in a stream it is the data of the event `error`."""
+    """Return an error document. In a stream, it is the data of the event `error`."""
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def anthropic_error(status: int, message: str, *, headers: Any = None) -> JSONResponse:
-    """A response that is an error."""
+    """Return an error as a response."""
     return JSONResponse(error_document(status, message), status, headers)

@@ -1,4 +1,4 @@
-"""Bounds on request bodies: the bytes and values of each, and the bytes of all that are there at the same time."""
+"""Limits on request bodies: bytes and values per body, and total bytes of the bodies in memory."""
 
 import asyncio
 import ctypes
@@ -14,19 +14,20 @@ from app.errors import ServiceError, TooManyRequests, Unavailable, problem_of
 from app.http.json_values import has_more_values
 
 MAX_VALUES = 20_000
-"""In an ordinary body: some megabytes as Python objects."""
+"""Maximum number of values in an ordinary body. As Python objects they take a few megabytes."""
 MAX_VALUES_OF_BIG = 1_000_000
-"""The largest graph has half as many."""
+"""Maximum number of values in a big body. The largest graph has half as many."""
 _ORDINARY_BODIES = 64
-"""So many of the largest size may be there at the same time; big ones beside them."""
+"""Number of ordinary bodies of maximum size that fit into memory at the same time. Big bodies have a separate
+budget."""
 _BIG_BODIES = 4
 _SHARE = 2
-"""A project has half of that at most."""
+"""Divisor that yields a project's maximum share of a budget: one half."""
 _WAITING = 8
-"""Big bodies of a project that wait for their turn."""
+"""Maximum number of a project's big bodies that wait for their turn."""
 _RETRY_AFTER_S = 5
 _LONG = 100_000
-"""Bytes whose values are counted on a thread."""
+"""Bodies of at least this many bytes have their values counted on a thread."""
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -42,14 +43,14 @@ class BodyTooLarge(ServiceError):
 
 @dataclass(slots=True)
 class _Budget:
-    """Bytes of bodies that are there at the same time."""
+    """A limit on the total bytes of bodies in memory."""
 
     most: int
     held: int = 0
     held_by: Counter[str] = field(default_factory=Counter)
 
     def take(self, owner: str, count: int) -> None:
-        """Raises TooManyRequests or Unavailable."""
+        """Reserve bytes for an owner. Raises TooManyRequests or Unavailable."""
         if self.held_by[owner] + count > self.most // _SHARE:
             raise TooManyRequests("Too many large requests of this project are being handled.", _RETRY_AFTER_S)
         if self.held + count > self.most:
@@ -58,15 +59,15 @@ class _Budget:
         self.held_by[owner] += count
 
     def give_back(self, owner: str, count: int) -> None:
-        """What was taken."""
+        """Return bytes that were reserved for an owner."""
         self.held -= count
         self.held_by[owner] -= count
-        self.held_by += Counter()  # forgets those that hold nothing
+        self.held_by += Counter()  # drops owners that hold nothing
 
 
 @dataclass(slots=True)
 class _Body:
-    """A body that is received; `reserved` bytes of the budget are its own."""
+    """A body that is being received, with `reserved` bytes of the budget."""
 
     path: str
     limit: int
@@ -77,7 +78,7 @@ class _Body:
     content: bytearray = field(default_factory=bytearray)
 
     def reserve(self, size: int) -> None:
-        """Raises BodyTooLarge, TooManyRequests or Unavailable."""
+        """Reserve bytes of the budget up to `size`. Raises BodyTooLarge, TooManyRequests or Unavailable."""
         if size > self.limit:
             raise BodyTooLarge(f"the body of a request to {self.path} has at most {self.limit} bytes")
         if size > self.reserved:
@@ -85,7 +86,7 @@ class _Body:
             self.reserved = size
 
     async def receive(self, receive: Receive) -> bool:
-        """All of it; False if the client disconnects. Raises what `reserve` raises."""
+        """Receive the whole body, or return False if the client disconnects. Raises the errors of `reserve`."""
         complete = False
         while not complete:
             message = await receive()
@@ -98,20 +99,21 @@ class _Body:
         return True
 
     def take(self) -> bytes:
-        """The whole body, which from then on only the caller has."""
+        """Return the whole body and drop the reference to it."""
         content, self.content = bytes(self.content), bytearray()
         return content
 
     def release(self) -> None:
-        """It is not needed any more."""
+        """Return the reserved bytes to the budget."""
         self.budget.give_back(self.owner, self.reserved)
 
 
 class BodyLimit:
-    """ASGI middleware: 413 beyond `max_bytes`, or beyond what `big` says of a path; 429 and 503 if there are too many.
+    """ASGI middleware that limits bodies: 413 above `max_bytes` or the path's limit in `big`, 429 or 503 if there are
+    too many.
 
-    Of requests that need no body none is waited for. Big bodies are handled one after the other, the projects in
-    rotation: as Python objects one takes ten times its bytes.
+    It does not wait for the body of a request that needs none. Big bodies are handled one at a time, with projects in
+    rotation, because a body takes ten times its size as Python objects.
     """
 
     def __init__(
@@ -122,8 +124,9 @@ class BodyLimit:
         forwarded: str | None = None,
         raw: Collection[str] = (),
     ) -> None:
-        """Below the path `forwarded`, bodies go on to another server as they are, with any number of values. Those to a
-        path of `raw` are no JSON."""
+        """Bodies under the path `forwarded` are passed on to another server unchanged, with any number of values.
+        Bodies
+        for the paths in `raw` are not JSON."""
         self._app = app
         self._raw = raw
         self._forwarded = forwarded
@@ -178,7 +181,7 @@ class BodyLimit:
 
 
 def _announced(scope: Scope, otherwise: int = 0) -> int:
-    """The length of the body by its header."""
+    """Return the length of the body according to its header, or `otherwise` without one."""
     given = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     return int(given) if given.isdigit() else otherwise
 
@@ -194,7 +197,7 @@ def _too_many_values(content: bytes, most: int) -> BodyTooLarge:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A receive channel that gives the whole body once and then what really comes."""
+    """Return a receive channel that yields the whole body once and then the messages of `receive`."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -204,6 +207,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _give_back_memory() -> None:
-    """What was freed goes to the operating system; glibc keeps it otherwise."""
+    """Return freed memory to the operating system. Otherwise glibc keeps it."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -1,9 +1,9 @@
 """Idempotency-Key: repeating a POST with the same key returns the response to the first one.
 
-Before a request is handled, a row claims its key by a lease, which is renewed as long as the request is handled. The
-time of the claim fences it: if the process died, another request may take the claim over when the lease has lapsed,
-and the first one can no longer complete it. Only successful responses are kept, for 24 hours; after an error the key
-is free again, because nothing was created.
+Before a request is handled, a row claims its key with a lease, which is renewed while the request is being handled.
+The time of the claim is the fencing token: if the process dies, another request can take the claim over once the lease
+has expired, and the first one can no longer complete it. Only successful responses are kept, for 24 hours. After an
+error the key is free again, because nothing was created.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from environment.first_line import first_line
 
 KEPT = timedelta(hours=24)
 _LEASE = timedelta(seconds=60)
-"""A request that has not said for this long that it is handled died with its process."""
+"""A request whose lease was not renewed for this long counts as lost with its process."""
 _RENEW_EVERY_S = 15.0
 _PURGE_EVERY_S = 600.0
 _SECRET_REPLIES = ("/keys", "/webhooks", "/session")
-"""Below these paths a response can contain a secret, which must not be stored in the database."""
+"""Prefixes of paths whose responses can contain a secret, which must not be stored in the database."""
 _WITHOUT_SECRETS = ("/outcome",)
-"""The end of paths below them of which none does."""
+"""Suffixes of such paths whose responses contain no secret."""
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class Claim:
     completed: bool = False
 
     def held(self) -> Any:
-        """SQL condition: the row of the key still belongs to this claim."""
+        """Return the SQL condition that the row of the key still belongs to this claim."""
         row = IdempotencyKey
         return and_(row.project == self.project, row.key == self.key, row.created_at == self.since)
 
@@ -66,10 +66,11 @@ _claim: ContextVar[Claim | None] = ContextVar("idempotency_claim", default=None)
 
 
 async def complete(tx: AsyncSession, *, status: int, reply: BaseModel, has_secret: bool = False) -> None:
-    """Save the response to the current request in the transaction that creates what it reports: both or neither.
+    """Save the response to the current request in the transaction that creates what it reports.
 
-    Of a response with a secret only the status is saved. Without an Idempotency-Key nothing happens. Raises Conflict if
-    another request has taken the key over meanwhile.
+    If the response contains a secret, only the status is saved. Without an Idempotency-Key nothing happens. Raises
+    Conflict
+    if another request has taken over the key.
     """
     if (claim := _claim.get()) is not None:
         claim.keep_body = claim.keep_body and not has_secret
@@ -95,7 +96,7 @@ class _Reply:
     start: Message = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
     passes: bool = False
-    """It is not a JSON document but a stream: it is passed through and not saved."""
+    """Whether this is not a JSON document but a stream, which is passed through and not saved."""
 
     async def take(self, send: Send, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -112,7 +113,7 @@ class _Reply:
 
 
 class Idempotency:
-    """ASGI middleware for POSTs with an Idempotency-Key. It runs where the caller and the whole body are known."""
+    """ASGI middleware for POSTs with an Idempotency-Key. It must run after the caller and the whole body are known."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -151,7 +152,7 @@ class Idempotency:
 
 
 def _is_of_agent(scope: Scope) -> bool:
-    """Whether it is a call of a session's model: these are recorded, and repeated, by the session itself."""
+    """Return whether this is a call of a session's model. The session itself records and repeats those."""
     path = route_path(scope)
     return model_path(path) is not None and (path.startswith(SESSIONS) or scope["state"]["caller"].agent is not None)
 
@@ -174,7 +175,7 @@ def _request_hash(scope: Scope, body: bytes) -> str:
 
 
 async def _claimed(database: Database, scope: Scope, key: str, request: str) -> Claim | Response:
-    """The claim to the key, or the response to the first request with it. Raises Conflict, StillRunning."""
+    """Return the claim to the key, or the response to the first request with it. Raises Conflict or StillRunning."""
     project = scope["state"]["caller"].namespace
     async with database.begin() as tx:
         since = (await tx.execute(_claiming(project, key, request))).scalar_one_or_none()
@@ -194,7 +195,8 @@ async def _claimed(database: Database, scope: Scope, key: str, request: str) -> 
 
 
 def _claiming(project: str, key: str, request: str) -> Any:
-    """Insert the row of the key, or take over an expired one; returns its time on success."""
+    """Return a statement that inserts the key's row or takes over an expired one, and returns the row's time on
+    success."""
     row, now = IdempotencyKey, func.clock_timestamp()
     claim = {"request_sha256": request, "created_at": now, "lease_until": now + _LEASE}
     new = insert(row).values(project=project, key=key, **claim)
@@ -214,7 +216,7 @@ async def _renew(database: Database, claim: Claim) -> None:
 
 
 async def _settle(database: Database, claim: Claim, reply: _Reply) -> None:
-    """Save the response or free the key. A failure here must not cost the client its response."""
+    """Save the response or free the key. Errors are logged, because the client should still get its response."""
     if claim.completed and reply.to_keep:
         return
     try:
@@ -228,7 +230,7 @@ async def _settle(database: Database, claim: Claim, reply: _Reply) -> None:
 
 
 def _again(first: Message, receive: Receive) -> Receive:
-    """A receive channel that starts with a message that was already read."""
+    """Return a receive channel that starts with a message that was already read."""
     pending = [first]
 
     async def receive_again() -> Message:
@@ -239,7 +241,7 @@ def _again(first: Message, receive: Receive) -> Receive:
 
 @asynccontextmanager
 async def purging(database: Database) -> AsyncIterator[None]:
-    """While open, deletes expired responses periodically."""
+    """Delete expired responses periodically while this is open."""
     async with every(_PURGE_EVERY_S, partial(purge, database), "purge idempotency keys"):
         yield
 

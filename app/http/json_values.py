@@ -1,12 +1,13 @@
-"""How many values a JSON text has, without building one of them: a list of a megabyte takes 60 MB as Python objects."""
+"""Counts the values in a JSON text without parsing it: a one-megabyte list takes 60 MB as Python objects."""
 
 _PIECE = 65_536
 _STARTS = (b",", b"[", b"{")
-"""Each value but the outermost one comes after one of these; so do keys, but they come with a value."""
+"""One of these precedes each value except the outermost. They also precede keys, but each key comes with a value."""
 
 
 def has_more_values(body: bytes, than: int) -> bool:
-    """Whether it has more values. Takes milliseconds a megabyte, and lets other threads run after each piece."""
+    """Return whether the text has more values. Takes milliseconds per megabyte and lets other threads run after each
+    piece."""
     if len(body) <= than:
         return False
     found = 0

@@ -1,4 +1,4 @@
-"""Counts and times requests for Prometheus, by the template of their route: a path itself could be anything."""
+"""Counts and times requests for Prometheus. They are labeled by route template, because paths are unbounded."""
 
 import time
 
@@ -8,13 +8,13 @@ from app.instruments import EVENT_STREAMS, HTTP_REQUESTS, HTTP_SECONDS
 
 _METHODS = {"GET", "HEAD", "OPTIONS", "POST", "PATCH", "PUT", "DELETE"}
 _NO_ROUTE = "none"
-"""There is no such path, or the request was refused before one was looked for."""
+"""Label for requests without a route: the path does not exist, or the request was refused before routing."""
 _GONE = 499
-"""The client left before the response began."""
+"""Status if the client disconnected before the response began."""
 
 
 class MeasuredRequests:
-    """ASGI middleware, the outermost one."""
+    """ASGI middleware around all others except tracing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

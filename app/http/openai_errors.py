@@ -1,4 +1,4 @@
-"""Errors below `/v1`, also that of a session, in the format of OpenAI or Anthropic, which their clients understand."""
+"""Errors under `/v1` and in sessions, in the format of OpenAI or Anthropic, which their clients understand."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _KINDS: Mapping[int, tuple[str, str | None]] = {
     403: ("permission_error", "insufficient_permissions"),
     429: ("rate_limit_error", "rate_limit_exceeded"),
 }
-"""Type and code by status, where they differ from the default."""
+"""Types and codes by status, where they differ from the default."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,14 +27,14 @@ log = structlog.get_logger(__name__)
 def openai_error(
     status: int, message: str, *, code: str | None = None, param: str | None = None, headers: Any = None
 ) -> JSONResponse:
-    """An error in OpenAI's format."""
+    """Return an error in OpenAI's format."""
     kind, usual = _KINDS.get(status, ("invalid_request_error" if status < 500 else "server_error", None))
     error = {"message": message, "type": kind, "param": param, "code": code or usual}
     return JSONResponse({"error": error}, status, headers)
 
 
 class ModelErrors:
-    """ASGI middleware: translates problem documents and exceptions into the format of the path's protocol."""
+    """ASGI middleware that translates problem documents and exceptions to the format of the path's protocol."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class ModelErrors:
 
 
 class _Reply:
-    """Holds a problem document back; passes everything else through."""
+    """Holds back a problem document and passes everything else through."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,5 +1,6 @@
-"""The OpenAPI file. FastAPI generates it from the handlers and schemas; this module adds what all operations share: the
-introduction, tags, summaries, the errors, and the header `Idempotency-Key`.
+"""The OpenAPI file. FastAPI generates it from the handlers and schemas; this module adds what operations share.
+
+It adds the introduction, tags, summaries, errors and the header `Idempotency-Key`.
 """
 
 import re
@@ -113,7 +114,7 @@ _ANTHROPIC_ERROR = {
     "required": ["type", "error"],
 }
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
-"""FastAPI's own description of a response to an invalid request, which we do not use."""
+"""FastAPI's schemas for invalid requests, which we do not use."""
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -125,7 +126,7 @@ _FIRST_SENTENCE = re.compile(r"(.+?)\.(?:\s|$)", re.DOTALL)
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of the handler, which generated clients take for their methods."""
+    """Return the name of the handler. Client generators name methods after it."""
     return route.name
 
 
@@ -137,7 +138,7 @@ def install(app: FastAPI) -> None:
     app.openapi_tags = [{"name": name, "description": text} for name, text in _TAGS.items()]
     plain = app.openapi
 
-    @cache  # the walk takes longer than the reply
+    @cache  # the walk over all routes takes longer than the reply
     def openapi() -> dict[str, Json]:
         return described(plain())
 
@@ -145,7 +146,7 @@ def install(app: FastAPI) -> None:
 
 
 def described(api: dict[str, Json]) -> dict[str, Json]:
-    """Add what is missing, in place and only once."""
+    """Add what is missing, in place. Call it only once."""
     schemas = api["components"]["schemas"]
     schemas |= {"Problem": _PROBLEM, "OpenAIError": _OPENAI_ERROR, "AnthropicError": _ANTHROPIC_ERROR}
     for name in _FASTAPIS_OWN:
@@ -161,7 +162,7 @@ def _describe(schemas: dict[str, Json], path: str, method: str, operation: dict[
         operation["summary"] = " ".join(sentence[1].split())
     for response in operation["responses"].values():
         _describe_response(schemas, response)
-    operation["responses"].pop("422", None)  # FastAPI's own
+    operation["responses"].pop("422", None)  # FastAPI's own description
     of_models = model_path(path)
     errors = _errors if of_models is None else _openai_errors
     kind = "Problem" if of_models is None else "AnthropicError" if of_models in ANTHROPIC else "OpenAIError"
@@ -173,7 +174,7 @@ def _describe(schemas: dict[str, Json], path: str, method: str, operation: dict[
 
 
 def _describe_response(schemas: dict[str, Json], response: dict[str, Json]) -> None:
-    """Describe a response by its schema, where FastAPI only says that it is successful."""
+    """Describe a response by its schema where FastAPI only calls it successful."""
     schema = response.get("content", {}).get("application/json", {}).get("schema", {})
     said = schemas.get(schema.get("$ref", "").rpartition("/")[2], {}).get("description")
     if response["description"] == "Successful Response" and said:
@@ -181,9 +182,9 @@ def _describe_response(schemas: dict[str, Json], response: dict[str, Json]) -> N
 
 
 def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
-    """Error statuses that an operation of our own API can return."""
-    yield from (401, 403, 422, 429, 503)  # 422: every operation refuses unknown query parameters
-    if "{" in path or method == "post":  # an object in the path or the body does not exist
+    """Yield the error statuses that an operation of our own API can return."""
+    yield from (401, 403, 422, 429, 503)  # 422: every operation rejects unknown query parameters
+    if "{" in path or method == "post":  # an object named in the path or the body might not exist
         yield 404
     if method != "get":
         yield 409
@@ -194,8 +195,8 @@ def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]
 
 
 def _openai_errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
-    """Error statuses that an operation below `/v1` can return."""
-    yield from (401, 403, 422, 429, 503)  # 422: a base model whose files are damaged, a name that nothing can have
+    """Yield the error statuses that an operation under `/v1` can return."""
+    yield from (401, 403, 422, 429, 503)  # 422: a base model with damaged files, or an invalid name
     if "{" in path or method == "post":
         yield 404
     if method != "get":

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with bounds on what a client can make it keep, and on how long it can make it wait.
+"""uvicorn's HTTP protocol with limits on how much a client can make it store and how long it can make it wait.
 
-uvicorn itself takes headers and trailers of any number and size, for any time; it goes on parsing requests while
-replies wait to be read; and it waits for the rest of a body, and for its replies to be read, without end.
+uvicorn itself accepts any number and size of headers and trailers, over any time. It keeps parsing requests while
+replies are waiting to be read, and it waits forever for the rest of a body and for its replies to be read.
 """
 
 import asyncio
@@ -16,19 +16,20 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.http.connections import Connections
 
 MAX_HEAD_BYTES = 65_536
-"""Of request line and headers together; of the trailers, and of what frames the chunks of a body, as much again."""
+"""Maximum size of the request line and headers together. Trailers and the framing of a body's chunks can take as much
+again."""
 MAX_HEADERS = 100
-"""With the trailers."""
+"""Maximum number of headers and trailers."""
 MAX_FRAMING = 8
-"""Bytes that may frame each byte of a chunked body: it may come in chunks of a single byte."""
+"""Additional framing bytes allowed per byte of a chunked body, because a chunk can be a single byte."""
 MAX_DISCARDED_BYTES = 2_000_000
-"""Of a body whose request has been answered before it was there."""
+"""Maximum size of the rest of a body whose request was answered before it had arrived."""
 _END_OF_HEAD = b"\r\n\r\n"
 _HEALTH = "/health/"
 
 
 class _Next(Enum):
-    """What the next byte belongs to."""
+    """What the next byte is part of."""
 
     REQUEST = auto()
     HEAD = auto()
@@ -36,15 +37,15 @@ class _Next(Enum):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection."""
+    """One HTTP connection."""
 
     head_s = 20.0
-    """From the connection, or from the head's first byte, to its last."""
+    """Maximum time to the end of the head, from the connection or from the head's first byte."""
     body_s = 20.0
-    """For a body, beside the time for its bytes."""
+    """Maximum time for a body, in addition to the time for its bytes."""
     body_bytes_per_s = 10_000
     unread_s = 60.0
-    """How long a client may read nothing of what it is sent."""
+    """Maximum time in which a client reads nothing that it was sent."""
 
     def __init__(self, *args: Any, connections: Connections, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -52,7 +53,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._health_only = False
         self._received = b""
         self._parsed = 0
-        """Bytes of it that the parser has seen. The others wait until the request before them is answered."""
+        """Number of these bytes that were passed to the parser. The rest waits until the current request is
+        answered."""
         self._next = _Next.REQUEST
         self._head_bytes = self._headers = self._framed_bytes = self._body_bytes = 0
         self._body_began = 0.0
@@ -76,13 +78,13 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def close_idle(self) -> None:
-        """For Connections: make room for another one."""
+        """Close the connection so that `Connections` can admit another."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self._received:
             if self._next is _Next.REQUEST and not self._replying:
-                data = data.lstrip(b"\r\n")  # allowed between requests, but no sign of life
+                data = data.lstrip(b"\r\n")  # line ends are allowed between requests, but do not count as activity
             self._received = data
         else:
             self._received = self._received[self._parsed :] + data
@@ -92,7 +94,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def _replying(self) -> bool:
-        """Whether a request is there as a whole, and not answered yet."""
+        """Whether a complete request has arrived that is not answered yet."""
         return self._next is not _Next.BODY and self.cycle is not None and not self.cycle.response_complete
 
     def _parse(self) -> None:
@@ -125,7 +127,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._headers += 1
         if self._headers > MAX_HEADERS:
             raise httptools.HttpParserError("too many headers")
-        if self._next is _Next.HEAD:  # else it is a trailer, which nobody reads
+        if self._next is _Next.HEAD:  # otherwise it is an unused trailer
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -169,14 +171,14 @@ class BoundedHttp(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer unless an answer has begun, and close."""
+        """Send an error unless a reply has begun, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + head % len(message) + message.encode())
         self.transport.close()
 
     def _set_deadline(self) -> None:
-        """For a head or a body that is incomplete. Between requests uvicorn has its own."""
+        """Set the deadline of an incomplete head or body. Between requests, uvicorn's own timeout applies."""
         waits_for = None if self._replying or self._next is _Next.REQUEST else self._next
         if waits_for is self._deadline_of or (self.cycle is None and self._next is _Next.REQUEST):
             return
@@ -200,7 +202,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._deadline = self._deadline_of = None
 
     def _watch_reading(self) -> None:
-        """Close the connection if nothing of what waits to be sent is read for a while."""
+        """Close the connection if the client reads none of the pending output for a while."""
         if self._unread is not None:
             self._unread.cancel()
         waiting = self.transport.get_write_buffer_size()
@@ -214,7 +216,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class _HealthOnly:
-    """ASGI application for a connection beyond the limit."""
+    """ASGI application for connections beyond the limit."""
 
     def __init__(self, app: Any) -> None:
         self._app: ASGIApp = app

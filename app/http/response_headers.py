@@ -1,4 +1,4 @@
-"""Headers that every reply has: which request it answers, and what a browser must not do with it."""
+"""Headers of every response: the request id, and restrictions for browsers."""
 
 import re
 from secrets import token_hex
@@ -18,7 +18,7 @@ _NOT_KEPT = {"cache-control": "no-store"}
 
 
 class ResponseHeaders:
-    """ASGI middleware: adds the headers that a reply lacks. A sane `x-request-id` of the client is kept."""
+    """ASGI middleware that adds missing headers to responses. A well-formed `x-request-id` from the client is kept."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

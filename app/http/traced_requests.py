@@ -1,6 +1,7 @@
-"""A span for each request: its route, its status, how long it took, and which run or trajectory it was about.
+"""A span for each request, with its route, status and duration, and the run, trajectory or evaluation that it was
+about.
 
-Nothing else of what the caller sent: headers, queries and bodies may hold keys.
+Nothing else from the caller is recorded, because headers, queries and bodies can contain keys.
 """
 
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
@@ -10,15 +11,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.auth.scopes import route_path
 
 _UNTRACED = ("/health/", "/metrics", "/static")
-"""What machines ask for again and again, and files."""
+"""Paths that are polled by machines, and static files."""
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
 _METHODS = {"GET", "HEAD", "OPTIONS", "POST", "PATCH", "PUT", "DELETE"}
 _IDS = ("run_id", "trajectory_id", "evaluation_id")
-"""Parameters of paths that spans have as attributes, if there is such an object: otherwise they could be anything."""
+"""Path parameters that become span attributes if the object exists. Otherwise their values would be arbitrary."""
 
 
 class TracedRequests:
-    """ASGI middleware, the outermost one. A caller that traces itself (W3C Trace Context) has the span in its tree."""
+    """ASGI middleware, the outermost one. It continues a caller's trace (W3C Trace Context)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""TypeScript's types for the schemas of an OpenAPI document."""
+"""TypeScript types for the schemas of an OpenAPI document."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,8 @@ _HEAD = "// Types of Learnloop's API, from its OpenAPI document. Replies have ev
 
 
 def client_types(api: Json) -> str:
-    """The types of every request and reply. A body without a name of its own is named by its operation."""
+    """Return the types of every request and reply. A request body without a named schema is named after its
+    operation."""
     schemas: dict[str, Json] = dict(api["components"]["schemas"])
     bodies = dict(_bodies(api))
     schemas |= {name: schema for name, schema in bodies.items() if "$ref" not in schema}
@@ -20,7 +21,7 @@ def client_types(api: Json) -> str:
 
 
 def _bodies(api: Json) -> Iterator[tuple[str, Json]]:
-    """The JSON bodies of requests, by a name for each."""
+    """Yield the JSON bodies of requests, each with a name."""
     for operations in api["paths"].values():
         for operation in operations.values():
             schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
@@ -30,7 +31,7 @@ def _bodies(api: Json) -> Iterator[tuple[str, Json]]:
 
 
 def reached(schemas: Json, names: Iterable[str]) -> set[str]:
-    """Those schemas and all that they refer to."""
+    """Return the named schemas and all schemas that they refer to, directly or indirectly."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -41,7 +42,7 @@ def reached(schemas: Json, names: Iterable[str]) -> set[str]:
 
 
 def _names(schema: Json) -> Iterator[str]:
-    """The schemas that one refers to."""
+    """Yield the names of the schemas that a schema refers to."""
     if isinstance(schema, dict):
         if "$ref" in schema:
             yield schema["$ref"].rpartition("/")[2]
@@ -53,7 +54,7 @@ def _names(schema: Json) -> Iterator[str]:
 
 
 def declared(name: str, schema: Json, *, sent: bool = False) -> str:
-    """The declaration of a type. Of what is `sent` to the service, fields that are not required can be left out."""
+    """Return the declaration of a type. If it is `sent` to the service, optional fields can be left out."""
     if "properties" not in schema:
         return f"\nexport type {name} = {_type(schema)};\n"
     optional = set(schema["properties"]) - set(schema.get("required", ())) if sent else set()

@@ -1,7 +1,7 @@
-"""Children that do not outlive the service: own process group, killed by the kernel when their parent dies.
+"""Child processes that do not outlive the service: each has its own process group and is ended with its parent.
 
-A child is remembered in a file as (pid, start), so that the next service can end what a kill -9 left behind
-where the kernel has no parent-death signal, and never ends a stranger who got the same pid.
+On Linux the kernel sends the child a signal when the parent dies. Elsewhere, the next service ends what a kill -9 left
+behind: a child is recorded in a file as (pid, start time), so that another process with the same pid is never ended.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def spawn(
     user: tuple[int, int] | None = None,
     death_signal: int = signal.SIGTERM,
 ) -> asyncio.subprocess.Process:
-    """Start a child; `user` is the (uid, gid) it runs as. Call from the event loop's own thread: Linux sends
+    """Start a child process, as the (uid, gid) in `user`. Call it on the event loop's own thread: Linux sends
     `death_signal` when the thread that started the child ends."""
     return await asyncio.create_subprocess_exec(
         *argv,
@@ -53,7 +53,7 @@ def _in_child(parent: int, user: tuple[int, int] | None, death_signal: int) -> C
             os.setgroups([])
             os.setgid(user[1])
             os.setuid(user[0])
-        if _libc is not None:  # after setuid, which clears it
+        if _libc is not None:  # after setuid, which would clear it
             _libc.prctl(PR_SET_PDEATHSIG, death_signal)
             if os.getppid() != parent:
                 os._exit(1)
@@ -62,11 +62,12 @@ def _in_child(parent: int, user: tuple[int, int] | None, death_signal: int) -> C
 
 
 async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float) -> int:
-    """Ask the child to end with the signal `first`; kill its whole group if it has not in time. Its exit status."""
+    """Send the child the signal `first`, kill its whole group if it does not end in time, and return its exit
+    status."""
     with suppress(ProcessLookupError):
         process.send_signal(first)
     try:
-        # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the child's end.
+        # In Python 3.11, wait_for loses a cancellation that coincides with the child's end.
         async with asyncio.timeout(timeout_s):
             return await process.wait()
     except TimeoutError:
@@ -75,20 +76,21 @@ async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL the child and its group, which ends what is frozen, too."""
+    """SIGKILL the child's process group, which also ends frozen processes."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def remember(path: Path, pid: int) -> None:
-    """Write down which process the child is. On a full disk nothing is: then only the kernel's signal ends it."""
+    """Record the child in a file. Errors such as a full disk are ignored: then only the kernel's signal ends the
+    child."""
     with suppress(psutil.NoSuchProcess, OSError):
         path.write_text(json.dumps({"pid": pid, "started": _started(pid)}))
 
 
 def read(path: Path) -> psutil.Process | None:
-    """The remembered child, if it still lives."""
+    """Return the recorded child if it is still alive."""
     try:
         known = json.loads(path.read_text())
         process = psutil.Process(known["pid"])
@@ -99,24 +101,25 @@ def read(path: Path) -> psutil.Process | None:
 
 
 def _started(pid: int) -> str:
-    """When the process was started, by a clock that nobody sets: on Linux the boot and the ticks since then. The time
-    of day of its start would change with the wall clock. Raises OSError, psutil.Error."""
+    """Return when the process was started, independently of the wall clock: on Linux, the boot id and the ticks since
+    boot. Raises OSError or psutil.Error."""
     if sys.platform != "linux":
         return str(psutil.Process(pid).create_time())
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # behind the name, which may have blanks
+    # after the name, which can contain blanks
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{boot}:{fields[19]}"
 
 
 def end_leftover(path: Path, timeout_s: float = 10.0) -> bool:
-    """Kill the remembered child's group if it still lives; whether it did. Blocks until it is gone."""
+    """Kill the recorded child's group and wait until it is gone. Return whether the child was still alive."""
     process = read(path)
     if process is None:
         return False
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     deadline = time.monotonic() + timeout_s
-    # Not psutil's wait: it waits for whoever adopted the dead child to take notice, too.
+    # psutil's wait would also wait until the process that adopted the dead child reaps it.
     while read(path) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
     return True

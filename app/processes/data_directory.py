@@ -1,4 +1,4 @@
-"""The data directory and the promise that one service at a time works in it."""
+"""The data directory, which only one service at a time can use."""
 
 import fcntl
 import os
@@ -6,14 +6,15 @@ from pathlib import Path
 
 
 class DataDirectoryError(Exception):
-    """The data directory cannot be used: not writable, or another service works in it."""
+    """The data directory cannot be used: it is not writable, or another service uses it."""
 
 
 class DataDirectory:
-    """An exclusive hold on a data directory, made if missing. The hold ends with the process, however that ends."""
+    """An exclusive lock on a data directory, which is created if missing. The lock ends with the process in any
+    case."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataDirectoryError."""
+        """Lock the directory. Raises DataDirectoryError."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -31,12 +32,12 @@ class DataDirectory:
         try:
             os.truncate(self._lock, 0)
             os.write(self._lock, str(os.getpid()).encode())
-        except OSError as error:  # the disk is full
+        except OSError as error:  # for example, the disk is full
             os.close(self._lock)
             raise _unusable(path, error) from error
 
     def release(self) -> None:
-        """Let another service in. Done by the operating system if we die."""
+        """Release the lock. The operating system does so if this process dies."""
         os.close(self._lock)
 
 

@@ -1,10 +1,10 @@
 """Starts and supervises the engine: the child process that samples and trains (`python -m training.engine`).
 
-One engine works in a data directory. It listens on loopback with a key made for each service start. If it dies it is
-started again on the same port; if it keeps dying, whoever waits for it is told why, and the next one to ask makes us
-try again. It is asked all the time whether it answers: its event loop does so also while it trains. One that does not
-is called unresponsive, and ended and started again after `LEARNLOOP_RESTART_AFTER_S`. So is one that has not begun to
-listen ten minutes after its start.
+One engine works in a data directory. It listens on loopback with a key that is new at each start of the service. If it
+dies, it is restarted on the same port. If it keeps dying, callers get an error with its last log lines, and the next
+call starts it again. Its health is polled all the time, and its event loop can answer even during training. An engine
+that does not answer counts as unresponsive and is restarted after `LEARNLOOP_RESTART_AFTER_S`, as is one that does not
+listen within ten minutes of its start.
 """
 
 import asyncio
@@ -30,17 +30,19 @@ from app.settings import Settings
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
 _QUICK_DEATHS = 5
-"""So many starts in a row that end within `_STABLE_S` are a broken engine, not bad luck."""
+"""Number of consecutive starts that end within `_STABLE_S` after which the engine counts as broken."""
 _STABLE_S = 60.0
 _READY_TIMEOUT_S = 120.0
 _START_TIMEOUT_S = 600.0
-"""Until it listens: it imports what it needs, perhaps from a slow disk. Models are loaded when they are first used."""
+"""Maximum time until the engine listens. It imports its modules, possibly from a slow disk; models are loaded when they
+are first used."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _TRAIN_THREADS = 2
-"""By default: while the engine trains, nothing else of ours is busy. Sampling takes turns with tools and judges."""
+"""Default number of training threads. No other part of the service is busy during training, while sampling takes turns
+with tools and judges."""
 _STOP_TIMEOUT_S = 10.0
-"""For the checkpoint that is being written."""
+"""Time to finish writing a checkpoint."""
 _KEPT_LINES = 20
 _LINE_LIMIT = 1 << 20
 
@@ -49,20 +51,20 @@ engine_log = structlog.get_logger("engine")
 
 
 class EngineUnavailable(Exception):
-    """The engine is not running and does not come up; the message holds its last words."""
+    """The engine is not running and does not start. The message contains its last log lines."""
 
 
 class EngineState(StrEnum):
-    """As `/health/ready` shows it."""
+    """State of the engine as reported by `/health/ready`."""
 
     STARTING = "starting"
     READY = "ready"
     FAILED = "failed"
     STOPPED = "stopped"
     SHARED = "shared"
-    """Someone else runs it."""
+    """Someone else runs the engine."""
     UNRESPONSIVE = "unresponsive"
-    """It runs, ours or a shared one, but does not answer."""
+    """The engine (ours or a shared one) runs but does not answer."""
 
 
 _WHY_ABSENT = {
@@ -74,10 +76,10 @@ _WHY_ABSENT = {
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where the engine listens."""
+    """The engine's URL and key."""
 
     url: str
-    """Without a path: `http://127.0.0.1:PORT`."""
+    """URL without a path: `http://127.0.0.1:PORT`."""
     key: str = field(repr=False)
 
 
@@ -89,25 +91,26 @@ class Engine(Protocol):
 
     @property
     def trouble(self) -> Trouble | None:
-        """None: it answers, or has not been started."""
+        """None if the engine answers or has not been started."""
 
     @property
     def health(self) -> Mapping[str, Any]:
-        """What it answered last when we looked whether it does; empty: nothing yet."""
+        """Its latest reply to a health check; empty if there is none yet."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
     async def address(self) -> EngineAddress:
-        """Where it listens. Raises EngineUnavailable."""
+        """Return its address. Raises EngineUnavailable."""
 
     async def unresponsive(self) -> None:
-        """Returns when it does not answer any more."""
+        """Wait until it no longer answers."""
 
 
 def open_engine(settings: Settings) -> Engine:
-    """The shared engine if the settings name one, otherwise one of our own that is still to be started."""
+    """Return the shared engine if the settings name one, otherwise an engine of this process that is not started
+    yet."""
     if settings.engine_url is None:
         return EngineProcess(settings)
     key = settings.engine_key.get_secret_value() if settings.engine_key else "none"
@@ -116,7 +119,7 @@ def open_engine(settings: Settings) -> Engine:
 
 @contextlib.asynccontextmanager
 async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterator[Engine]:
-    """The data directory is ours, and its engine comes up behind; both are let go at the end.
+    """Lock the data directory and start its engine in the background. Both are released at the end.
 
     Raises DataDirectoryError.
     """
@@ -130,7 +133,7 @@ async def held_engine(settings: Settings, *, start: bool = True) -> AsyncIterato
 
 
 class SharedEngine:
-    """An engine that somebody else runs: we only look whether it answers, from `start` to `stop`."""
+    """An engine that someone else runs. From `start` to `stop`, we only check whether it answers."""
 
     def __init__(self, address: EngineAddress) -> None:
         self._address = address
@@ -176,18 +179,18 @@ class SharedEngine:
 
 
 def _pulse_of(url: str, note: Callable[[Mapping[str, Any]], None]) -> Pulse:
-    """Of the engine that listens there. `note` is called with what it answers."""
+    """Return the pulse of the engine at `url`. `note` is called with its replies."""
 
     async def ask() -> None:
-        import httpx  # late: the engine's process is started before anything slow is imported
+        import httpx  # imported late, so that the engine's process starts before any slow import
 
-        # A new connection each time: one that is kept open says little.
+        # Each check opens a new connection, because one that stays open says little.
         async with httpx.AsyncClient(trust_env=False, verify=url.startswith("https"), timeout=None) as http:
             try:
                 reply = await http.get(f"{url}/health")
             except httpx.TransportError as error:
                 raise ConnectionError(f"no answer: {type(error).__name__}") from error
-        with contextlib.suppress(ValueError):  # it answers, whatever that may be
+        with contextlib.suppress(ValueError):  # any reply shows that it is alive
             note(dict(reply.json()))
 
     return Pulse(ask)
@@ -197,7 +200,8 @@ class EngineProcess:
     """The engine of one data directory. `start` returns immediately; `address` waits until it listens."""
 
     def __init__(self, settings: Settings, command: tuple[str, ...] | None = None, *, watched: bool = True) -> None:
-        """`watched`: its event loop always has time for `GET /health`, so that one that does not answer is frozen."""
+        """`watched`: whether to poll `GET /health`. The event loop must then always have time for it, so that an engine
+        that does not answer is frozen."""
         self._watched = watched
         self._restart_after_s = settings.restart_after_s
         self._directory = settings.data_dir / "engine"
@@ -209,7 +213,7 @@ class EngineProcess:
         self.health: Mapping[str, Any] = {}
         self._state = EngineState.STOPPED
         self._down: tuple[float, str] | None = None
-        """Since when, by the monotonic clock, and why it does not do its work."""
+        """Since when (by the monotonic clock) and why the engine has not been working."""
         self._changed = asyncio.Condition()
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._supervisor: asyncio.Task[None] | None = None
@@ -238,7 +242,7 @@ class EngineProcess:
         return None if self._down is None else Trouble(time.monotonic() - self._down[0], self._down[1])
 
     async def start(self) -> None:
-        """Begin to run it, after ending what an earlier service may have left."""
+        """Start the engine in the background, after ending one that an earlier service left behind."""
         self._directory.mkdir(parents=True, exist_ok=True)
         if await asyncio.to_thread(child_process.end_leftover, self._pid_file):
             log.warning("ended the engine that an earlier service left")
@@ -249,14 +253,14 @@ class EngineProcess:
         self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """End it. The checkpoint that is being written is finished."""
+        """Stop the engine after it has finished writing a checkpoint."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})
         await self._enter(EngineState.STOPPED)
 
     async def address(self, timeout_s: float = _READY_TIMEOUT_S) -> EngineAddress:
-        """Where it listens, once it does. Raises EngineUnavailable."""
+        """Wait until the engine listens and return its address. Raises EngineUnavailable."""
         if self._state is EngineState.FAILED:
             self._begin()
         try:
@@ -292,7 +296,7 @@ class EngineProcess:
             started = time.monotonic()
             try:
                 status = await self._run_once()
-            except OSError as error:  # a full or read-only disk, no process to be had: it may pass
+            except OSError as error:  # can be temporary: the disk is full or read-only, or no process can be created
                 log.error("engine not started", error=str(error))
                 status = -1
             self._note_down(f"it ended with the status {status} and is started again")
@@ -310,11 +314,11 @@ class EngineProcess:
         self.health = health
 
     def _note_down(self, reason: str) -> None:
-        """Why it does not do its work now; since when stays."""
+        """Set the reason why the engine is not working. The start of the outage is kept."""
         self._down = (time.monotonic() if self._down is None else self._down[0], reason)
 
     async def _run_once(self) -> int:
-        """Start it, announce when it listens, wait for its end; its exit status. A cancelled wait stops it."""
+        """Start the engine, announce when it listens, and return its exit status. Cancellation stops it."""
         self._ready_file.unlink(missing_ok=True)
         self._last_lines.clear()
         self.health = {}
@@ -330,7 +334,7 @@ class EngineProcess:
         finally:
             attend.cancel()
             if process.returncode is None:
-                # One that does not answer will not end in good order either.
+                # An unresponsive engine will not stop in an orderly way.
                 timeout_s = 0 if self._state is EngineState.UNRESPONSIVE else _STOP_TIMEOUT_S
                 await child_process.stop(process, signal.SIGTERM, timeout_s)
             await asyncio.wait({forward, attend}, timeout=1)
@@ -349,7 +353,7 @@ class EngineProcess:
             await self._watch(process)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Look whether it answers, and end it if it has not for too long: then it is started again."""
+        """Poll the engine's health and kill it after too long without a reply. The supervisor then restarts it."""
         async for trouble in _pulse_of(f"http://127.0.0.1:{self._port}", self._note).beats():
             if trouble is None:
                 if self._state is EngineState.UNRESPONSIVE:
@@ -365,7 +369,7 @@ class EngineProcess:
                 return child_process.kill_group(process)
 
     async def _announce(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the ready file of this process."""
+        """Wait for the ready file of this process, then announce that the engine listens."""
         while True:
             with contextlib.suppress(FileNotFoundError, ValueError):
                 ready = json.loads(self._ready_file.read_text())
@@ -377,7 +381,7 @@ class EngineProcess:
         log.info("engine is up", port=self._port, pid=process.pid)
 
     async def _forward(self, process: asyncio.subprocess.Process) -> None:
-        """Its log lines become ours."""
+        """Copy the engine's log lines to our log."""
         assert process.stderr is not None
         buffer = b""
         while chunk := await process.stderr.read(65_536):

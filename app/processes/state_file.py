@@ -1,4 +1,4 @@
-"""Files of one line in the data directory: written whole, and read with a look whether they are what we wrote."""
+"""One-line files in the data directory. They are written atomically, and their content is checked when it is read."""
 
 import os
 import re
@@ -9,11 +9,12 @@ from app.processes.data_directory import DataDirectoryError
 
 
 class DamagedFile(DataDirectoryError):
-    """A file does not hold what we write into it; the message names it."""
+    """A file does not contain what we write to it. The message names it."""
 
 
 def read_line(path: Path, pattern: str, expected: str) -> str | None:
-    """The line; None if there is no such file. Raises DamagedFile; `expected` says what should be in it."""
+    """Return the line, or None if there is no such file. Raises DamagedFile; `expected` describes valid content in its
+    message."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:
@@ -27,7 +28,7 @@ def read_line(path: Path, pattern: str, expected: str) -> str | None:
 
 
 def write_line(path: Path, line: str) -> None:
-    """Whole or not at all, whatever dies meanwhile. Raises OSError."""
+    """Write the file atomically, even if the process dies meanwhile. Raises OSError."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
