@@ -1,6 +1,6 @@
-"""What the database knows, for Prometheus: the same in whichever process it is read, so it is never summed.
+"""Prometheus metrics from the database. They are the same in every process, so they must not be summed.
 
-Each statement reads an index that holds only what is open, or one entry for each run.
+Each statement reads an index that holds only open items, or one entry per run.
 """
 
 from collections.abc import Iterator
@@ -20,24 +20,24 @@ from app.domain.run_state import RunStatus
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFigures:
-    """Counts and ages in seconds, by the database's clock."""
+    """Counts, and ages in seconds by the database's clock."""
 
     runs: dict[str, int]
-    """By status; all statuses are there."""
+    """By status, including statuses without runs."""
     waiting: int
-    """Running ones that wait, such as for their backend."""
+    """Number of running runs that are waiting, for example for their backend."""
     orphaned: int
-    """Running ones whose worker has not renewed its lease in time."""
+    """Number of running runs whose lease has expired."""
     queue_age_s: float
-    """Since when the longest waiting of the queued runs waits; 0.0 if there is none."""
+    """Waiting time of the queued run that has waited longest; 0.0 if there is none."""
     evaluations: dict[str, int]
     deliveries: dict[str, int]
-    """By state: those that wait, and dead letters. Those that were delivered are never counted: they are many."""
+    """Numbers of pending deliveries and dead letters. Delivered ones are too many to count."""
     webhook_lag_s: float
-    """Age of the oldest delivery that is not settled; 0.0 if there is none."""
+    """Age of the oldest pending delivery; 0.0 if there is none."""
 
     def metrics(self) -> Iterator[Metric]:
-        """As Prometheus takes them."""
+        """Yield the figures as Prometheus metrics."""
         yield _by("status", "learnloop_runs", "Runs by status.", self.runs)
         yield _one("learnloop_runs_waiting", "Running runs that wait, such as for their backend.", self.waiting)
         yield _one(
@@ -56,7 +56,7 @@ class DatabaseFigures:
 
 
 async def read(database: Database) -> DatabaseFigures:
-    """Read them in one transaction, and one connection."""
+    """Read the figures in one transaction on one connection."""
     async with database() as tx:
         runs = await _counts(tx, Run, RunStatus)
         waiting, orphaned = (await tx.execute(_RUNNING)).one()
@@ -80,7 +80,7 @@ _RUNNING = select(
     func.count().filter(lapsed(Run.lease_until)),
 ).where(Run.status == RunStatus.RUNNING)
 _QUEUE_AGE = (
-    # Its last event put a run into the queue, where it may be for the second time.
+    # A queued run's last event put it into the queue, possibly not for the first time.
     select(func.extract("epoch", func.max(func.clock_timestamp() - func.coalesce(Event.occurred_at, Run.created_at))))
     .select_from(Run)
     .outerjoin(Event, and_(Event.run_id == Run.id, Event.seq == Run.event_seq))

@@ -1,7 +1,7 @@
-"""What the engine says of itself, for Prometheus.
+"""Prometheus metrics of the engine.
 
-It is a process of its own, maybe one that several others share. What it answers to our checks of its health is passed
-on under its name: the same in all that share it, so it is never summed.
+The engine is a separate process that several services can share. The figures in its replies to our health checks are
+exported with its name as a label. They are the same in all processes that share it, so they must not be summed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _COUNTERS = {
 
 
 def metrics(name: str, is_up: bool, health: Mapping[str, Any]) -> Iterator[Metric]:
-    """Of the engine of that name; `health` is its last answer, empty if there was none."""
+    """Yield the metrics of the named engine. `health` is its latest reply; empty if there was none."""
     up = GaugeMetricFamily("learnloop_engine_up", "Whether the engine answers.", labels=["engine"])
     up.add_metric([name], is_up)
     yield up

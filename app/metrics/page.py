@@ -1,4 +1,4 @@
-"""All metrics of this process as Prometheus scrapes them."""
+"""All metrics of this process, as Prometheus scrapes them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from app.resources import Resources
 from environment.first_line import first_line
 
 _TIMEOUT_S = 2.0
-"""For the database's figures, so that a scrape without them is still in time: Prometheus waits for 10 s."""
+"""Timeout of the database's figures. It leaves time to reply without them, because Prometheus waits for 10 s."""
 _UNREAD = Counter(
     "learnloop_scrapes_without_database_total",
     "Scrapes that lack the database's figures, because it did not answer in time.",
@@ -31,16 +31,16 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsPage:
-    """Of one service or worker. At most one connection of the pool is used, however many scrape."""
+    """The metrics of a service or worker. It uses at most one connection of the pool, even for concurrent scrapes."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._turn = asyncio.Lock()
 
     async def render(self, accept: str) -> tuple[bytes, str]:
-        """The page, as OpenMetrics if the `Accept` header names it, and its content type."""
+        """Return the page (OpenMetrics if the `Accept` header names it) and its content type."""
         everything = _Everything([*self._of_process(), *await self._of_database()])
-        # On a thread: it takes milliseconds, in which requests are answered.
+        # Rendering takes milliseconds, so a thread does it and the event loop can answer requests meanwhile.
         if "application/openmetrics-text" in accept:
             return await asyncio.to_thread(openmetrics.generate_latest, everything), openmetrics.CONTENT_TYPE_LATEST
         return await asyncio.to_thread(exposition.generate_latest, everything), exposition.CONTENT_TYPE_PLAIN_0_0_4
@@ -70,7 +70,7 @@ class MetricsPage:
 
 
 class _Everything(Collector):
-    """What this process counted, and what was read for this scrape."""
+    """The metrics that this process counted and those read for this scrape."""
 
     def __init__(self, read: list[Metric]) -> None:
         self._read = read

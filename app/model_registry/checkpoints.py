@@ -1,4 +1,4 @@
-"""The checkpoints of a model: which exist, what they are promoted to, and which can be deleted."""
+"""A model's checkpoints: which ones exist, what they are promoted to, and which ones can be deleted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,17 +33,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Those of one model. Methods raise UnknownModelName or Unavailable."""
+    """The checkpoints of one model. Methods raise UnknownModelName or Unavailable."""
 
     database: Database
     engine: EngineClient
     connect: Connect
     model: ModelName
     backend: str
-    """Where the model is."""
+    """Name of the backend that has the model."""
 
     async def steps(self) -> frozenset[int]:
-        """Those that can be used."""
+        """Return the steps of the usable checkpoints."""
         if self.backend == embedded.NAME:
             return await self._steps_on_engine()
         try:
@@ -56,7 +56,8 @@ class Checkpoints:
             raise Unavailable(str(error)) from error
 
     async def listed(self) -> list[dict[str, Json]]:
-        """Each with its metrics where the backend keeps them, what runs measured, and its promoted names."""
+        """Return each checkpoint with its metrics (if the backend keeps them), results from runs, and promoted
+        names."""
         if self.backend == embedded.NAME:
             found = {each["step"]: each for each in await self.engine.checkpoints(await self._model_id())}
         else:
@@ -78,7 +79,7 @@ class Checkpoints:
         ]
 
     async def promote(self, name: str, step: int, caller: Caller) -> Promotion:
-        """Promote that step to PROJECT/`name`. Raises NotFound, or Conflict if a model has that name."""
+        """Promote the step to PROJECT/`name`. Raises NotFound, or Conflict if a model has that name."""
         await self.require_promotable(name, step)
         target = ModelName(self.model.project, name)
         promotion = Promotion(
@@ -92,7 +93,7 @@ class Checkpoints:
         return await Promotions(self.database).promote(promotion)
 
     async def require_promotable(self, name: str, step: int) -> None:
-        """Raises NotFound, or Conflict if a model has that name."""
+        """Check that the step can be promoted to the name. Raises NotFound, or Conflict if a model has that name."""
         if step not in await self.steps():
             raise NotFound(f"{self.model} has no checkpoint {step}.")
         target = ModelName(self.model.project, name)
@@ -100,7 +101,7 @@ class Checkpoints:
             raise Conflict(f"{target} is a model. Promote to a name that no model has.")
 
     async def delete(self, steps: Sequence[int]) -> None:
-        """Delete them for good. Raises NotFound, or Conflict for one that is in use."""
+        """Delete checkpoints permanently. Raises NotFound, or Conflict if one is in use."""
         self._require_engine()
         model_id = await self._model_id()
         if missing := sorted(set(steps) - await self.steps()):
@@ -112,7 +113,7 @@ class Checkpoints:
         await self.note_deleted(steps)
 
     async def in_use(self) -> Mapping[int, str]:
-        """Steps that must stay, and why, besides the newest one."""
+        """Return the steps that must be kept and why. The newest one must also be kept, but is not included."""
         promoted = {
             step: f"is promoted as {self.model.project}/{name}" for name, step in (await self._promoted()).items()
         }
@@ -135,14 +136,14 @@ class Checkpoints:
         return {step: why for step, why in found if step is not None} | promoted
 
     async def note_deleted(self, steps: Sequence[int]) -> None:
-        """Mark runs' checkpoints as deleted."""
+        """Mark the checkpoints as deleted in the records of runs."""
         runs = select(Run.id).where(*self._trained_it()).scalar_subquery()
         gone = update(Checkpoint).where(Checkpoint.run_id.in_(runs), Checkpoint.step.in_(steps))
         async with self.database.begin() as tx:
             await tx.execute(gone.where(Checkpoint.deleted_at.is_(None)).values(deleted_at=func.now()))
 
     async def _model_id(self) -> str:
-        """The model's id on the engine."""
+        """Return the model's id on the engine."""
         try:
             return await self.engine.model_id(self.model)
         except NotFound:
@@ -155,7 +156,8 @@ class Checkpoints:
         return steps
 
     async def exported_step(self, step: int | None) -> int:
-        """That step, or the newest one. Raises NotFound, or Conflict if the engine does not have the files."""
+        """Return `step`, or the newest one for None. Raises NotFound, or Conflict if the engine does not have the
+        files."""
         self._require_engine()
         found = await self.steps()
         if not found or (step is not None and step not in found):
@@ -163,13 +165,13 @@ class Checkpoints:
         return max(found) if step is None else step
 
     async def export_path(self, step: int) -> str:
-        """The engine's path for downloading a checkpoint that `exported_step` returned."""
+        """Return the engine's path for downloading a checkpoint that `exported_step` returned."""
         return f"/preview/models/{await self._model_id()}/checkpoints/{step}/export"
 
     async def push(self, step: int, target: Target, caller: Caller, settings: Settings) -> Pushed:
-        """Push a checkpoint that `exported_step` returned, and log an event for the run that made it.
+        """Push a checkpoint that `exported_step` returned, and log an event for the run that produced it.
 
-        Raises NotFound, or what `pushes.push` raises.
+        Raises NotFound or the errors of `pushes.push`.
         """
         path = await self.export_path(step)
         try:
@@ -194,7 +196,7 @@ class Checkpoints:
             raise Conflict(f"{self.model} is on the backend {self.backend}, which manages its checkpoints itself.")
 
     async def _of_runs(self) -> dict[int, Checkpoint]:
-        """Each step as the newest run that made it recorded it."""
+        """Return each step's record from the newest run that produced it."""
         query = select(Checkpoint).join(Run, Run.id == Checkpoint.run_id).where(*self._trained_it())
         async with self.database() as tx:
             rows = (await tx.execute(query.order_by(Run.id))).scalars().all()
@@ -216,5 +218,5 @@ class Checkpoints:
 
 
 def _trained(model: ModelName) -> tuple[Any, ...]:
-    """Conditions for the runs that train the model."""
+    """Return the conditions that select runs that train the model."""
     return Run.model_project == model.project, Run.model_name == model.name

@@ -19,39 +19,40 @@ _ERRORS = {404: NotFound, 409: Conflict, 410: Conflict}
 
 @dataclass(frozen=True, slots=True)
 class EngineClient:
-    """Methods raise Unavailable, NotFound, Conflict or BadGateway, with the engine's own message."""
+    """Calls the engine. Methods raise Unavailable, NotFound, Conflict or BadGateway with the engine's own message."""
 
     engine: Engine
     http: httpx.AsyncClient
 
     async def models(self) -> list[dict[str, Json]]:
-        """What can be sampled: base models, and trained models with their checkpoints' steps."""
+        """Return the models that can be sampled: base models, and trained models with the steps of their
+        checkpoints."""
         models: list[dict[str, Json]] = (await self._call("GET", "/models"))["data"]
         return models
 
     async def steps(self) -> dict[str, frozenset[int]]:
-        """The checkpoints of each trained model, by PROJECT/NAME."""
+        """Return the steps of each trained model's checkpoints, by PROJECT/NAME."""
         return {each["id"]: frozenset(each["steps"]) for each in await self.models() if "steps" in each}
 
     async def trainable_models(self) -> list[dict[str, Json]]:
-        """All models of the training protocol, with `id`, `project` and `name`."""
+        """Return all models of the training protocol, with `id`, `project` and `name`."""
         models: list[dict[str, Json]] = (await self._call("GET", "/preview/models"))["data"]
         return models
 
     async def described(self, path: str) -> dict[str, Json]:
-        """What the engine says of a model or a training job."""
+        """Return the engine's description of a model or a training job."""
         found: dict[str, Json] = await self._call("GET", path)
         return found
 
     async def model_id(self, model: ModelName) -> str:
-        """The model's id in the training protocol."""
+        """Return the model's id in the training protocol."""
         for each in await self.trainable_models():
             if (each["project"], each["name"]) == (model.project, model.name):
                 return str(each["id"])
         raise NotFound(f"There is no model '{model}'.")
 
     async def checkpoints(self, model_id: str) -> list[dict[str, Json]]:
-        """`{step, metrics, created}` of each, oldest first."""
+        """Return `{step, metrics, created}` of each checkpoint, oldest first."""
         found: list[dict[str, Json]] = []
         while True:
             after = {"after": found[-1]["id"]} if found else {}
@@ -61,12 +62,12 @@ class EngineClient:
                 return found
 
     async def delete_checkpoints(self, model_id: str, steps: list[int]) -> Json:
-        """Delete them; the newest one is refused."""
+        """Delete checkpoints. The engine refuses to delete the newest one."""
         return await self._call("DELETE", f"/preview/models/{model_id}/checkpoints", json={"steps": steps})
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[httpx.Response]:
-        """A reply that is read while it arrives."""
+        """Yield a reply that can be read while it arrives."""
         request = await self._request("GET", path, {})
         async with self._answered(request, stream=True) as reply:
             yield reply
@@ -99,7 +100,7 @@ class EngineClient:
             await reply.aclose()
 
     async def _unless_unresponsive(self, sending: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
-        """The reply. Raises Unavailable as soon as the engine is found not to answer."""
+        """Return the reply. Raises Unavailable as soon as the engine is unresponsive."""
         working = asyncio.create_task(sending)
         silent = asyncio.create_task(self.engine.unresponsive())
         try:

@@ -1,4 +1,4 @@
-"""The models that a caller may sample, in the format of OpenAI's API."""
+"""The models that a caller can sample, in the format of OpenAI's API."""
 
 from collections.abc import Collection
 
@@ -19,7 +19,7 @@ from training.protocol.model_name import ModelName
 async def listed(
     database: Database, base_models: Collection[str], engine: EngineClient, caller: Caller
 ) -> list[dict[str, Json]]:
-    """Base models, models and promoted names, in this order. Raises Unavailable."""
+    """Return base models, then models, then promoted names. Raises Unavailable."""
     found = [
         {**each, "backend": embedded.NAME}
         for each in await engine.models()
@@ -42,12 +42,12 @@ async def listed(
 async def one(
     database: Database, models: ModelResolver, engine: EngineClient, caller: Caller, name: str
 ) -> dict[str, Json]:
-    """The model that any name means: a model, a checkpoint, or the checkpoint of a run.
+    """Return the model that a name stands for: a model, a checkpoint, or the checkpoint of a run.
 
     Raises UnknownModelName, Unavailable, or Conflict for a run that has no checkpoint yet.
     """
     found = await listed(database, models.base_models, engine, caller)
-    for each in reversed(found):  # what is promoted comes last, and before a model of the same name
+    for each in reversed(found):  # promoted names come last and take precedence over models of the same name
         if each["id"] == name:
             return each
     try:
@@ -55,14 +55,16 @@ async def one(
     except ValueError:
         raise UnknownModelName(name) from None
     for each in found:
-        steps = each.get("steps", (checkpoint.step,))  # other backends do not list them
+        steps = each.get("steps", (checkpoint.step,))  # other backends do not list their steps
         if each["id"] == str(checkpoint.at(None)) and "promoted" not in each and checkpoint.step in steps:
             return {**each, "id": name, "step": checkpoint.step}
     raise UnknownModelName(name)
 
 
 def _sees(caller: Caller, name: str) -> bool:
-    """Whether the engine's model is the caller's; who sees all projects sees base models that we do not offer, too."""
+    """Return whether the caller can see the engine's model. Callers for all projects also see base models that we do
+    not
+    offer."""
     try:
         return caller.sees(ModelName.parse(name).project)
     except ValueError:
@@ -70,7 +72,7 @@ def _sees(caller: Caller, name: str) -> bool:
 
 
 async def _elsewhere(database: Database, caller: Caller) -> list[dict[str, Json]]:
-    """Models that runs trained on other backends, each as its newest run left it."""
+    """Return the models that runs trained on other backends, each in the state of its newest run."""
     names = (Run.backend, Run.model_project, Run.model_name)
     query = select(Run).where(Run.backend != embedded.NAME, Run.step.is_not(None))
     if caller.project is not None:

@@ -1,4 +1,4 @@
-"""Promoted checkpoints: a name of a project that users know stays, and what is behind it changes."""
+"""Promoted checkpoints: the name that users know stays the same while the checkpoint behind it changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from app.db.tables import Promotion
 
 @dataclass(frozen=True, slots=True)
 class Promotions:
-    """What is promoted. Rows are never deleted: the newest one of a name counts, the others are its history."""
+    """The promoted names. Rows are never deleted: the newest row of a name applies, and the others are its history."""
 
     database: Database
 
     async def promote(self, promotion: Promotion) -> Promotion:
-        """Let the name mean that checkpoint from now on; to roll back is to promote an older one again."""
+        """Point the name at the checkpoint. Promoting an older checkpoint again rolls back."""
         async with self.database.begin() as tx:
             tx.add(promotion)
             await tx.flush()
@@ -26,7 +26,7 @@ class Promotions:
         return promotion
 
     async def withdraw(self, project: str, name: str, actor: str) -> Promotion | None:
-        """Let the name mean nothing from now on; returns what it meant, None if that is nothing already."""
+        """Withdraw the name and return the promotion that it had, or None if it had none."""
         async with self.database.begin() as tx:
             newest = (await tx.execute(_of(project, name).limit(1).with_for_update())).scalar_one_or_none()
             if newest is None or newest.withdrawn_at is not None:
@@ -37,19 +37,19 @@ class Promotions:
             return newest
 
     async def current(self, project: str, name: str) -> Promotion | None:
-        """What the name means now."""
+        """Return the current promotion of the name, if any."""
         async with self.database() as tx:
             newest = (await tx.execute(_of(project, name).limit(1))).scalar_one_or_none()
         return None if newest is None or newest.withdrawn_at is not None else newest
 
     async def history(self, project: str, name: str, *, limit: int) -> Sequence[Promotion]:
-        """All that the name meant, the newest first; nothing while it means nothing."""
+        """Return all promotions of the name, newest first, or none if the name is withdrawn."""
         async with self.database() as tx:
             found = (await tx.execute(_of(project, name).limit(limit))).scalars().all()
         return [] if found and found[0].withdrawn_at is not None else found
 
     async def all(self, project: str | None, *, model: str | None = None) -> Sequence[Promotion]:
-        """What all names of a project (None: of every project) mean now; with `model`, those that mean it."""
+        """Return the current promotions of a project (None: of all projects), optionally only those of `model`."""
         newest = aliased(
             Promotion, select(Promotion).ext(distinct_on(*_NAME)).order_by(*_NAME, Promotion.id.desc()).subquery()
         )

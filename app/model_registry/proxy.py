@@ -1,6 +1,6 @@
-"""Forwards a request to the server of a model, and streams the reply back.
+"""Forwards requests to the server of a model and streams the replies back.
 
-Nothing is buffered: a client that reads slowly slows the server down, one that disconnects ends the sampling, and no
+Replies are not buffered: a slow client slows the server down, a client that disconnects ends the sampling, and no
 request outlives its deadline.
 """
 
@@ -24,19 +24,19 @@ from training.rollout.http_transport import AiohttpTransport
 
 Result = TypeVar("Result")
 DEADLINE_S = 600.0
-"""For a whole reply."""
+"""Maximum duration of a whole reply."""
 _LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=50)
 _CONNECT_S = 10.0
 _FORWARDED_HEADERS = ("content-type", "retry-after")
 _KEY_REFUSED = (401, 403)
-"""The server refuses our key, not the caller's."""
+"""Statuses with which a server refuses our key, as opposed to the caller's."""
 _CLIENT_DISCONNECTED = 499
 
 log = structlog.get_logger(__name__)
 
 
 class NoAnswerInTime(BadGateway):
-    """The deadline passed."""
+    """The model's server did not answer before the deadline."""
 
     status = 504
     title = "No answer in time"
@@ -44,13 +44,13 @@ class NoAnswerInTime(BadGateway):
 
 @dataclass(frozen=True, slots=True)
 class ChatProxy:
-    """One connection pool for all servers."""
+    """Forwards requests to all servers with one connection pool."""
 
     http: httpx.AsyncClient
     deadline_s: float
 
     async def chat(self, request: Request, endpoint: Endpoint, body: dict[str, Json]) -> Response:
-        """The reply of the endpoint's model; raises as `forward`."""
+        """Return the reply of the endpoint's model. Raises the errors of `forward`."""
         return await self.forward(request, endpoint, "/chat/completions", json={**body, "model": endpoint.model})
 
     async def forward(
@@ -63,8 +63,9 @@ class ChatProxy:
         deadline_s: float | None = None,
         **content: Any,
     ) -> Response:
-        """The reply of the endpoint's server to a request of the same method; `content` are httpx's parameters for it,
-        and `deadline_s` is for the whole reply (None: that of a chat completion).
+        """Send a request with the same method to the endpoint's server and return the reply. `content` are httpx's
+        parameters
+        for the request. `deadline_s` applies to the whole reply (None: the deadline of chat completions).
 
         Raises BadGateway, NoAnswerInTime or Unavailable.
         """
@@ -99,7 +100,7 @@ class ChatProxy:
 
 @asynccontextmanager
 async def open_proxy() -> AsyncIterator[ChatProxy]:
-    """The proxy of a running service."""
+    """Open the proxy of a running service."""
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
     plain = {"http://": AiohttpTransport()}
     async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=plain, trust_env=False) as http:
@@ -140,14 +141,14 @@ class _StreamedReply(StreamingResponse):
 
 
 def _last_event(why: str) -> bytes:
-    """How a stream reports an error; OpenAI's clients raise it."""
+    """Return the event that reports an error in a stream. OpenAI's clients raise it."""
     return b"data: " + bytes(openai_error(502, why, code="reply_broken_off").body) + b"\n\n"
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result | None:
-    """The result of the work; None if the client disconnects first: then the work is cancelled.
+    """Return the result of the work, or cancel it and return None if the client disconnects first.
 
-    It is done by the task that asks, as asyncio.timeout has it: one of its own would wait for its turn, twice.
+    The calling task does the work, as in asyncio.timeout. A separate task would have to be scheduled twice.
     """
     task, has_left = asyncio.current_task(), False
     assert task is not None

@@ -1,11 +1,11 @@
-"""What a model's name means, to whom: the one place that turns a name into a model that can be sampled.
+"""Resolves model names: the only place that turns a name into a model that the caller can sample.
 
-A name is a base model's, `PROJECT/NAME` (the newest checkpoint), `PROJECT/NAME@STEP`, a name that a checkpoint was
-promoted to, a run's id (its best checkpoint), also with `@STEP`, or what ART's clients call a model of theirs:
-`wandb-artifact:///ENTITY/PROJECT/NAME`, also with `:stepSTEP`. What is promoted comes before a model of that name.
-Without a project a name is one of the caller's project.
+A name is one of: a base model's name; `PROJECT/NAME` (the newest checkpoint); `PROJECT/NAME@STEP`; a name that a
+checkpoint was promoted to; a run's id (its best checkpoint), also with `@STEP`; or the form of ART's clients,
+`wandb-artifact:///ENTITY/PROJECT/NAME`, also with `:stepSTEP`. A promoted name takes precedence over a model of the
+same name. A name without a project belongs to the caller's project.
 
-Names are resolved with the database alone. Whether the checkpoint is there is left to the server that samples it.
+Only the database is used for this. Whether the checkpoint exists is left to the server that samples it.
 """
 
 import re
@@ -35,7 +35,7 @@ _WITHOUT_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:@(?P<step>[0-9]{1,9
 
 
 class UnknownModelName(NotFound):
-    """No model has that name, or none that this caller may see."""
+    """No model has that name, or the caller cannot see it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"There is no model {name!r}.")
@@ -46,26 +46,26 @@ class UnknownModelName(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """What a name means."""
+    """The model that a name stands for."""
 
     name: str
-    """As the engine knows it: a base model's name, PROJECT/NAME, PROJECT/NAME@STEP, or an artifact's name."""
+    """Name for the engine: a base model's name, PROJECT/NAME, PROJECT/NAME@STEP, or an artifact's name."""
     step: int | None
-    """None: a base model, or the newest checkpoint."""
+    """None for a base model or the newest checkpoint."""
     run: Run | None = None
-    """The newest run that trains it, or the one that was asked for; None: only the engine knows the model."""
+    """The run that was named, or the newest run that trains the model. None if only the engine knows the model."""
     promoted_as: str | None = None
-    """The promoted name by which it was asked for, as PROJECT/NAME."""
+    """The promoted name in the request, as PROJECT/NAME."""
 
     @property
     def backend(self) -> str:
-        """Where the model is; one that no run trains can only be on the engine."""
+        """Name of the backend that has the model. A model that no run trains can only be on the engine."""
         return embedded.NAME if self.run is None else self.run.backend
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResolver:
-    """Methods that take a name raise UnknownModelName."""
+    """Resolves names. Methods that take a name raise UnknownModelName."""
 
     database: Database
     engine: Engine
@@ -73,7 +73,7 @@ class ModelResolver:
     base_models: frozenset[str]
 
     async def resolve(self, caller: Caller, name: str) -> ResolvedModel:
-        """What any name means to that caller. Raises Conflict for a run that has no checkpoint yet."""
+        """Return the model that a name stands for. Raises Conflict for a run that has no checkpoint yet."""
         if name in self.base_models:
             return ResolvedModel(name, None)
         if match := _RUN_ID.fullmatch(name):
@@ -93,13 +93,15 @@ class ModelResolver:
         return ResolvedModel(str(model), model.step, await self._newest_run(model), asked_as)
 
     async def model(self, caller: Caller, name: ModelName) -> ResolvedModel:
-        """The model itself, whatever is promoted to its name."""
+        """Return the model itself, ignoring promotions to its name."""
         if not caller.sees(name.project):
             raise UnknownModelName(str(name))
         return ResolvedModel(str(name), name.step, await self._newest_run(name))
 
     async def endpoint(self, model: ResolvedModel) -> Endpoint:
-        """Where it is sampled. The engine is not asked; another backend is, once, what it calls the checkpoint.
+        """Return the endpoint that samples the model. The engine is not called; another backend is called once for its
+        name of
+        the checkpoint.
 
         Raises Unavailable.
         """
@@ -141,7 +143,7 @@ class ModelResolver:
 
 
 def of_run(run: Run, step: int | None) -> ResolvedModel:
-    """The run's checkpoint of that step; None: its best one. Raises Conflict if it has none yet."""
+    """Return the run's checkpoint of that step (None: its best one). Raises Conflict if it has none yet."""
     step = run.best_step if step is None else step
     if step is None:
         raise Conflict(f"Run {run.id} has no checkpoint yet; retry after its baseline evaluation.")
@@ -149,12 +151,12 @@ def of_run(run: Run, step: int | None) -> ResolvedModel:
 
 
 def base_models(settings: Settings) -> frozenset[str]:
-    """The names of the models that everybody may use."""
+    """Return the names of the models that every caller can use."""
     return frozenset({TINY_BASE, *settings.base_models})
 
 
 def _of_any_project(caller: Caller, name: str) -> ResolvedModel:
-    """A name without a project could be any project's: it is for callers that see all of them."""
+    """Resolve a name without a project for callers that see all projects, since it could be in any of them."""
     match = _WITHOUT_PROJECT.fullmatch(name)
     if match is None or caller.project is not None:
         raise UnknownModelName(name)

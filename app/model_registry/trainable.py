@@ -1,7 +1,7 @@
-"""The engine's models as ART's clients train them through this service: whose they are, and when they can be changed.
+"""The engine's models as ART's clients train them through this service: who owns them, and when they can be changed.
 
-The engine knows no tenants, so every id that a request names is looked up here first. What belongs to another project
-is reported exactly as what does not exist.
+The engine does not know about projects, so every id in a request is looked up here first. A model of another project
+is reported exactly like one that does not exist.
 """
 
 import re
@@ -29,7 +29,7 @@ _KNOWN_JOBS = 10_000
 
 
 class UnknownTrainable(NotFound):
-    """No model or training job of that id that the caller may see."""
+    """The caller can see no model or training job with that id."""
 
     def __init__(self, kind: str, id: str) -> None:
         super().__init__(f"There is no {kind} {id!r}.")
@@ -41,16 +41,16 @@ class UnknownTrainable(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class KnownJobs:
-    """The models of training jobs, which never change: clients ask for the events of a job every second."""
+    """A cache of the models of training jobs, which never change. Clients poll a job's events every second."""
 
     _models: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def get(self, job_id: str) -> str | None:
-        """The id of the job's model, if it was found before."""
+        """Return the id of the job's model if it is cached."""
         return self._models.get(job_id)
 
     def add(self, job_id: str, model_id: str) -> None:
-        """Remember one; the oldest ones are forgotten."""
+        """Cache the model of a job. The oldest entries are dropped."""
         self._models[job_id] = model_id
         while len(self._models) > _KNOWN_JOBS:
             self._models.popitem(last=False)
@@ -58,7 +58,8 @@ class KnownJobs:
 
 @dataclass(frozen=True, slots=True)
 class TrainableModels:
-    """Those that a caller sees. Methods raise UnknownTrainable for an id, and Unavailable."""
+    """The models that a caller can see. Methods that take an id raise UnknownTrainable, and all can raise
+    Unavailable."""
 
     caller: Caller
     database: Database
@@ -68,18 +69,18 @@ class TrainableModels:
     known_jobs: KnownJobs
 
     async def listed(self) -> list[dict[str, Json]]:
-        """As the engine describes them."""
+        """Return the engine's descriptions of the models."""
         return [each for each in await self.engine.trainable_models() if self.caller.sees(each["project"])]
 
     async def name(self, model_id: str) -> ModelName:
-        """The name of the model with that id."""
+        """Return the name of the model with that id."""
         found = await self._found(f"/preview/models/{model_id}") if _ID.fullmatch(model_id) else None
         if found is None or not self.caller.sees(found["project"]):
             raise UnknownTrainable("model", model_id)
         return ModelName(found["project"], found["name"])
 
     async def require_job(self, job_id: str) -> None:
-        """Raises UnknownTrainable unless the training job is of a model that the caller sees."""
+        """Raise UnknownTrainable unless the training job belongs to a model that the caller can see."""
         model_id = self.known_jobs.get(job_id)
         if model_id is None and _ID.fullmatch(job_id):
             found = await self._found(f"/preview/training-jobs/{job_id}")
@@ -94,9 +95,9 @@ class TrainableModels:
         raise UnknownTrainable("training job", job_id)
 
     async def creation(self, models: ModelResolver, body: Mapping[str, Json]) -> dict[str, Json]:
-        """The request for a new model, in the caller's project and from a base that the caller may use.
+        """Return the request for a new model in the caller's project, from a base model that the caller can use.
 
-        Raises Forbidden for another project, UnknownModelName for another base, InvalidRequest, Conflict.
+        Raises Forbidden for another project, UnknownModelName for an unknown base, InvalidRequest or Conflict.
         """
         project, base = body.get("project") or self.caller.project, body.get("base_model")
         if not isinstance(base, str):
@@ -110,13 +111,13 @@ class TrainableModels:
 
     @asynccontextmanager
     async def to_train(self, model: ModelName) -> AsyncIterator[None]:
-        """While it is open, no run begins to train the model. Raises ModelBusy if one is live."""
+        """Keep runs from starting to train the model while this is open. Raises ModelBusy if a run is live."""
         async with self.store.holding_model(embedded.NAME, model):
             yield
 
     @asynccontextmanager
     async def to_delete(self, model: ModelName) -> AsyncIterator[None]:
-        """As `to_train`; raises Conflict if a run needs the model, or a promoted name means it."""
+        """Like `to_train`. Raises Conflict if a run needs the model or it is promoted."""
         async with self.store.holding_model(embedded.NAME, model, unneeded=True):
             if promoted := await Promotions(self.database).all(model.project, model=model.name):
                 raise Conflict(f"{model} is promoted as {promoted[0].project}/{promoted[0].name}.")
@@ -124,7 +125,7 @@ class TrainableModels:
 
     @asynccontextmanager
     async def to_delete_checkpoints(self, model: ModelName, steps: Collection[int]) -> AsyncIterator[None]:
-        """As `to_train`; raises Conflict if one of the checkpoints must stay."""
+        """Like `to_train`. Raises Conflict if one of the checkpoints must be kept."""
         checkpoints = Checkpoints(self.database, self.engine, self.connect, model, embedded.NAME)
         async with self.store.holding_model(embedded.NAME, model):
             for step, why in (await checkpoints.in_use()).items():

@@ -1,19 +1,20 @@
-"""SVG as PNG, by resvg: the package `resvg-py`, which the extra `plots` installs."""
+"""Renders SVG as PNG with resvg: the package `resvg-py`, which the extra `plots` installs."""
 
 SCALE = 2.0
-"""Sharp on today's screens."""
+"""Scale that looks sharp on high-resolution screens."""
 _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
 _LETTER = '<text x="2" y="15" font-family="sans-serif">x</text>'
 _FAMILIES = (None, "DejaVu Sans", "Liberation Sans", "Noto Sans", "Open Sans", "Roboto", "Ubuntu", "Cantarell")
-"""What may stand for `sans-serif`: resvg's own choice, which is Arial on many machines, or what Linux systems bring."""
+"""Fonts to try for `sans-serif`: None is resvg's own choice (Arial on many machines), and the others come with Linux
+systems."""
 
 
 class NoRenderer(Exception):
-    """There is no package that draws PNG, or no font on this machine; the message says what to install."""
+    """The package that renders PNG is missing, or this machine has no font. The message says what to install."""
 
 
 def png(svg: str) -> bytes:
-    """The picture. Raises NoRenderer: without a font all words would silently be missing."""
+    """Return the image. Raises NoRenderer: without a font, all text would silently be missing."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:

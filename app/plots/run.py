@@ -1,4 +1,4 @@
-"""A run as a picture: what training rollouts earned, and what held-out rollouts achieved, iteration by iteration."""
+"""A plot of a run: the rewards of training rollouts and the success of held-out rollouts by iteration."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from environment.json_type import Json
 
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 860, 200, 64, 24, 84, 64
 _Z = 1.96
-"""For 95%."""
+"""The z value of 95% intervals."""
 _TICKS = 4
 _MOST_LABELS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class _Axes:
-    """Where a panel is, and what its edges stand for."""
+    """The position of a panel and the ranges of its axes."""
 
     top: float
     iterations: int
@@ -31,7 +31,7 @@ class _Axes:
 
 
 def run_svg(run: Mapping[str, Json]) -> str:
-    """The figure of a run, as `GET /runs/{run_id}` returns it; one without any iteration has empty panels."""
+    """Return the plot of a run as returned by `GET /runs/{run_id}`. Without iterations, the panels are empty."""
     rewards = [row for row in run["iterations"] if row["rewards"]["mean"] is not None]
     iterations = max(run["progress"]["iterations_total"], 1)
     low = min((row["rewards"]["min"] for row in rewards), default=0.0)
@@ -57,8 +57,8 @@ def run_svg(run: Mapping[str, Json]) -> str:
 
 
 def wilson(success: float, scenarios: int) -> tuple[float, float]:
-    """The 95% interval of a rate in so many scenarios (Wilson, *Probable Inference, the Law of Succession, and
-    Statistical Inference*, 1927)."""
+    """Return the 95% interval of a success rate over a number of scenarios (Wilson, *Probable Inference, the Law of
+    Succession, and Statistical Inference*, 1927)."""
     if scenarios < 1:
         return 0.0, 1.0
     z2 = _Z * _Z / scenarios
@@ -80,7 +80,7 @@ def _grid(axes: _Axes, title: str, form: str) -> Iterator[str]:
 
 
 def _step(iterations: int) -> int:
-    """Between labels: 1, 2 or 5 times a power of ten."""
+    """Return the distance between labels: 1, 2 or 5 times a power of ten."""
     steps = (factor * int(10.0**zeros) for zeros in count() for factor in (1, 2, 5))
     return next(step for step in steps if iterations / step <= _MOST_LABELS)
 
@@ -114,7 +114,7 @@ def _held_out(axes: _Axes, rows: Sequence[Json]) -> Iterator[str]:
         yield svg.label(x, axes.top - 10, name, anchor="end", fill=color)
         x -= 7.0 * len(name) + 16
         places = [(axes.at(row["iteration"], row["success"]), row) for row in mine]
-        if split == "validation":  # the test split is only read twice
+        if split == "validation":  # the test split is evaluated only twice
             yield svg.curve([(across + aside, down) for (across, down), _ in places], color)
         for (across, down), row in places:
             low, high = (axes.at(row["iteration"], edge)[1] for edge in wilson(row["success"], row["scenarios"]))

@@ -1,4 +1,4 @@
-"""The parts that our plots are drawn with: SVG without scripts, fonts or style sheets."""
+"""The elements of our plots, as SVG without scripts, fonts or style sheets."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,7 +10,7 @@ Point = tuple[float, float]
 
 
 def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """The whole file. `title` is what a screen reader says."""
+    """Return the whole file. `title` is what a screen reader reads out."""
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -24,36 +24,36 @@ def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 
 
 def label(x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13) -> str:
-    """Any words, as they are."""
+    """Return a text at a position. It is escaped."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text {place} font-size="{size}" fill="{fill}">{_escaped(words)}</text>'
 
 
 def heading(words: str) -> str:
-    """The first line."""
+    """Return the heading."""
     return f'<text x="16" y="24" font-size="15" font-weight="bold" fill="{INK}">{_escaped(words)}</text>'
 
 
 def line(start: Point, end: Point, stroke: str, width: float = 1) -> str:
-    """A straight line."""
+    """Return a straight line."""
     (x1, y1), (x2, y2) = start, end
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width:g}"/>'
 
 
 def curve(points: Sequence[Point], stroke: str, width: float = 2) -> str:
-    """A line through points; of a single one a dot."""
+    """Return a line through points, or a dot for a single point."""
     if len(points) == 1:
         return dot(points[0], stroke)
     return f'<polyline points="{_places(points)}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
 
 
 def area(points: Sequence[Point], fill: str) -> str:
-    """A filled shape."""
+    """Return a filled shape."""
     return f'<polygon points="{_places(points)}" fill="{fill}" fill-opacity="0.5"/>'
 
 
 def dot(place: Point, fill: str, radius: float = 4) -> str:
-    """A dot."""
+    """Return a dot."""
     return f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:g}" fill="{fill}"/>'
 
 
@@ -62,5 +62,6 @@ def _places(points: Sequence[Point]) -> str:
 
 
 def _escaped(words: str) -> str:
-    """Text for XML, which has no control characters; direction marks would turn what stands beside them around."""
+    """Escape text for XML. Control characters are not allowed there, and direction marks would reverse adjacent
+    text."""
     return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words))

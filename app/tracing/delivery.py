@@ -1,7 +1,7 @@
-"""The way of spans to a destination: a bounded queue, redaction, and another attempt while the destination is away.
+"""Delivers spans to a destination: a bounded queue, redaction, and retries while the destination is unavailable.
 
-OpenTelemetry's batch processor has the queue and the thread. Its exporters give a batch up after ten seconds; ours
-tries until it is closed. Whoever ends a span waits for nothing.
+OpenTelemetry's batch processor provides the queue and the thread. Its exporters drop a batch after ten seconds; ours
+retries until it is closed. Ending a span never blocks.
 """
 
 import json
@@ -34,14 +34,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of what waits for one destination: spans, and the characters of their attributes."""
+    """Maximum spans in the queue of one destination, and maximum characters of their attributes."""
 
     spans: int = 20_000
     size: int = 64_000_000
 
 
 class _Queue:
-    """How much waits, and how much was lost."""
+    """Counts of queued and lost spans."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -51,9 +51,9 @@ class _Queue:
         self.lost = 0
 
     def enter(self, span: ReadableSpan) -> bool:
-        """Whether there is room; if not the span is lost."""
+        """Count a span as queued and return True, or count it as lost and return False if there is no room."""
         size = _size(span)
-        # Of the room for spans a tenth is for those that others are below: iterations, evaluations.
+        # A tenth of the room is reserved for spans that have children: iterations and evaluations.
         spans = self._limits.spans * (9 if _OPERATION in (span.attributes or {}) else 10) // 10
         with self._lock:
             fits = self.waiting < spans and self._size + size <= self._limits.size
@@ -65,19 +65,19 @@ class _Queue:
         return fits
 
     def leave(self, spans: Sequence[ReadableSpan]) -> None:
-        """They were sent, or given up."""
+        """Remove spans that were sent or dropped."""
         with self._lock:
             self.waiting -= len(spans)
             self._size -= sum(map(_size, spans))
 
     def lose(self, count: int) -> None:
-        """So many were given up."""
+        """Count spans that were dropped."""
         with self._lock:
             self.lost += count
 
 
 class Delivery(BatchSpanProcessor):
-    """Sends spans to a destination, from a thread of its own. When the queue is full, new spans are dropped."""
+    """Sends spans to a destination from a separate thread. When the queue is full, new spans are dropped."""
 
     def __init__(self, destination: Destination, redactor: Redactor, limits: Limits = Limits()) -> None:
         self._name = destination.name
@@ -96,7 +96,7 @@ class Delivery(BatchSpanProcessor):
             super().on_end(span)
 
     def close(self, timeout_s: float) -> None:
-        """Send what is left, for so long; then give up and say how much never arrived."""
+        """Send the remaining spans until the timeout, then drop the rest and log how many never arrived."""
         self._sender.closing.set()
         closing = threading.Thread(target=self.shutdown, name="close-traces", daemon=True)
         closing.start()
@@ -108,7 +108,7 @@ class Delivery(BatchSpanProcessor):
 
 
 class _Sender(SpanExporter):
-    """Redacts and sends, again and again."""
+    """Redacts spans and sends them, with retries."""
 
     def __init__(self, destination: Destination, redactor: Redactor, queue: _Queue) -> None:
         self._to = destination
@@ -120,7 +120,7 @@ class _Sender(SpanExporter):
         self.given_up = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """See `SpanExporter`. Takes as long as the destination is away, or until `closing`."""
+        """See `SpanExporter`. Blocks while the destination is unavailable, or until `closing`."""
         for batch in _batches(spans):
             try:
                 self._deliver([self._fit(span) for span in batch])
@@ -147,7 +147,7 @@ class _Sender(SpanExporter):
         self._queue.lose(len(spans))
 
     def _without_the_refused(self, spans: Sequence[ReadableSpan], problem: Exception) -> None:
-        """A batch may be refused for the sake of one span."""
+        """Handle a refused batch. One span can be the reason, so send the halves separately."""
         if len(spans) == 1:
             self._queue.lose(1)
             return self._warn(f"{self._to.name} refuses a span", problem)
@@ -156,7 +156,7 @@ class _Sender(SpanExporter):
         self._deliver(spans[middle:])
 
     def _problem(self, spans: Sequence[ReadableSpan]) -> Exception | None:
-        """What kept the spans from being taken."""
+        """Send the spans and return the error, if any."""
         try:
             if not self._connected:
                 self._to.connect()
@@ -173,7 +173,7 @@ class _Sender(SpanExporter):
         self._repeated.warning(message, error=said, queued=self._queue.waiting, dropped=self._queue.lost)
 
     def _fit(self, span: ReadableSpan) -> ReadableSpan:
-        """The span as it may leave the machine."""
+        """Return the span redacted for sending."""
         text = self._redactor.clean_text
         attributes = {name: self._fit_value(value) for name, value in (span.attributes or {}).items()}
         for name, other in (self._to.also or {}).items():
@@ -198,7 +198,8 @@ class _Sender(SpanExporter):
         return [self._redactor.clean_text(str(each)) for each in value] if isinstance(value, Sequence) else value
 
     def _fit_text(self, value: str) -> str:
-        """JSON is redacted by its keys as well. One that was cut is no JSON any more, and is redacted as text."""
+        """Redact a text. JSON is also redacted by its keys; truncated JSON can no longer be parsed and is redacted as
+        text."""
         if value.startswith(("{", "[")):
             try:
                 return json.dumps(self._redactor.value(json.loads(value)), ensure_ascii=False)
@@ -208,12 +209,14 @@ class _Sender(SpanExporter):
 
 
 def _fit_name(span: ReadableSpan, name: str) -> str:
-    """The route of a request as it is; a tool's name is whatever the model wrote."""
+    """Return the name of a span without unusual characters, because a tool's name is whatever the model wrote. Routes
+    of
+    requests are kept."""
     return name[:_MAX_NAME] if span.kind is SpanKind.SERVER else re.sub(r"[^\w. -]+", "-", name)[:_MAX_NAME]
 
 
 def _batches(spans: Iterable[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
-    """The spans in parts that one request may hold."""
+    """Yield the spans in batches that fit into one request."""
     batch: list[ReadableSpan] = []
     size = 0
     for span in spans:

@@ -1,4 +1,4 @@
-"""Where spans go by OTLP over HTTP: an OpenTelemetry collector, and W&B Weave, which is one with a project."""
+"""Destinations of spans, by OTLP over HTTP: an OpenTelemetry collector, and W&B Weave, which also needs a project."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ _FOR_WEAVE = {
     "gen_ai.tool.call.result": OUTPUT,
     **{mark: f"wandb.attributes.{name}" for name, mark in MARKS.items()},
 }
-"""What Weave's calls show, under the names that its server reads besides the conventions' own."""
+"""Attributes that Weave's server reads under other names than those of the conventions, to show them in its calls."""
 
-# What did not arrive is said once a minute, by whoever sends again: not for each request.
+# The sender logs failures once a minute, so the exporter must not log each request.
 logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.CRITICAL)
 
 
@@ -37,19 +37,19 @@ class NotTaken(Exception):
 
 
 class Session(requests.Session):  # type: ignore[misc, unused-ignore]
-    """HTTP for one exporter: one attempt for each request, what became of it, and no other headers than ours.
+    """An HTTP session for one exporter. It sends each request once, keeps its error, and sends only our headers.
 
-    The exporter would send OTEL_EXPORTER_OTLP_HEADERS, which may hold a key, wherever it sends to.
+    The exporter would send OTEL_EXPORTER_OTLP_HEADERS, which can contain a key, to every destination.
     """
 
     def __init__(self, own_headers: Mapping[str, str]) -> None:
         super().__init__()
         self.own_headers = dict(own_headers)
         self.problem: Exception | None = None
-        """Of the last request."""
+        """Error of the last request, if any."""
 
     def request(self, method: str, url: str, **options: Any) -> Any:  # type: ignore[override, unused-ignore]
-        """Raises NotTaken, which the exporter does not answer with another attempt, or what requests raises."""
+        """Send a request. Raises NotTaken, after which the exporter does not retry, or the errors of requests."""
         sent = {name: value for name, value in options.pop("headers").items() if name.lower() in _EXPORTERS_OWN}
         self.problem = None
         try:
@@ -64,21 +64,21 @@ class Session(requests.Session):  # type: ignore[misc, unused-ignore]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A server that takes spans."""
+    """A server that receives spans."""
 
     name: str
     exporter: OTLPSpanExporter
     session: Session
     connect: Callable[[], None] = lambda: None
-    """Called once before the first span, and again after it raised; may block."""
+    """Called once before the first span, and again if it raised. Can block."""
     also: Mapping[str, str] | None = None
-    """Attributes that the server wants under another name as well."""
+    """Attributes that the server also needs under another name."""
     takes_requests: bool = True
-    """Whether the spans of HTTP requests are of use there."""
+    """Whether the destination can use the spans of HTTP requests."""
 
 
 def destinations(settings: Settings) -> list[Destination]:
-    """Those that the settings name."""
+    """Return the destinations in the settings."""
     return [each for each in (_collector(settings), _weave(settings)) if each is not None]
 
 
@@ -107,7 +107,7 @@ def _weave(settings: Settings) -> Destination | None:
         timeout=_TIMEOUT_S,
         compression=Compression.NoCompression,
     )
-    # After the exporter was made, which gives the session the certificates of a collector.
+    # The exporter's constructor sets a collector's certificates on the session, so they are reset after it.
     session.auth, session.verify, session.cert = ("api", key), True, None
 
     def connect() -> None:

@@ -1,7 +1,7 @@
-"""What may leave the machine: any value, bounded in size, without secrets.
+"""Makes values safe to send to other machines: bounded in size and without secrets.
 
-Left out are the values of keys that name a secret, our configured secrets wherever they stand in a text (also escaped
-as in JSON or a URL), and what looks like a key, a token or a password.
+It removes the values of keys that name a secret, our configured secrets anywhere in a text (also escaped as in JSON or
+a URL), and texts that look like a key, token or password.
 """
 
 import json
@@ -19,16 +19,18 @@ from judges.providers import PROVIDERS
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 20_000
-"""Characters of one text."""
+"""Maximum number of characters of one text."""
 MAX_PAYLOAD = 200_000
-"""Characters of all texts, and as many values, of one payload."""
+"""Maximum size of a payload. Each value and each character of a text counts as one."""
 _MAX_ITEMS = 1_000
-"""Of one object or list."""
+"""Maximum number of items of an object or list."""
 _MAX_DEPTH = 16
 _MARGIN = 4_096
-"""No configured secret is longer, so that none is cut in two unseen."""
+"""Number of characters beyond the cut that are also redacted. No configured secret is longer, so a secret that was cut
+in
+two is still found."""
 _MIN_SECRET = 4
-"""Characters. A shorter one is no secret, and would blacken every text."""
+"""Minimum length in characters. Anything shorter is not a secret and would be redacted in every text."""
 
 _NAMES = (
     r"api[_-]?key|access[_-]?key|private[_-]?key|authorization|passw(?:or)?d|passphrase|secret(?!ar)|credential|cookie"
@@ -38,27 +40,27 @@ _SECRET_KEY = re.compile(rf"(?i){_NAMES}|(?:^|[_-])token$|^(?:pwd|dsn)$|database
 _ASSIGNED = r"""[\w-]{0,40}\\?["']?\s{0,3}[:=]\s{0,3}"""
 _VALUE = r"""(?:(\\?")[^"\\]+|(\\?')[^'\\]+|(?:(?:basic|bearer|token) +)?[^\s"'\\,;}]+)"""
 _NAMED = re.compile(rf"(?i)((?:{_NAMES}|(?:\b|_)token\b){_ASSIGNED}){_VALUE}")
-"""A secret after its name: in headers, JSON (also JSON inside of JSON), assignments and query strings."""
+"""A secret after its name: in headers, JSON (also nested as a string), assignments and query strings."""
 _HINTS = ("key", "auth", "pass", "secret", "credential", "cookie", "token")
-"""Every name holds one of these; most texts hold none, and looking for them takes a hundredth of the time."""
+"""Every name contains one of these, and most texts contain none. Searching for them takes a hundredth of the time."""
 _SHAPES = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"), HIDDEN),
     (re.compile(r"(?i)\b(bearer +|basic +(?=\S*[\d=]))[\w.~+/-]{8,}=*"), rf"\1{HIDDEN}"),
     (re.compile(r"(://[^\s/:@]{0,200}):[^\s/@]{1,200}@"), rf"\1:{HIDDEN}@"),
     (re.compile(r"\b(?:sk|rk|pk|key|gsk|xai|hf|whsec|gh[opsu]|glpat|xox[abp])[-_][\w.*-]{8,}"), HIDDEN),
-    (re.compile(r"\bl[ls]_[\w-]{40,}"), HIDDEN),  # our own keys and sessions
+    (re.compile(r"\bl[ls]_[\w-]{40,}"), HIDDEN),  # our own keys and browser sign-ins
     (re.compile(r"\b(?:github_pat_\w{20,}|AKIA[A-Z0-9]{12,}|AIza[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)"), HIDDEN),
 )
-"""What is a secret by its looks, and what stands there instead."""
+"""Patterns of secrets, and their replacements."""
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """The values of all secret settings, keys of language models, passwords in addresses, and keys in headers."""
+    """Return the values of all secret settings, keys of language models, passwords in URLs, and keys in headers."""
     secrets = [value for _, value in settings if isinstance(value, SecretStr)]
     secrets += [model.key for model in settings.models if model.key is not None]
     secrets += [key for provider in PROVIDERS.values() if (key := settings.provider_key(provider)) is not None]
     values = [secret.get_secret_value() for secret in secrets]
-    # After the scheme, such as Bearer.
+    # the part after a scheme such as Bearer
     values += [header.rpartition(" ")[2] for header in settings.otlp_headers.values()]
     return values + [password for value in values if (password := _password(value)) is not None]
 
@@ -72,16 +74,16 @@ def _password(url: str) -> str | None:
 
 
 class Redactor:
-    """Makes values fit to be sent. Never raises; safe to share between threads."""
+    """Removes secrets from values. It never raises and is thread-safe."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         spelled = {form for secret in secrets if len(secret) >= _MIN_SECRET for form in _spellings(secret)}
-        # The longest first: one secret may be part of another.
+        # longest first, because a secret can contain another
         ordered = sorted(spelled, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def clean_text(self, text: str) -> str:
-        """The text without secrets, at most `MAX_TEXT` characters of it and the number of those that are missing."""
+        """Return the text without secrets, cut to `MAX_TEXT` characters followed by its full length."""
         window = text[: MAX_TEXT + _MARGIN]
         clean = window.encode(errors="replace").decode()
         if self._known is not None:
@@ -93,17 +95,17 @@ class Redactor:
             clean = _NAMED.sub(rf"\1\2\3{HIDDEN}", clean)
         if len(text) <= MAX_TEXT:
             return clean
-        # The window's last characters may be the first of a secret that it does not show whole.
+        # The last characters of the window can be the beginning of a secret that extends beyond it.
         kept = clean[: max(0, min(MAX_TEXT, len(clean) - (_MARGIN if len(window) < len(text) else 0)))]
         return f"{kept} [cut: {len(text)} characters in all]"
 
     def value(self, value: object) -> Json:
-        """A copy of plain JSON: what is nothing of that kind is named by its type only."""
+        """Return a redacted copy as plain JSON. Other values are replaced with the name of their type."""
         return _Copy(self).of(value, depth=0)
 
 
 class _Copy:
-    """One payload and what of its size is left."""
+    """A copy of one payload, and the size that is left."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -161,7 +163,7 @@ def _is_secret(key: str) -> bool:
 
 
 def _spellings(secret: str) -> set[str]:
-    """The secret as it is, and as it stands in JSON (also twice), and in a URL."""
+    """Return the secret as it is, as in JSON (also nested), and as in a URL."""
     once = json.dumps(secret)[1:-1]
     return {
         secret,

@@ -1,7 +1,7 @@
-"""Tracing as the settings ask for it: a tracer of our own, and the one tree that all workers of a run build.
+"""Tracing according to the settings: a separate tracer, and one tree of spans for all workers of a run.
 
-A run's trace has the run's id: a ULID is as long as a trace id. So a worker that takes a run over goes on with its tree
-without asking anybody.
+The id of a run's trace is the run's id, since a ULID is as long as a trace id. A worker that takes over a run can
+therefore add to its tree without coordination.
 """
 
 import asyncio
@@ -28,28 +28,28 @@ _SCOPE = "learnloop"
 
 
 class Tracing:
-    """Spans of whatever is traced. By default nobody watches, and nothing is recorded."""
+    """Provides tracers. This base class records nothing; it is the default."""
 
     tracer: Tracer | None = None
     request_tracer: Tracer | None = None
-    """For HTTP requests: their spans go to a collector only, as many of them as OTEL_TRACES_SAMPLER says."""
+    """Tracer for HTTP requests. Their spans are sent only to a collector, sampled according to OTEL_TRACES_SAMPLER."""
 
     @contextmanager
     def run(self, run_id: str, worker: str, inputs: Mapping[str, Json]) -> Iterator[None]:
-        """Trace the block as a worker's share in a run, which has these inputs."""
+        """Trace the block as one worker's part of a run with these inputs."""
         yield
 
     async def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send the remaining spans, for a few seconds at most."""
 
 
 class RecordedTracing(Tracing):
-    """Spans that go to one destination or several."""
+    """Tracing with one or more destinations."""
 
     def __init__(
         self, provider: "TracerProvider", deliveries: "Sequence[Delivery]", requests: "Sequence[Delivery]" = ()
     ) -> None:
-        """`requests` are those of the deliveries that take the spans of HTTP requests, too."""
+        """`requests` are the deliveries that also receive the spans of HTTP requests."""
         self._provider = provider
         self._deliveries = deliveries
         for delivery in deliveries:
@@ -76,10 +76,11 @@ class RecordedTracing(Tracing):
             share.end()
 
     def _root(self, run_id: str, inputs: Mapping[str, Json]) -> Context:
-        """Send the run's first span, and be below it.
+        """Send the run's root span and return the context under it.
 
-        It ends where it begins, and is the same whoever sends it: a run may take days and several workers, and what
-        they send has its place in the tree from the start.
+        The span has no duration and is the same from every worker. A run can take days and several workers, and their
+        spans
+        have their place in the tree from the start.
         """
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -106,13 +107,15 @@ class RecordedTracing(Tracing):
 
 
 def open_tracing(settings: Settings) -> Tracing:
-    """Tracing to the destinations that the settings name, at work.
+    """Start tracing to the destinations in the settings.
 
-    The provider is not the process's: other libraries' spans do not come here, nor ours to where they send theirs.
+    The provider is separate from the process's global one, so other libraries' spans are not sent to our destinations,
+    nor
+    ours to theirs.
     """
     if not settings.traced:
         return Tracing()
-    # They take half a second to import.
+    # imported late, because they take half a second
     from app.tracing.delivery import Delivery
     from app.tracing.destinations import destinations
 
@@ -123,18 +126,19 @@ def open_tracing(settings: Settings) -> Tracing:
 
 
 def make_provider(*, sample_all: bool = True) -> "TracerProvider":
-    """Records spans, with attributes of a bounded size: every one, or those that OTEL_TRACES_SAMPLER chooses."""
+    """Return a provider that records all spans, or those chosen by OTEL_TRACES_SAMPLER. Attributes have a bounded
+    size."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-    resource = Resource.create()  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+    resource = Resource.create()  # includes OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: "learnloop"}))
     return TracerProvider(
         sampler=ALWAYS_ON if sample_all else None,
         resource=resource,
         shutdown_on_exit=False,
-        # More than what redaction leaves of a text that was cut, since the last that is left may be half of a secret.
+        # The limit exceeds what redaction keeps of a text, because a text cut here could end in the middle of a secret.
         span_limits=SpanLimits(max_span_attribute_length=2 * MAX_PAYLOAD),
     )

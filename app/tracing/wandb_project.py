@@ -1,6 +1,6 @@
-"""W&B's GraphQL, as far as traces need it: which project they belong to.
+"""Finds or creates the W&B project that traces belong to, through W&B's GraphQL API.
 
-Not through the package `weave`, which would do the same: its import takes ten seconds and hooks into other libraries.
+The package `weave` could do this, but its import takes ten seconds and patches other libraries.
 """
 
 import httpx
@@ -19,13 +19,13 @@ _CREATE_PROJECT = """mutation UpsertModel($name: String!, $entity: String!) {
 
 
 class ProjectUnavailable(Exception):
-    """The project is neither there nor ours to make."""
+    """The project does not exist and could not be created."""
 
 
 def open_project(project: str, api_key: str, base_url: str) -> str:
-    """ENTITY/PROJECT of a name that may lack the entity, made if there is none. Blocking.
+    """Return ENTITY/PROJECT for a name that can lack the entity. The project is created if missing. Blocking.
 
-    Raises ProjectUnavailable, or httpx.HTTPError where W&B is away.
+    Raises ProjectUnavailable, or httpx.HTTPError if W&B is unavailable.
     """
     with httpx.Client(base_url=base_url, auth=httpx.BasicAuth("api", api_key), timeout=_TIMEOUT_S) as http:
         entity, _, name = project.rpartition("/")

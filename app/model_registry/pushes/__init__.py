@@ -1,1 +1,1 @@
-"""Checkpoints that leave for a Hugging Face repository or an S3-compatible store."""
+"""Pushes of checkpoints to a Hugging Face repository or an S3-compatible store."""

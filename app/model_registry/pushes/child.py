@@ -1,8 +1,8 @@
-"""The process of one push: takes the checkpoint from the engine, looks whether all of it came, and uploads it.
+"""The child process of a push: downloads the checkpoint from the engine, verifies its files, and uploads it.
 
-A process of its own, because no upload of the libraries can be stopped but by ending its process, and because they
-take settings from the environment. What it is to do stands in LEARNLOOP_PUSH (see push.py), for it holds secrets;
-what came of it stands in `result.json` of the folder that it is given.
+It is a separate process because the libraries' uploads can only be stopped by ending the process, and because they read
+settings from the environment. The job is passed in LEARNLOOP_PUSH (see push.py), because it contains secrets; the
+result is written to `result.json` in the given folder.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from app.model_registry.pushes.s3 import upload as upload_to_s3
 from environment.json_type import Json
 
 _ENGINE_PATIENCE_S = 600.0
-"""The engine compares all files with their hashes before its first byte."""
+"""The engine checks the hashes of all files before it sends the first byte."""
 _FOR_GOOD = (404, 409, 410)
 _MAX_WORDS = 1_000
 
 
 class NotFetched(Exception):
-    """There is nothing to push; the message says why. `status`: 409 is for good, 503 may pass."""
+    """The checkpoint could not be fetched; the message says why. `status`: 409 is permanent, 503 may be temporary."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ def main() -> None:
         result = _uploaded(files, job)
     except NotFetched as error:
         result = {"status": error.status, "error": str(error)}
-    except Exception as error:  # the libraries' own kinds are many
+    except Exception as error:  # the libraries raise many kinds
         result = {"status": 502, "error": _words(error)}
     (folder / "result.json").write_text(json.dumps(result))
 
@@ -58,7 +58,7 @@ def _uploaded(files: Path, job: Json) -> Json:
 
 
 def _fetched(url: str, key: str, folder: Path) -> Path:
-    """The folder with the checkpoint's files, all as its manifest says. Raises NotFetched."""
+    """Return the folder with the checkpoint's files, verified against the manifest. Raises NotFetched."""
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -91,10 +91,10 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 
 def _words(error: BaseException | None) -> str:
-    """The error's message and those of its causes, in one line."""
+    """Return the error's message and those of its causes on one line."""
     said = []
     while error is not None:
-        plain = str(error).partition("Debug source:")[0]  # obstore's own structs follow it
+        plain = str(error).partition("Debug source:")[0]  # obstore's debug output follows it
         said.append(" ".join(plain.split()) or type(error).__name__)
         error = error.__cause__
     return ": ".join(said)[:_MAX_WORDS]

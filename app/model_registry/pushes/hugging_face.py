@@ -1,4 +1,4 @@
-"""Uploads a folder to a repository of the Hugging Face hub."""
+"""Uploads a folder to a repository on the Hugging Face Hub."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
 
 _ATTEMPTS = 3
-"""Of the whole push, which does nothing twice; the library repeats some of its requests by itself."""
+"""Attempts of the whole push, which is idempotent. The library also retries some requests itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubTarget:
-    """A repository NAMESPACE/NAME of the Hugging Face hub, or of a server that speaks its protocol."""
+    """A repository NAMESPACE/NAME on the Hugging Face Hub or on a server with the same protocol."""
 
     endpoint: str
     token: str = field(repr=False)
@@ -29,9 +29,10 @@ def _passing(error: BaseException) -> bool:
 
 @retry(retry=retry_if_exception(_passing), stop=stop_after_attempt(_ATTEMPTS), wait=wait_exponential(0.5), reraise=True)
 def upload(files: Path, target: HubTarget, message: str) -> tuple[str, str]:
-    """All files in one commit to `main`; the repository's address and the commit. A new repository is private.
+    """Upload all files in one commit to `main`, and return the repository's address and the commit. A new repository is
+    private.
 
-    Raises what the library raises: its HTTP errors hold the hub's words.
+    Raises the library's errors; its HTTP errors contain the hub's message.
     """
     from huggingface_hub import HfApi
 

@@ -1,4 +1,4 @@
-"""Pushes a checkpoint: a child process does it, within its time, in a folder of its own."""
+"""Pushes a checkpoint in a child process with a time limit and a separate folder."""
 
 import asyncio
 import fcntl
@@ -23,14 +23,14 @@ from app.settings import Settings
 from app.tracing.redaction import Redactor, secrets_of
 
 AT_ONCE = 2
-"""Pushes under way in one data directory: each needs room for a whole checkpoint there."""
+"""Maximum number of concurrent pushes per data directory. Each one needs disk space for a whole checkpoint."""
 _RETRY_AFTER_S = 30
 
 log = structlog.get_logger(__name__)
 
 
 class PushFailed(BadGateway):
-    """The far side did not take the checkpoint; the message holds its words."""
+    """The destination did not accept the checkpoint. The message contains its reply."""
 
     title = "Not pushed"
 
@@ -40,7 +40,7 @@ _KINDS: dict[int, type[ServiceError]] = {409: Conflict, 502: PushFailed, 503: Un
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint, PROJECT/NAME@STEP, and where the engine gives it out as a tar."""
+    """A checkpoint, PROJECT/NAME@STEP, and the URL from which the engine serves it as a tar file."""
 
     checkpoint: str
     url: str
@@ -49,7 +49,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What lies where now. `revision` is the commit on a hub; `bytes` are those of all files."""
+    """Where the checkpoint was uploaded. `revision` is the commit on a hub, and `bytes` is the total size of the
+    files."""
 
     url: str
     revision: str | None
@@ -58,13 +59,14 @@ class Pushed:
 
 
 async def push(settings: Settings, source: Source, target: Target) -> Pushed:
-    """Raises PushFailed, Conflict if the checkpoint is not whole, or Unavailable if too many pushes are under way, the
-    engine is not there or the disk is full."""
+    """Push a checkpoint. Raises PushFailed, Conflict if the checkpoint is incomplete, or Unavailable if too many pushes
+    are in
+    progress, the engine is not available or the disk is full."""
     async with _place(settings.data_dir / "pushes") as folder:
         await _run(folder, _job(source, target), settings.push_timeout_s)
         result = _result(folder)
     if "error" in result:
-        # What a server says may repeat what it was sent.
+        # A server's message can repeat secrets that it was sent.
         why = Redactor(secrets_of(settings)).clean_text(result["error"])
         log.warning("checkpoint not pushed", checkpoint=source.checkpoint, error=why)
         raise _KINDS[result["status"]](f"{source.checkpoint} was not pushed: {why}")
@@ -91,9 +93,9 @@ async def _run(folder: Path, job: str, timeout_s: float) -> None:
 
 
 def _environment(job: str) -> dict[str, str]:
-    """Ours, without what the libraries would take for settings instead of those they are given."""
+    """Return our environment without the variables that the libraries would use in place of the given settings."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HF_"))}
-    # Without Xet a push is a single commit; with it the library makes several, and a reader may meet half of a model.
+    # Without Xet a push is a single commit. With it the library makes several, and readers could see half of a model.
     quiet = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     return {**ours, **quiet, "LEARNLOOP_PUSH": job}
 
@@ -109,7 +111,8 @@ def _result(folder: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _place(parent: Path) -> AsyncIterator[Path]:
-    """An empty folder, held by a lock: what a killed service left in it is gone. Raises Unavailable."""
+    """Yield an empty folder that is protected by a lock. Files from a killed service are removed. Raises
+    Unavailable."""
     lock = _lock(parent)
     folder = Path(lock.name).with_suffix("")
     with lock:

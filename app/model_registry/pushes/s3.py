@@ -8,12 +8,12 @@ _MARK = "manifest.json"
 _PART_BYTES = 16 << 20
 _RETRIES = 4
 _RETRY_TIMEOUT = timedelta(minutes=2)
-"""Of one request with its repetitions."""
+"""Time limit of one request including its retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Objects whose keys begin with `prefix` and a slash, in a bucket. `endpoint` None: Amazon's own."""
+    """Objects in a bucket whose keys begin with `prefix` and a slash. `endpoint` None: Amazon S3."""
 
     endpoint: str | None
     bucket: str
@@ -24,10 +24,13 @@ class S3Target:
 
 
 def upload(files: Path, target: S3Target) -> str:
-    """An object for each file; their address. The manifest is emptied first and put last: beside one that is not
-    empty the checkpoint is whole. (Emptied, not deleted: so the key needs leave to put objects and no other.)
+    """Upload each file as an object and return their common address.
 
-    Raises what obstore raises: its errors hold the store's words.
+    The manifest is emptied first and uploaded last, so a non-empty manifest means that the checkpoint is complete. It
+    is
+    not deleted, so the key needs no permission except to put objects.
+
+    Raises obstore's errors, which contain the store's message.
     """
     import obstore
     from obstore.store import S3Store

@@ -1,4 +1,4 @@
-"""Where checkpoints may go: what the operator's settings allow. A request names only a place inside of that."""
+"""Where checkpoints can be pushed according to the operator's settings. A request can only name a place within them."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -14,7 +14,8 @@ Target = HubTarget | S3Target
 
 
 def hub_target(settings: Settings, project: str, repo: str) -> HubTarget:
-    """A repository that the project may push to. Raises Conflict (a setting or the library is missing) or Forbidden."""
+    """Return a repository that the project can push to. Raises Conflict (a setting or the library is missing) or
+    Forbidden."""
     _require_settings({"HF_TOKEN": settings.hf_token, "LEARNLOOP_HF_REPOS": settings.hf_repos})
     _require_library("huggingface_hub")
     allowed = [pattern for owner, pattern in settings.hf_repos if owner in ("*", project)]
@@ -25,7 +26,7 @@ def hub_target(settings: Settings, project: str, repo: str) -> HubTarget:
 
 
 def s3_target(settings: Settings, project: str, prefix: str) -> S3Target:
-    """A place of the project in the bucket, below the operator's prefix and the project's name. Raises Conflict."""
+    """Return a place in the bucket under the operator's prefix and the project's name. Raises Conflict."""
     _require_settings(
         {
             "LEARNLOOP_S3_BUCKET": settings.s3_bucket,
@@ -48,7 +49,7 @@ def s3_target(settings: Settings, project: str, prefix: str) -> S3Target:
 
 
 def _matches(repo: str, pattern: str) -> bool:
-    """Part by part, so that a * stands for no slash."""
+    """Compare the parts separately, so that * does not match a slash."""
     parts, wanted = repo.split("/"), pattern.split("/")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
