@@ -1,4 +1,4 @@
-"""Sessions: how an agent that owns its loop works with a model, and is trained on what it did."""
+"""Sessions: an agent that owns its loop works with a model, and what it did is used to train the model."""
 
 from datetime import timedelta
 from typing import Annotated

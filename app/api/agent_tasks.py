@@ -1,4 +1,4 @@
-"""Tasks for agents that fetch their work: claim one, say that one is alive, give it back."""
+"""Tasks for agents that pull their work: claim a task, send heartbeats, release it."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Asking a trained agent."""
+"""Gives a task to a trained agent."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeRequest
 router = keyed_router("ask")
 _STREAM = "text/event-stream"
 _Said = asyncio.Queue[tuple[str, str] | Exception]
-"""What a stream says: events with their data, then the answer or what went wrong."""
+"""Items of a stream: events with their data, then the answer or the error."""
 
 
 @router.post("/ask", response_model=AskOut, responses={200: {"content": {_STREAM: {}}}})
@@ -49,7 +49,7 @@ async def ask(
 
 
 async def _stream(first: tuple[str, str], said: _Said, answering: asyncio.Task[None]) -> AsyncIterator[str]:
-    """Ends with the answer; whoever hangs up ends the rollout."""
+    """Yield the events up to the answer. If the client disconnects, the rollout is cancelled."""
     try:
         item: tuple[str, str] | Exception = first
         while not isinstance(item, Exception):

@@ -1,4 +1,4 @@
-"""Demonstrations: conversations that runs learn from before reinforcement learning, in versions."""
+"""Demonstrations: versioned conversations that runs imitate before reinforcement learning."""
 
 import asyncio
 from collections.abc import Mapping
@@ -116,7 +116,7 @@ async def _stored(database: Database, new: NewDocument, name: str, origin: Mappi
 
 
 def _document(project: str, body: bytes) -> NewDocument:
-    """Raises BadDemonstrations."""
+    """Parse the file. Raises BadDemonstrations."""
     return documents.document(project, "demonstrations", read_demonstrations(body))
 
 

@@ -1,4 +1,4 @@
-"""What handlers share: the parts of the service, the caller, and the parameters of lists."""
+"""Dependencies that handlers share: the parts of the service, the caller, and the parameters of lists."""
 
 from typing import Annotated
 
@@ -17,7 +17,8 @@ from app.settings import Settings
 from app.webhooks.endpoints import Endpoints
 from app.worker.runner import Runner
 
-# All are coroutines: FastAPI runs plain functions in a thread, which costs more than the rest of a request.
+# All of them are coroutines, because FastAPI runs plain functions in a thread, which costs more than the rest of a
+# request.
 
 
 async def _service(request: Request) -> Service:
@@ -26,7 +27,7 @@ async def _service(request: Request) -> Service:
 
 
 CurrentService = Annotated[Service, Depends(_service)]
-"""For what needs several parts of it; the others take just their part."""
+"""For handlers that need several parts of the service. The others take only the part that they need."""
 
 
 async def _settings(service: CurrentService) -> Settings:
@@ -82,7 +83,7 @@ async def _caller(request: Request) -> Caller:
 
 
 _NO_NUL = r"^[^\x00]+$"
-"""Postgres text cannot hold U+0000, so no such id exists."""
+"""Excludes U+0000, which Postgres text cannot contain, so no such id exists."""
 
 CurrentSettings = Annotated[Settings, Depends(_settings)]
 CurrentDatabase = Annotated[Database, Depends(_database)]
@@ -95,9 +96,9 @@ CurrentStarter = Annotated[RunStarter, Depends(_starter)]
 CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
 CurrentJudging = Annotated[HeavyReads, Depends(_judging)]
-"""Like heavy reads, which do not wait for it: a judge model may take minutes."""
+"""Like CurrentHeavyReads but with a separate queue, because a judge model can take minutes."""
 CurrentCaller = Annotated[Caller, Depends(_caller)]
-"""Who makes the request. Requests for public paths have no caller."""
+"""The caller of the request. Requests for public paths have none."""
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items to return")]
 NumberCursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`next_cursor` of the previous page")]
 IdCursor = Annotated[

@@ -123,7 +123,7 @@ async def get_run_graph(
 
 
 async def _invented(queries: RunQueries, run: Run) -> list[Any]:
-    """The nodes of the invented graph that the run scores. Raises NotFound."""
+    """Return the nodes of the invented graph that the run scores. Raises NotFound."""
     graphs = environment.registry.traits(run.environment).documents.get("graph")
     nodes = graphs.learned_on((await queries.reflection(run.id, None)).state) if graphs else None
     if nodes is not None:
@@ -146,7 +146,8 @@ def _config(request: ScenariosRequest) -> dict[str, Any]:
 
 
 def _checked_scenarios(caller: Caller, choice: Choice, data_dir: FilePath) -> NewDocument:
-    """What they are about is checked alone first, so that the error names the right field."""
+    """Check the scenarios and return them as a document. Their graph or inbox is checked alone first, so that an error
+    names the right field."""
     name, config = choice.name, choice.config
     about = {key: value for key, value in config.items() if key != "scenarios"}
     field = next(iter(about), "scenarios")
@@ -167,7 +168,7 @@ async def _save(database: Database, new: NewDocument) -> None:
 
 
 async def stored(database: Database, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
-    """The document of that hash, as an object with its kind. Raises NotFound."""
+    """Return the document with that hash, as an object with its kind as the key. Raises NotFound."""
     try:
         text = await documents.stored_text(database, project, kind, sha256)
     except UnknownDocument as error:

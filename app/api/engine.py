@@ -1,4 +1,4 @@
-"""How handlers reach models: to find out what a name means, to sample, and to manage what the engine has."""
+"""Dependencies of handlers that use models: resolving names, sampling, and managing the engine's models."""
 
 from typing import Annotated
 

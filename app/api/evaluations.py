@@ -48,7 +48,7 @@ async def post_evaluation(
 
 
 async def save_evaluation_reply(tx: AsyncSession, job: EvaluationJob) -> None:
-    """Save the response to a request that starts an evaluation, for repetitions of the request."""
+    """Save the response to a request that starts an evaluation, in case the request is repeated."""
     await idempotency.complete(tx, status=202, reply=evaluation_brief(job))
 
 
@@ -88,7 +88,7 @@ async def get_report(
         "svg": (rendering.svg, "image/svg+xml", "svg"),
     }[form]
     headers = {
-        # Saved as a file: labels are whatever somebody wrote.
+        # The browser must save it as a file, because labels are arbitrary text from users.
         "Content-Disposition": f'attachment; filename="{job.id}.{ending}"',
         "X-Content-Type-Options": "nosniff",
     }

@@ -1,4 +1,4 @@
-"""The events of a run, as pages of JSON or as server-sent events; a stream that broke off can be continued."""
+"""The events of a run, as pages of JSON or as server-sent events. An interrupted stream can be continued."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -80,7 +80,7 @@ async def list_events(
         return page(found, limit, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
     since = int(last_event_id) if last_event_id is not None else after or 0
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
-        return Response(status_code=204)  # tells an EventSource not to come back
+        return Response(status_code=204)  # keeps an EventSource from reconnecting
     if caller is LOCAL:
         return _EventStream(_stream(feed, store, run_id, since), nullcontext())
     held = _stream(feed, store, run_id, since, partial(request.app.state.callers.caller, credential_of(request.scope)))
@@ -88,7 +88,7 @@ async def list_events(
 
 
 class _EventStream(StreamingResponse):
-    """Counts against its caller's limit of streams until it ends, however it ends."""
+    """A response that counts against its caller's limit of streams until it ends for any reason."""
 
     def __init__(self, parts: AsyncIterator[str], place: AbstractContextManager[None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -96,7 +96,7 @@ class _EventStream(StreamingResponse):
         self._place = place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises TooManyRequests before anything is sent."""
+        """Send the stream. Raises TooManyRequests before anything is sent."""
         with self._place:
             await super().__call__(scope, receive, send)
 
@@ -104,7 +104,8 @@ class _EventStream(StreamingResponse):
 async def _stream(
     feed: EventFeed, store: RunStore, run_id: str, after: int, caller: Callable[[], Awaitable[Caller]] | None = None
 ) -> AsyncIterator[str]:
-    """Ends when all events of an ended run were sent, or when the caller's key is no longer valid. Occasional comments
+    """Yield events until all events of an ended run are sent or the caller's key is no longer valid. Occasional
+    comments
     keep the connection open.
 
     Progress messages have no id, because they are not events: a client that reconnects continues after the last event.
@@ -136,7 +137,7 @@ async def _is_good(caller: Callable[[], Awaitable[Caller]]) -> bool:
 
 
 async def _is_over(store: RunStore, run_id: str, sent: int) -> bool:
-    """Whether the run has ended and all its events were sent. A failed run may have been retried since."""
+    """Return whether the run has ended and all its events were sent. A failed run may have been retried since."""
     try:
         run = await store.get(run_id)
     except NotFound:  # deleted

@@ -1,4 +1,4 @@
-"""Feedback: what happened to emails, and what people think of them and of sessions."""
+"""Feedback: what happened to emails, and people's opinions of emails and sessions."""
 
 from app.agent_sessions.store import AgentSessions
 from app.api.dependencies import (

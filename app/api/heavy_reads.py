@@ -1,6 +1,6 @@
-"""Reads that take seconds, such as the verification of a run: one at a time, the projects in rotation, and apart.
+"""Reads that take seconds, such as the verification of a run: one at a time, with projects in rotation.
 
-Each has a thread, an event loop and database connections of its own, so that it takes none of them from other requests.
+Each has a separate thread, event loop and database connections, so that it does not take these from other requests.
 """
 
 from collections.abc import Callable, Coroutine
@@ -14,18 +14,20 @@ from app.db.database import Database, make_database, make_engine
 
 Result = TypeVar("Result")
 WAITING = 8
-"""Of each project."""
+"""Maximum number of a project's reads that wait for their turn."""
 
 
 class HeavyReads:
-    """Those of one service."""
+    """The heavy reads of a service."""
 
     def __init__(self, database: URL) -> None:
         self._database = database
         self._turns = FairTurns(1, WAITING)
 
     async def do(self, project: str, read: Callable[[Database], Coroutine[Any, Any, Result]]) -> Result:
-        """The result of `read`, once it is the project's turn. Raises TooManyRequests if too many of it wait."""
+        """Run `read` when it is the project's turn, and return its result. Raises TooManyRequests if too many of the
+        project's
+        reads are waiting."""
         async with self._turns.turn(project):
             return await run_in_thread(lambda: self._connected(read), "heavy-read")
 

@@ -1,4 +1,4 @@
-"""Creating, listing and revoking API keys. All of it needs the scope `operator`."""
+"""Creates, lists and revokes API keys. All of this needs the scope `operator`."""
 
 from datetime import datetime
 from typing import Annotated, Literal

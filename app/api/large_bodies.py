@@ -1,4 +1,5 @@
-"""Bodies that may hold a big graph: decoded and checked on worker threads, so that other requests go on."""
+"""Bodies that can contain a big graph. They are decoded and checked on worker threads, so that other requests
+continue."""
 
 import asyncio
 import json
@@ -19,7 +20,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _InTurns(json.JSONDecoder):
-    """Decodes the items of arrays one by one: in a single call of the C decoder no other thread gets its turn."""
+    """Decodes the items of arrays one by one, because no other thread can run during a single call of the C decoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ def _decoded(body: bytes) -> Any:
 
 
 class BigBodyRoute(APIRoute):
-    """A route whose JSON is decoded on a thread."""
+    """A route that decodes its JSON on a thread."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -61,7 +62,7 @@ def _checked(model: type[_Model], body: object) -> _Model:
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from error
 
 
-# FastAPI calls what is no coroutine on a thread; what it passes here is still the plain JSON.
+# FastAPI calls plain functions on a thread. They receive unvalidated JSON here.
 def _learn_loop(body: SkipValidation[LearnLoopRequest]) -> LearnLoopRequest:
     return _checked(LearnLoopRequest, body)
 

@@ -1,4 +1,4 @@
-"""What a run has used, phase by phase, and its budget."""
+"""A run's usage by phase, and its budget."""
 
 from dataclasses import asdict
 

@@ -1,7 +1,7 @@
 """Paths of the API that responses link to."""
 
 VERBS = ("cancel", "pause", "resume", "retry", "fork")
-"""What can be done to a run by POST; DELETE on the run itself deletes it."""
+"""Operations on a run by POST. DELETE on the run itself deletes it."""
 _PARTS = (
     "iterations",
     "trajectories",
@@ -16,11 +16,11 @@ _PARTS = (
 
 
 def run_links(run_id: str) -> dict[str, str]:
-    """Paths of a run and of what belongs to it."""
+    """Return the paths of a run and of its parts."""
     own = f"/runs/{run_id}"
     return {"self": own, **{name: f"{own}/{name}" for name in _PARTS}}
 
 
 def results_path(run_id: str) -> str:
-    """Path of the list of a run's results; the documents are below it."""
+    """Return the path of the list of a run's results. The documents are under it."""
     return f"/runs/{run_id}/results"

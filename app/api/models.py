@@ -189,7 +189,7 @@ async def _checkpoints(
 
 
 OfModel = Annotated[Checkpoints, Depends(_checkpoints)]
-"""Checkpoints of the model in the path, which does not exist for callers of another project."""
+"""Checkpoints of the model in the path. Callers of another project get an error as if it did not exist."""
 
 
 @router.get("/models")

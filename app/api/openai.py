@@ -71,7 +71,7 @@ async def create_response(
             ("body", "model"), f"{model.name} is on the backend {model.backend!r}, which only has chat completions."
         )
     endpoint = await models.endpoint(model)
-    # Whose responses can be continued; callers of all projects share what no project's key reaches.
+    # Identifies who can continue a response. Callers for all projects share a value that no project's key has.
     whose = {"openai-project": caller.project or ""}
     return await proxy.forward(request, endpoint, "/responses", headers=whose, json={**body, "model": endpoint.model})
 

@@ -1,4 +1,4 @@
-"""Bodies of requests whose protocol is not ours: handlers read them themselves, and the OpenAPI file describes them."""
+"""Request bodies of other vendors' protocols. Handlers read them themselves, and the OpenAPI file describes them."""
 
 from pydantic import BaseModel
 
@@ -8,18 +8,18 @@ from training.protocol import strict_json
 
 
 class BadBody(InvalidRequest):
-    """OpenAI answers with 400 here, not 422."""
+    """The body is invalid. The status is 400 as in OpenAI's API, not 422."""
 
     status = 400
 
 
 def described_body(body: type[BaseModel]) -> dict[str, Json]:
-    """For the OpenAPI file: what a handler takes that reads the body by itself."""
+    """Return the OpenAPI description of a body that its handler reads itself."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
 
 
 def json_object(raw: bytes) -> dict[str, Json]:
-    """The JSON object of a body. Raises BadBody."""
+    """Return the JSON object in a body. Raises BadBody."""
     try:
         body = strict_json.loads(raw)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Keeps callers within their project: the objects in paths, and the project of a new learn-loop."""
+"""Keeps callers within their project: checks the objects in paths and the project of a new learn-loop."""
 
 from fastapi import Request
 
@@ -11,11 +11,12 @@ from app.schemas.run_request import LearnLoopRequest
 
 
 async def own_only(request: Request) -> None:
-    """Dependency of every route. Raises NotFound if the object in the path belongs to another project."""
-    # Not parameters: of each one FastAPI makes more than is done here.
+    """Check that the caller owns the object in the path; a dependency of every route. Raises NotFound if it belongs to
+    another project."""
+    # These are not parameters, because FastAPI does more work for each parameter than this function does.
     caller: Caller = request.state.caller
     if caller.project is None or caller.agent is not None or not request.path_params:
-        return  # an agent reaches its own session only, whose id its path was compared with
+        return  # an agent reaches only its session, whose id was compared with the path
     path = route_path(request.scope)
     owned = next((owned for begin, owned in OWNED.items() if path.startswith(begin)), None)
     if owned is None:
@@ -31,7 +32,7 @@ async def own_only(request: Request) -> None:
 
 
 def in_project(request: LearnLoopRequest, caller: Caller) -> LearnLoopRequest:
-    """The learn-loop in the caller's project. Raises Forbidden if it names another one."""
+    """Return the learn-loop with the caller's project. Raises Forbidden if it names another one."""
     if caller.project is None:
         return request
     if request.model.project not in (None, caller.project):

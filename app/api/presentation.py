@@ -1,4 +1,4 @@
-"""Turns rows into response bodies."""
+"""Converts rows to response bodies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -36,14 +36,14 @@ Shown = TypeVar("Shown")
 def page(
     found: Sequence[Source], limit: int, show: Callable[[Source], Shown], cursor: Callable[[Source], str | int]
 ) -> Page[Shown]:
-    """A page of at most `limit` items; `found` has one more if there is a next page."""
+    """Return a page of at most `limit` items. `found` has one more item if there is a next page."""
     shown = found[:limit]
     next_cursor = str(cursor(shown[-1])) if len(found) > limit else None
     return Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
 def accepted(run_id: str, warnings: Sequence[str], endpoints: Sequence[NewEndpoint] = ()) -> LearnLoopAccepted:
-    """The response to a request that created a run and its webhook endpoints."""
+    """Return the response to a request that created a run and its webhook endpoints."""
     return LearnLoopAccepted(
         run_id=run_id,
         status=RunStatus.QUEUED,
@@ -55,17 +55,17 @@ def accepted(run_id: str, warnings: Sequence[str], endpoints: Sequence[NewEndpoi
 
 
 def run_brief(run: Run) -> RunBrief:
-    """A run in a list."""
+    """Return a run as an item of a list."""
     return RunBrief.model_validate(_brief(run))
 
 
 def run_listed(run: Run, curve: list[float] | None) -> RunListed:
-    """A run in the list of runs; `curve` is None unless it was asked for."""
+    """Return a run as an item of the list of runs. `curve` is None unless it was requested."""
     return RunListed.model_validate(_brief(run) | {"judge_usd": run.judge_cost_usd, "curve": curve})
 
 
 def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
-    """A run with its figures and its position in the queue."""
+    """Return a run with its figures and its position in the queue."""
     run = figures.run
     return RunOut.model_validate(
         _brief(run)
@@ -98,7 +98,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
 
 
 def ledger_totals(sums: Totals) -> LedgerTotals:
-    """The sums of a ledger."""
+    """Return the sums of a ledger."""
     return LedgerTotals(
         seconds=sums.seconds,
         prompt_tokens=sums.usage.prompt_tokens,
@@ -110,7 +110,7 @@ def ledger_totals(sums: Totals) -> LedgerTotals:
 
 
 def iteration(shown: ShownIteration) -> IterationOut:
-    """One iteration with all its figures."""
+    """Return one iteration with all its figures."""
     row, showcase = shown
     return IterationOut(
         **_curve_point(vars(row)),
@@ -128,7 +128,7 @@ def iteration(shown: ShownIteration) -> IterationOut:
 
 
 def node_scores(row: Reflection) -> NodeScores:
-    """An iteration's node scores. Raises NotFound if the environment does not score nodes."""
+    """Return an iteration's node scores. Raises NotFound if the environment does not score nodes."""
     scores = row.state.get("node_scores")
     if scores is None:
         raise NotFound(f"The environment of run {row.run_id} does not score nodes.")
@@ -137,12 +137,12 @@ def node_scores(row: Reflection) -> NodeScores:
 
 
 def evaluation_brief(job: EvaluationJob) -> EvaluationBrief:
-    """An evaluation in a list."""
+    """Return an evaluation as an item of a list."""
     return EvaluationBrief.model_validate(evaluation_figures(job))
 
 
 def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:
-    """What is shown of it everywhere."""
+    """Return the fields that every response about an evaluation has."""
     return {
         "evaluation_id": job.id,
         "models": [each["label"] for each in job.request["models"]],
@@ -154,7 +154,7 @@ def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:
 
 
 def _brief(run: Run) -> dict[str, Any]:
-    """Plain values: pydantic validates them in a single call, much faster than one by one."""
+    """Return plain values, because pydantic validates them in a single call, much faster than one model at a time."""
     return {
         "run_id": run.id,
         "status": run.status,

@@ -1,4 +1,4 @@
-"""Promoted names: what they mean, whether they answer, what was asked of them, and taking them away."""
+"""Promoted names: their checkpoints, health checks, the tasks they were given, and withdrawal."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -153,7 +153,7 @@ async def withdraw_promotion(
 
 
 def promotion_out(row: Promotion) -> PromotionOut:
-    """A promotion as responses show it."""
+    """Return a promotion as responses show it."""
     plain = ("step", "backend", "actor", "evidence", "created_at", "withdrawn_at")
     same: dict[str, Any] = {name: getattr(row, name) for name in plain}
     return PromotionOut(

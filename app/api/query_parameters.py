@@ -1,4 +1,4 @@
-"""Refuses query parameters that an operation does not have: a filter with a typo would otherwise filter nothing."""
+"""Rejects unknown query parameters, because a misspelled filter would otherwise be ignored silently."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ _EXPLAINED = 10
 
 
 async def known_only(request: Request) -> None:
-    """Dependency of every route of our own API. Raises RequestValidationError."""
+    """Reject unknown query parameters; a dependency of every route of our own API. Raises RequestValidationError."""
     if not request.scope["query_string"]:
         return
     route: APIRoute = request.scope["route"]
@@ -29,7 +29,7 @@ async def known_only(request: Request) -> None:
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
-    """The query parameters of a handler and of its dependencies."""
+    """Yield the query parameters of a handler and of its dependencies."""
     yield from (field.alias for field in dependant.query_params)
     for each in dependant.dependencies:
         yield from _names(each)

@@ -1,4 +1,4 @@
-"""The results of a run: documents, node scores, what judges cost and whether they agree, and checks of all figures."""
+"""Results of a run: documents, node scores, judges' costs and agreement, and verification of all figures."""
 
 import asyncio
 from typing import Annotated

@@ -1,7 +1,7 @@
-"""The routers of the API's parts.
+"""Constructors of the API's routers.
 
-What all their routes share stands here instead of where the application includes them: FastAPI builds every route once
-more for each inclusion, which the first request would wait for.
+Settings common to all their routes are made here and not where the application includes the routers: FastAPI would
+build every route again for each inclusion, and the first request would have to wait for that.
 """
 
 from enum import Enum
@@ -15,21 +15,22 @@ from app.api.query_parameters import known_only
 from app.http.openapi import operation_id
 
 BEARER = HTTPBearer(auto_error=False, description="An API key. Required unless the service listens on loopback only.")
-"""For the documentation only: the Guard checks the key."""
+"""Only documents the scheme in the OpenAPI file; the Guard checks the key."""
 
 
 def public_router(tag: str, *, prefix: str = "") -> APIRouter:
-    """Routes that need no key."""
+    """Return a router for routes that need no key."""
     return _router(tag, prefix=prefix)
 
 
 def keyed_router(tag: str, **options: Any) -> APIRouter:
-    """Routes for holders of a key, who reach the objects of their own project only. `options` are APIRouter's."""
+    """Return a router for routes that need a key and reach only objects of the key's project. `options` are
+    APIRouter's."""
     return _router(tag, dependencies=[Depends(BEARER), Depends(own_only), Depends(known_only)], **options)
 
 
 def openai_router(tag: str, **options: Any) -> APIRouter:
-    """The same for protocols that are not ours: their clients send query parameters that we ignore."""
+    """Return the same for other vendors' protocols, whose clients send query parameters that we ignore."""
     return _router(tag, dependencies=[Depends(BEARER), Depends(own_only)], **options)
 
 

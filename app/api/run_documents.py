@@ -1,4 +1,4 @@
-"""The response of `GET /runs/{id}`. Many clients poll the same run, so simultaneous requests share one read."""
+"""The response of `GET /runs/{id}`. Many clients poll the same run, so concurrent requests share one read."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from app.runs.queue_position import queue_position
 
 
 class RunDocuments:
-    """Runs as JSON text."""
+    """Provides runs as JSON text."""
 
     def __init__(self, database: Database, limits: Limits) -> None:
         self._database = database
@@ -22,7 +22,7 @@ class RunDocuments:
         self.reads = CoalescedReads(self._read)
 
     async def get(self, run_id: str) -> bytes:
-        """A run as it is now. Raises NotFound."""
+        """Return the current state of a run. Raises NotFound."""
         if (document := await self.reads.get(run_id)) is None:
             raise NotFound(f"There is no run {run_id!r}.")
         return document
@@ -38,7 +38,7 @@ class RunDocuments:
 
 @asynccontextmanager
 async def open_run_documents(database: Database, limits: Limits) -> AsyncIterator[RunDocuments]:
-    """`limits` are those that queued runs wait for."""
+    """Open the documents. `limits` are the limits for which queued runs wait."""
     documents = RunDocuments(database, limits)
     try:
         yield documents

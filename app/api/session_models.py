@@ -1,4 +1,4 @@
-"""The model of an agent session, below `/sessions/{id}/v1`; with the session's key also below `/v1`."""
+"""The model of an agent session under `/sessions/{id}/v1`, and with the session's key also under `/v1`."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, TypeVar
@@ -34,32 +34,32 @@ async def _gateway(request: Request) -> SessionGateway:
 
 _STREAM: Json = {"text/event-stream": {"schema": {"type": "string"}}}
 COMPLETION: Json = {200: {"model": ChatCompletion, "content": _STREAM}}
-"""What a route for chat completions returns."""
+"""Responses of routes for chat completions."""
 RESPONSE: Json = {200: {"model": ResponseObject, "content": _STREAM}}
-"""What a route for responses returns."""
+"""Responses of routes of OpenAI's Responses API."""
 MESSAGE: Json = {200: {"model": MessageObject, "content": _STREAM}}
-"""What a route for messages returns."""
+"""Responses of routes for messages."""
 
 CurrentGateway = Annotated[SessionGateway, Depends(_gateway)]
 InSession = Callable[[Request, SessionGateway, Caller, str], Awaitable[Response]]
-"""Answers in the session of that id."""
+"""Answers a request in the session with that id."""
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 async def chat_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
-    """The reply to a request for a chat completion."""
+    """Return the reply to a request for a chat completion."""
     asked = chat.ChatAsked(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, chat.NAME, asked)
 
 
 async def response_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
-    """The reply to a request for a response."""
+    """Return the reply to a request of OpenAI's Responses API."""
     asked = responses.asked(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, responses.NAME, asked)
 
 
 async def message_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
-    """The reply to a request for a message."""
+    """Return the reply to a request for a message."""
     asked = anthropic_messages.asked(json_object(await request.body()))
     return await _in_session(request, gateway, caller, session_id, anthropic_messages.NAME, asked)
 
@@ -67,9 +67,10 @@ async def message_in_session(request: Request, gateway: SessionGateway, caller: 
 def asked_by_agents(
     router: APIRouter, path: str, in_session: InSession, **documented: Any
 ) -> Callable[[Handler], Handler]:
-    """Decorator of a POST's handler, for which `in_session` answers where the key is an agent's: such a key means its
-    session, whose id the Guard has compared with the path's. Agents make these requests all the time, and looking for
-    the parameters of each takes FastAPI ten times as long as finding the route."""
+    """Decorate the handler of a POST. If the key is an agent's, `in_session` answers instead, in the key's session; the
+    Guard has compared its id with the path. Agents make these requests all the time, and resolving the parameters of
+    each
+    takes FastAPI ten times as long as finding the route."""
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -142,7 +143,7 @@ async def retrieve_session_model(
 async def model_in_session(
     database: Database, caller: Caller, session_id: str, name: str | None = None
 ) -> dict[str, Json]:
-    """The session's model under that name; None: the one that the session was opened with."""
+    """Return the session's model under `name`, or under the name that the session was opened with (None)."""
     row = await AgentSessions(database).get(caller, session_id)
     return {
         "id": row.asked_model if name is None else name,
@@ -171,7 +172,7 @@ async def count_session_tokens(
 async def count_in_session(
     request: Request, gateway: SessionGateway, caller: Caller, session_id: str
 ) -> dict[str, Json]:
-    """The reply to a request for a count of tokens."""
+    """Return the reply to a request to count tokens."""
     chat_body = anthropic_messages.counted(json_object(await request.body()))
     return {"input_tokens": await gateway.count_tokens(_asker(caller, session_id), chat_body)}
 

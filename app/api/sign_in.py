@@ -1,4 +1,4 @@
-"""Signing in a browser: an API key is exchanged for a cookie that scripts cannot read."""
+"""Browser sign-in: exchanges an API key for a cookie that scripts cannot read."""
 
 from datetime import datetime
 

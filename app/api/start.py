@@ -1,4 +1,4 @@
-"""Starting a learn-loop."""
+"""Starts a learn-loop."""
 
 from collections.abc import Sequence
 
@@ -27,8 +27,9 @@ async def post_learn_loop(starter: CurrentStarter, caller: CurrentCaller, reques
 
 
 def saved_reply(run_id: str, *, has_webhooks: bool) -> SaveReply:
-    """Saves the reply to a request that starts a run, for repetitions of the request. It is known before the run is
-    created, but for the secrets of webhooks: a reply with these is not saved."""
+    """Return a function that saves the response to a request that starts a run, in case the request is repeated. The
+    response is known before the run is created, except for secrets of webhooks: a response with secrets is not saved.
+    """
 
     async def save(tx: AsyncSession, warnings: Sequence[str]) -> None:
         await idempotency.complete(tx, status=202, reply=accepted(run_id, warnings), has_secret=has_webhooks)

@@ -1,4 +1,4 @@
-"""`/v1/preview`: ART's training protocol over the engine, with this service's keys. docs/models.md describes it."""
+"""`/v1/preview`: ART's training protocol for the engine, authenticated with this service's keys. See docs/models.md."""
 
 import re
 from typing import Annotated, Any
@@ -18,15 +18,15 @@ from environment.json_type import Json
 from training.backends.base import Endpoint
 
 router = openai_router("training", prefix="/v1/preview", include_in_schema=False)
-"""Not in our OpenAPI file: the protocol and its errors are ART's."""
+"""Excluded from our OpenAPI file, because the protocol and its errors are ART's."""
 
 PREFIX = "/v1/preview/"
 JOB_PATHS = (f"{PREFIX}training-jobs", f"{PREFIX}sft-training-jobs")
-"""Where bodies hold all trajectories of a training step."""
+"""Paths whose bodies contain all trajectories of a training step."""
 _DEADLINE_S = 60.0
-"""For a whole reply; requests for events may wait half of it."""
+"""Deadline of a whole reply. Requests for events can wait for half of it."""
 _HELD_S = 25.0
-"""The same where no run of the model can begin meanwhile: less than a transaction may be idle."""
+"""Deadline of replies while no run of the model can start. It is shorter than the idle timeout of transactions."""
 _LEADING_MODEL_ID = re.compile(rb'\s*\{\s*"model_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"\s*[,}]')
 
 
@@ -38,7 +38,7 @@ async def _trainable(
 
 
 class _ToEngine:
-    """Forwards a request to the engine, below its `/v1`, and streams the reply back."""
+    """Forwards requests to the engine's `/v1` and streams the replies back."""
 
     def __init__(self, request: Request, proxy: CurrentProxy, engine: CurrentEngine) -> None:
         self._request = request
@@ -46,7 +46,7 @@ class _ToEngine:
         self._engine: EngineClient = engine
 
     async def send(self, path: str, *, deadline_s: float = _DEADLINE_S, **more: Any) -> Response:
-        """With the request's method and query; raises Unavailable, BadGateway, NoAnswerInTime."""
+        """Forward the request with its method and query. Raises Unavailable, BadGateway or NoAnswerInTime."""
         try:
             address = await self._engine.engine.address()
         except EngineUnavailable as error:
@@ -141,8 +141,9 @@ async def list_events(job_id: str, trainable: Trainable, engine: ToEngine) -> Re
 
 
 def _model_id(raw: bytes) -> str:
-    """The model that a body of many megabytes is about, without decoding it: ART's client says it first. The engine,
-    which decodes it, refuses a body that names another one later."""
+    """Return the model's id from a body of many megabytes without decoding it. ART's client puts the id first. The
+    engine
+    decodes the body and rejects it if it names another model later."""
     if match := _LEADING_MODEL_ID.match(raw):
         return match[1].decode()
     message = "The body must be a JSON object whose first field is model_id, a model's id, before what is large."
