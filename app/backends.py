@@ -19,9 +19,7 @@ from training.backends.train_options import EMBEDDED, LOCAL, SERVERLESS
 from training.base_model_files import base_model_fault
 
 Connect = Callable[[str], Awaitable[Backend]]
-"""Takes a backend's name and returns a backend connected for the caller's event loop. Waits for the engine if the
-backend
-needs it."""
+"""Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,7 @@ def train_options(name: str) -> frozenset[str]:
 
 
 def unusable_base_models(settings: Settings) -> dict[str, str]:
-    """Return our engine's configured base models that cannot be loaded, with the reasons. Reads files: call it in a
-    thread."""
+    """Return our configured base models that cannot be loaded, with the reasons. Reads files: call it in a thread."""
     if settings.engine_url is not None:
         return {}  # the directories are on another machine
     faults = {name: base_model_fault(directory) for name, directory in settings.base_models.items()}

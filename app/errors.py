@@ -29,8 +29,8 @@ DATABASE_DOWN = (
     PsycopgInternalError,
 )
 """What drivers raise when the database is lost, full, restarting or read-only. A retry can help. Python's drivers
-report
-a read-only database (such as a standby after a failover) and an idle transaction's timeout as internal errors."""
+report a read-only database (such as a standby after a failover) and an idle transaction's timeout as internal errors.
+"""
 
 log = structlog.get_logger(__name__)
 _repeated_log = RepeatedLog(log)

@@ -1,7 +1,7 @@
 """Prometheus metrics of this process. Each process counts only its own work, so the figures can be summed.
 
-Facts in the database, such as the number of queued runs, are read from there instead (app/metrics/database.py).
-No label has a value that a caller chooses, so the number of series is bounded.
+Facts in the database, such as the number of queued runs, are read from there instead (app/metrics/database.py). No
+label has a value that a caller chooses, so the number of series is bounded.
 """
 
 from dataclasses import dataclass

@@ -49,9 +49,7 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
 class RepeatedLog:
     """A log for something that is retried again and again: it writes each event at most once per minute.
 
-    A line reports how many events with the same name were dropped since the previous line (`repeated`). Their other
-    fields
-    can differ.
+    A line reports how many equal events came since the previous line (`repeated`). Their other fields can differ.
     """
 
     def __init__(self, log: Any, period_s: float = 60.0) -> None:

@@ -104,8 +104,7 @@ _DRAIN_S = 10
 _PRUNE_EVERY_S = 600
 _KEEP_ALIVE_S = 15
 """Longer than clients keep idle connections (httpx: 5 s). If both sides close a connection at the same moment, a
-request
-is lost, and ART's client does not repeat a POST."""
+request is lost, and ART's client does not repeat a POST."""
 
 
 def create_app(
@@ -202,8 +201,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
 
 
 def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
-    """Let pages from these origins call the API. Credentials such as cookies are allowed only for explicitly named
-    origins."""
+    """Let pages from these origins call the API. Credentials such as cookies are allowed only if origins are named."""
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -215,8 +213,7 @@ def _allow_browsers(app: FastAPI, origins: Sequence[str]) -> None:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return uvicorn's configuration for the service and for workers. The caller opens the lifespan, so that its errors
-    reach the caller."""
+    """Return uvicorn's configuration. The caller opens the lifespan, so that its errors reach the caller."""
     connections = Connections(most_connections(settings.max_connections), settings.max_connections_per_client)
     protocol: Any = partial(BoundedHttp, connections=connections)
     return uvicorn.Config(

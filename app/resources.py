@@ -93,10 +93,8 @@ async def open_resources(
 
 async def _engine_name(settings: Settings, database: Database) -> str:
     """Return the engine's name. A shared engine's name is its URL. Engines with a common checkpoint store are named
-    after the
-    store, because each of them has all the models. Our own engine keeps its first name even if the data directory
-    moves,
-    because the directory holds its models.
+    after the store, because each of them has all the models. Our own engine keeps its first name even if the data
+    directory moves, because the directory holds its models.
 
     Raises DataDirectoryError.
     """
@@ -126,11 +124,8 @@ async def _own_engine_name(settings: Settings, database: Database) -> str:
 
 
 async def _recovered_name(settings: Settings, database: Database, usual: str, damage: DamagedFile) -> str:
-    """Return our engine's name according to the runs that used it.
-
-    Raises DataDirectoryError if there are several candidates: with a wrong name, our runs would wait for an engine that
-    does not exist.
-    """
+    """Return our engine's name according to the runs that used it. Raises DataDirectoryError if there are several: with
+    a wrong name, our runs would wait for an engine that does not exist."""
     query = select(Run.engine).where(Run.engine.is_not(None), ~Run.engine.contains("://")).distinct()
     async with database() as tx:
         names = sorted(str(name) for name in (await tx.execute(query)).scalars())

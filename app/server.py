@@ -1,7 +1,6 @@
 """The server processes: `serve(settings)` runs the API and also drives runs; `work(settings)` only drives runs.
 
-A restart takes as long as its slowest part, so the engine starts first and loads while this process imports its
-modules.
+A restart takes as long as its slowest part, so the engine starts first and loads while this process imports modules.
 """
 
 import asyncio
@@ -87,7 +86,7 @@ class _StopLimit:
     def begin(self) -> None:
         """Start the countdown. Later calls have no effect."""
         if not self._timer.is_alive():
-            with suppress(RuntimeError):  # the timer was canceled
+            with suppress(RuntimeError):  # the timer was cancelled
                 self._timer.start()
 
     def __enter__(self) -> None:

@@ -126,8 +126,7 @@ async def open_worker(
 @asynccontextmanager
 async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
     """Drive runs and evaluations in this process. The work of the data directory's previous worker is taken over
-    without
-    waiting for its leases to expire."""
+    without waiting for its leases to expire."""
     settings = resources.settings
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)

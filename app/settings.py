@@ -1,7 +1,7 @@
-"""All settings. No other module reads configuration from the environment.
+"""All settings of the service, read from the environment.
 
-Each field comes from the environment variable named after it (`LEARNLOOP_PORT`, `DATABASE_URL`, ...) or from a
-`.env` file in the working directory. `.env.example` lists them.
+Each field comes from the environment variable named after it (`LEARNLOOP_PORT`, `DATABASE_URL`, ...) or from a `.env`
+file in the working directory. `.env.example` lists them.
 """
 
 import ipaddress
@@ -72,8 +72,8 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Path(".learnloop")
-    """Directory of the database, models, checkpoints and inboxes, relative to the working directory. Created if
-    missing."""
+    """Directory of the database, models, checkpoints and inboxes. Created if missing. A relative path starts at the
+    working directory."""
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     require_keys: Literal["auto", "always", "never"] = "auto"
@@ -97,24 +97,22 @@ class Settings(BaseSettings):
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
     """Maximum number of open connections per client address. 0: no limit."""
     public_url: HttpUrl | None = None
-    """URL at which agents outside this process reach the service. None: http://HOST:PORT, on loopback if it listens on
-    all
-    addresses."""
+    """URL at which agents outside this process reach the service. None: http://HOST:PORT, or loopback if it listens on
+    all addresses."""
     agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Python modules, including their submodules, whose functions runs can name as their agent; comma-separated."""
     backend: str = embedded.NAME
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
-    """Maximum size in bytes of requests with a graph or scenarios."""
+    """Maximum size in bytes of requests with a graph, scenarios or demonstrations."""
     max_inbox_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
     """Maximum size in bytes of mail uploaded as an inbox."""
     max_training_bytes: int = Field(64_000_000, ge=1_000_000, le=256_000_000)
     """Maximum size in bytes of training jobs that ART's clients send."""
     max_concurrent_runs: int = Field(1, ge=0, le=64)
     """Maximum number of concurrent runs in this process, and of concurrent evaluations (at least two). 0: the process
-    only
-    serves the API, and workers drive runs and evaluations."""
+    only serves the API, and workers drive runs and evaluations."""
     max_runs_per_project: int | None = Field(None, ge=1)
     """Maximum number of concurrent runs per project over all workers. None: no limit."""
     max_runs_per_backend: int | None = Field(None, ge=1)
@@ -124,8 +122,7 @@ class Settings(BaseSettings):
     """A run or evaluation that makes no progress for this long counts as hung and fails."""
     keep_trajectories_days: int | None = Field(None, ge=1)
     """Trajectories and judge calls are deleted this many days after their run ended, and questions this many days after
-    they
-    were asked, unless they have feedback. None: they are kept, also in the following settings."""
+    they were asked, unless they have feedback. None: never (as for the settings below)."""
     keep_events_days: int | None = Field(None, ge=1)
     """Events are deleted this many days after their run ended."""
     keep_ledger_days: int | None = Field(None, ge=1)
@@ -198,8 +195,7 @@ class Settings(BaseSettings):
     """Limit of prompt and completion tokens for each judge model over all runs and workers. None: no limit."""
     environment_commands: Annotated[tuple[str, ...], NoDecode] = ()
     """Commands that environments can run, such as an MCP server's, comma-separated. An entry is the whole command or
-    its
-    beginning followed by `*`. Empty: none."""
+    its beginning followed by `*`. Empty: none."""
     environment_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Python modules that `verifiers` can load as environments, comma-separated. Empty: none."""
     environment_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -238,8 +234,7 @@ class Settings(BaseSettings):
     """URL of the Hugging Face Hub or of a server with the same protocol."""
     hf_repos: Annotated[tuple[tuple[str, str], ...], NoDecode] = ()
     """Repositories that each project can push to: PROJECT=NAMESPACE/NAME, comma-separated. `*` matches anything except
-    a
-    slash; as the project it stands for all projects."""
+    a slash; as the project it stands for all projects."""
     s3_endpoint: HttpUrl | None = None
     """URL of an S3-compatible store. None: Amazon S3."""
     s3_bucket: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{1,62}$")
@@ -427,8 +422,7 @@ class Settings(BaseSettings):
 
     @property
     def base_models(self) -> dict[str, Path]:
-        """The engine's base models except the included one: those added to the data directory and those in
-        `engine_base_models`."""
+        """The engine's base models except the included one: those in the data directory and in `engine_base_models`."""
         return added_base_models(self.data_dir) | self.engine_base_models
 
     def provider_key(self, provider: Provider) -> SecretStr | None:
@@ -499,8 +493,7 @@ def _variable(name: str) -> SecretStr | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether a service that listens on `host` is reachable only from this machine. Names other than localhost
-    count
-    as reachable from elsewhere."""
+    count as reachable from elsewhere."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -535,8 +528,7 @@ def _moved(given: Mapping[str, str]) -> Iterator[str]:
 
 def _misspelt(given: Mapping[str, str]) -> Iterator[str]:
     """Yield an error message for each variable that is almost the name of a setting. Other variables with our prefix
-    can
-    belong to other programs, so they are not errors."""
+    can belong to other programs, so they are not errors."""
     known = {name.upper() for name in Settings.model_fields} | {name.removeprefix(_PREFIX) for name in _OF_CLIENTS}
     moved = {f"ENGINE_{name}" for name in _ENGINE_FLAGS}
     for name in (each.removeprefix(_PREFIX) for each in given):

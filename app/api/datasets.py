@@ -78,8 +78,7 @@ async def store_inbox(
 async def _keep(
     database: Database, settings: Settings, caller: Caller, name: str, uploaded: Uploaded, size: int
 ) -> DatasetVersion:
-    """Store the file and its version in one transaction, and keep a local copy so that it need not be fetched from the
-    database here."""
+    """Store the file and its version in one transaction. A local copy saves fetching it from the database here."""
     inbox = uploaded.inbox
     origin = {"source": "api", "bytes": size, "counts": uploaded.counts}
     new = NewVersion(caller.namespace, "inbox", name, inbox.sha256, inbox.emails, origin=origin)

@@ -17,8 +17,7 @@ from app.settings import Settings
 from app.webhooks.endpoints import Endpoints
 from app.worker.runner import Runner
 
-# All of them are coroutines, because FastAPI runs plain functions in a thread, which costs more than the rest of a
-# request.
+# All of them are coroutines: FastAPI runs plain functions in a thread, which costs more than the rest of a request.
 
 
 async def _service(request: Request) -> Service:

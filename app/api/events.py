@@ -105,8 +105,7 @@ async def _stream(
     feed: EventFeed, store: RunStore, run_id: str, after: int, caller: Callable[[], Awaitable[Caller]] | None = None
 ) -> AsyncIterator[str]:
     """Yield events until all events of an ended run are sent or the caller's key is no longer valid. Occasional
-    comments
-    keep the connection open.
+    comments keep the connection open.
 
     Progress messages have no id, because they are not events: a client that reconnects continues after the last event.
     """

@@ -25,9 +25,7 @@ class HeavyReads:
         self._turns = FairTurns(1, WAITING)
 
     async def do(self, project: str, read: Callable[[Database], Coroutine[Any, Any, Result]]) -> Result:
-        """Run `read` when it is the project's turn, and return its result. Raises TooManyRequests if too many of the
-        project's
-        reads are waiting."""
+        """Run `read` on the project's turn and return its result. Raises TooManyRequests if too many wait."""
         async with self._turns.turn(project):
             return await run_in_thread(lambda: self._connected(read), "heavy-read")
 

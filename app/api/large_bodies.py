@@ -1,5 +1,4 @@
-"""Bodies that can contain a big graph. They are decoded and checked on worker threads, so that other requests
-continue."""
+"""Bodies that can contain a big graph are decoded and checked on worker threads, so that other requests continue."""
 
 import asyncio
 import json

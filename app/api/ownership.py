@@ -11,8 +11,7 @@ from app.schemas.run_request import LearnLoopRequest
 
 
 async def own_only(request: Request) -> None:
-    """Check that the caller owns the object in the path; a dependency of every route. Raises NotFound if it belongs to
-    another project."""
+    """Raise NotFound if the object in the path belongs to another project. A dependency of every route."""
     # These are not parameters, because FastAPI does more work for each parameter than this function does.
     caller: Caller = request.state.caller
     if caller.project is None or caller.agent is not None or not request.path_params:

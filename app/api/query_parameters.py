@@ -13,7 +13,7 @@ _EXPLAINED = 10
 
 
 async def known_only(request: Request) -> None:
-    """Reject unknown query parameters; a dependency of every route of our own API. Raises RequestValidationError."""
+    """Raise RequestValidationError for unknown query parameters. A dependency of every route of our own API."""
     if not request.scope["query_string"]:
         return
     route: APIRoute = request.scope["route"]

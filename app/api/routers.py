@@ -24,8 +24,7 @@ def public_router(tag: str, *, prefix: str = "") -> APIRouter:
 
 
 def keyed_router(tag: str, **options: Any) -> APIRouter:
-    """Return a router for routes that need a key and reach only objects of the key's project. `options` are
-    APIRouter's."""
+    """Return a router whose routes need a key and reach only objects of its project. `options` are APIRouter's."""
     return _router(tag, dependencies=[Depends(BEARER), Depends(own_only), Depends(known_only)], **options)
 
 

@@ -69,8 +69,7 @@ def asked_by_agents(
 ) -> Callable[[Handler], Handler]:
     """Decorate the handler of a POST. If the key is an agent's, `in_session` answers instead, in the key's session; the
     Guard has compared its id with the path. Agents make these requests all the time, and resolving the parameters of
-    each
-    takes FastAPI ten times as long as finding the route."""
+    each takes FastAPI ten times as long as finding the route."""
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -142,8 +142,7 @@ async def list_events(job_id: str, trainable: Trainable, engine: ToEngine) -> Re
 
 def _model_id(raw: bytes) -> str:
     """Return the model's id from a body of many megabytes without decoding it. ART's client puts the id first. The
-    engine
-    decodes the body and rejects it if it names another model later."""
+    engine decodes the body and rejects it if it names another model later."""
     if match := _LEADING_MODEL_ID.match(raw):
         return match[1].decode()
     message = "The body must be a JSON object whose first field is model_id, a model's id, before what is large."

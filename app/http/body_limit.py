@@ -18,8 +18,7 @@ MAX_VALUES = 20_000
 MAX_VALUES_OF_BIG = 1_000_000
 """Maximum number of values in a big body. The largest graph has half as many."""
 _ORDINARY_BODIES = 64
-"""Number of ordinary bodies of maximum size that fit into memory at the same time. Big bodies have a separate
-budget."""
+"""Number of ordinary bodies of maximum size that can be in memory at a time. Big bodies have a separate budget."""
 _BIG_BODIES = 4
 _SHARE = 2
 """Divisor that yields a project's maximum share of a budget: one half."""
@@ -109,11 +108,11 @@ class _Body:
 
 
 class BodyLimit:
-    """ASGI middleware that limits bodies: 413 above `max_bytes` or the path's limit in `big`, 429 or 503 if there are
-    too many.
+    """ASGI middleware that limits request bodies.
 
-    It does not wait for the body of a request that needs none. Big bodies are handled one at a time, with projects in
-    rotation, because a body takes ten times its size as Python objects.
+    It answers 413 above `max_bytes` or the path's limit in `big`, and 429 or 503 if there are too many bodies. It does
+    not wait for the body of a request that needs none. Big bodies are handled one at a time, with projects in rotation,
+    because a body takes ten times its size as Python objects.
     """
 
     def __init__(
@@ -125,8 +124,7 @@ class BodyLimit:
         raw: Collection[str] = (),
     ) -> None:
         """Bodies under the path `forwarded` are passed on to another server unchanged, with any number of values.
-        Bodies
-        for the paths in `raw` are not JSON."""
+        Bodies for the paths in `raw` are not JSON."""
         self._app = app
         self._raw = raw
         self._forwarded = forwarded

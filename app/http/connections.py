@@ -104,8 +104,7 @@ class Connections:
 
 
 def raise_file_limit() -> None:
-    """Raise this process's limit of open files as far as allowed. Each connection is a file, and the usual limit is
-    1,024."""
+    """Raise this process's limit of open files as far as allowed. Each connection needs one, and 1,024 is usual."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

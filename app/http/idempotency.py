@@ -1,9 +1,9 @@
 """Idempotency-Key: repeating a POST with the same key returns the response to the first one.
 
-Before a request is handled, a row claims its key with a lease, which is renewed while the request is being handled.
-The time of the claim is the fencing token: if the process dies, another request can take the claim over once the lease
-has expired, and the first one can no longer complete it. Only successful responses are kept, for 24 hours. After an
-error the key is free again, because nothing was created.
+Before a request is handled, a row claims its key with a lease, which is renewed while the request is being handled. The
+time of the claim is the fencing token: if the process dies, another request can take the claim over once the lease has
+expired, and the first one can no longer complete it. Only successful responses are kept, for 24 hours. After an error
+the key is free again, because nothing was created.
 """
 
 import asyncio
@@ -69,8 +69,7 @@ async def complete(tx: AsyncSession, *, status: int, reply: BaseModel, has_secre
     """Save the response to the current request in the transaction that creates what it reports.
 
     If the response contains a secret, only the status is saved. Without an Idempotency-Key nothing happens. Raises
-    Conflict
-    if another request has taken over the key.
+    Conflict if another request has taken over the key.
     """
     if (claim := _claim.get()) is not None:
         claim.keep_body = claim.keep_body and not has_secret
@@ -195,8 +194,7 @@ async def _claimed(database: Database, scope: Scope, key: str, request: str) -> 
 
 
 def _claiming(project: str, key: str, request: str) -> Any:
-    """Return a statement that inserts the key's row or takes over an expired one, and returns the row's time on
-    success."""
+    """Return a statement that inserts the key's row or takes over an expired one, and then returns the row's time."""
     row, now = IdempotencyKey, func.clock_timestamp()
     claim = {"request_sha256": request, "created_at": now, "lease_until": now + _LEASE}
     new = insert(row).values(project=project, key=key, **claim)

@@ -6,8 +6,7 @@ _STARTS = (b",", b"[", b"{")
 
 
 def has_more_values(body: bytes, than: int) -> bool:
-    """Return whether the text has more values. Takes milliseconds per megabyte and lets other threads run after each
-    piece."""
+    """Return whether the text has more values. Takes milliseconds per megabyte; other threads can run in between."""
     if len(body) <= than:
         return False
     found = 0

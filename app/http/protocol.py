@@ -16,14 +16,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.http.connections import Connections
 
 MAX_HEAD_BYTES = 65_536
-"""Maximum size of the request line and headers together. Trailers and the framing of a body's chunks can take as much
-again."""
+"""Maximum size of the request line and headers together. Trailers and the framing of chunks can take as much again."""
 MAX_HEADERS = 100
 """Maximum number of headers and trailers."""
 MAX_FRAMING = 8
 """Additional framing bytes allowed per byte of a chunked body, because a chunk can be a single byte."""
 MAX_DISCARDED_BYTES = 2_000_000
-"""Maximum size of the rest of a body whose request was answered before it had arrived."""
+"""Maximum size of a body whose request was answered before the whole body had arrived."""
 _END_OF_HEAD = b"\r\n\r\n"
 _HEALTH = "/health/"
 
@@ -53,8 +52,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._health_only = False
         self._received = b""
         self._parsed = 0
-        """Number of these bytes that were passed to the parser. The rest waits until the current request is
-        answered."""
+        """Number of these bytes that the parser has received. The rest waits until the current request is answered."""
         self._next = _Next.REQUEST
         self._head_bytes = self._headers = self._framed_bytes = self._body_bytes = 0
         self._body_began = 0.0

@@ -10,8 +10,7 @@ _HEAD = "// Types of Learnloop's API, from its OpenAPI document. Replies have ev
 
 
 def client_types(api: Json) -> str:
-    """Return the types of every request and reply. A request body without a named schema is named after its
-    operation."""
+    """Return the types of every request and reply. An unnamed request body is named after its operation."""
     schemas: dict[str, Json] = dict(api["components"]["schemas"])
     bodies = dict(_bodies(api))
     schemas |= {name: schema for name, schema in bodies.items() if "$ref" not in schema}

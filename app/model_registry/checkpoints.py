@@ -56,8 +56,7 @@ class Checkpoints:
             raise Unavailable(str(error)) from error
 
     async def listed(self) -> list[dict[str, Json]]:
-        """Return each checkpoint with its metrics (if the backend keeps them), results from runs, and promoted
-        names."""
+        """Return each checkpoint with its metrics (if the backend keeps them), runs' figures, and promoted names."""
         if self.backend == embedded.NAME:
             found = {each["step"]: each for each in await self.engine.checkpoints(await self._model_id())}
         else:
@@ -156,8 +155,7 @@ class Checkpoints:
         return steps
 
     async def exported_step(self, step: int | None) -> int:
-        """Return `step`, or the newest one for None. Raises NotFound, or Conflict if the engine does not have the
-        files."""
+        """Return `step`, or the newest one for None. Raises NotFound, or Conflict if the engine lacks the files."""
         self._require_engine()
         found = await self.steps()
         if not found or (step is not None and step not in found):

@@ -25,8 +25,7 @@ class EngineClient:
     http: httpx.AsyncClient
 
     async def models(self) -> list[dict[str, Json]]:
-        """Return the models that can be sampled: base models, and trained models with the steps of their
-        checkpoints."""
+        """Return the models that can be sampled: base models, and trained models with their checkpoints' steps."""
         models: list[dict[str, Json]] = (await self._call("GET", "/models"))["data"]
         return models
 

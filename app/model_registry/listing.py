@@ -62,9 +62,8 @@ async def one(
 
 
 def _sees(caller: Caller, name: str) -> bool:
-    """Return whether the caller can see the engine's model. Callers for all projects also see base models that we do
-    not
-    offer."""
+    """Return whether the caller can see the engine's model. Callers for all projects see even base models that are not
+    offered."""
     try:
         return caller.sees(ModelName.parse(name).project)
     except ValueError:

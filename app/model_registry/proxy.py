@@ -64,8 +64,7 @@ class ChatProxy:
         **content: Any,
     ) -> Response:
         """Send a request with the same method to the endpoint's server and return the reply. `content` are httpx's
-        parameters
-        for the request. `deadline_s` applies to the whole reply (None: the deadline of chat completions).
+        parameters for the request. `deadline_s` applies to the whole reply (None: the deadline of chat completions).
 
         Raises BadGateway, NoAnswerInTime or Unavailable.
         """

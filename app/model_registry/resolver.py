@@ -100,8 +100,7 @@ class ModelResolver:
 
     async def endpoint(self, model: ResolvedModel) -> Endpoint:
         """Return the endpoint that samples the model. The engine is not called; another backend is called once for its
-        name of
-        the checkpoint.
+        name of the checkpoint.
 
         Raises Unavailable.
         """

@@ -1,7 +1,7 @@
 """The engine's models as ART's clients train them through this service: who owns them, and when they can be changed.
 
-The engine does not know about projects, so every id in a request is looked up here first. A model of another project
-is reported exactly like one that does not exist.
+The engine does not know about projects, so every id in a request is looked up here first. A model of another project is
+reported exactly like one that does not exist.
 """
 
 import re
@@ -58,8 +58,7 @@ class KnownJobs:
 
 @dataclass(frozen=True, slots=True)
 class TrainableModels:
-    """The models that a caller can see. Methods that take an id raise UnknownTrainable, and all can raise
-    Unavailable."""
+    """The models that a caller can see. Methods raise Unavailable, and UnknownTrainable for an unknown id."""
 
     caller: Caller
     database: Database
@@ -97,7 +96,7 @@ class TrainableModels:
     async def creation(self, models: ModelResolver, body: Mapping[str, Json]) -> dict[str, Json]:
         """Return the request for a new model in the caller's project, from a base model that the caller can use.
 
-        Raises Forbidden for another project, UnknownModelName for an unknown base, InvalidRequest or Conflict.
+        Raises Forbidden for another project, UnknownModelName for another base, InvalidRequest or Conflict.
         """
         project, base = body.get("project") or self.caller.project, body.get("base_model")
         if not isinstance(base, str):

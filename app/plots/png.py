@@ -5,8 +5,7 @@ SCALE = 2.0
 _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
 _LETTER = '<text x="2" y="15" font-family="sans-serif">x</text>'
 _FAMILIES = (None, "DejaVu Sans", "Liberation Sans", "Noto Sans", "Open Sans", "Roboto", "Ubuntu", "Cantarell")
-"""Fonts to try for `sans-serif`: None is resvg's own choice (Arial on many machines), and the others come with Linux
-systems."""
+"""Fonts to try for `sans-serif`: resvg's own choice (None; Arial on many machines), then those of Linux systems."""
 
 
 class NoRenderer(Exception):

@@ -62,6 +62,5 @@ def _places(points: Sequence[Point]) -> str:
 
 
 def _escaped(words: str) -> str:
-    """Escape text for XML. Control characters are not allowed there, and direction marks would reverse adjacent
-    text."""
+    """Escape text for XML, which excludes control characters. Direction marks would reverse adjacent text."""
     return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words))

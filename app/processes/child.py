@@ -62,8 +62,7 @@ def _in_child(parent: int, user: tuple[int, int] | None, death_signal: int) -> C
 
 
 async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float) -> int:
-    """Send the child the signal `first`, kill its whole group if it does not end in time, and return its exit
-    status."""
+    """Send the child the signal `first`, kill its whole group after the timeout, and return its exit status."""
     with suppress(ProcessLookupError):
         process.send_signal(first)
     try:
@@ -83,8 +82,7 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 def remember(path: Path, pid: int) -> None:
-    """Record the child in a file. Errors such as a full disk are ignored: then only the kernel's signal ends the
-    child."""
+    """Record the child in a file. On errors such as a full disk, only the kernel's signal ends the child later."""
     with suppress(psutil.NoSuchProcess, OSError):
         path.write_text(json.dumps({"pid": pid, "started": _started(pid)}))
 

@@ -10,8 +10,7 @@ class DataDirectoryError(Exception):
 
 
 class DataDirectory:
-    """An exclusive lock on a data directory, which is created if missing. The lock ends with the process in any
-    case."""
+    """An exclusive lock on a data directory, which is created if missing. It ends with the process at the latest."""
 
     def __init__(self, path: Path) -> None:
         """Lock the directory. Raises DataDirectoryError."""

@@ -34,8 +34,7 @@ _QUICK_DEATHS = 5
 _STABLE_S = 60.0
 _READY_TIMEOUT_S = 120.0
 _START_TIMEOUT_S = 600.0
-"""Maximum time until the engine listens. It imports its modules, possibly from a slow disk; models are loaded when they
-are first used."""
+"""Maximum time until the engine listens. It imports its modules, possibly from a slow disk, but loads no models yet."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _TRAIN_THREADS = 2
@@ -109,8 +108,7 @@ class Engine(Protocol):
 
 
 def open_engine(settings: Settings) -> Engine:
-    """Return the shared engine if the settings name one, otherwise an engine of this process that is not started
-    yet."""
+    """Return the shared engine if the settings name one, otherwise an engine of this process, not started yet."""
     if settings.engine_url is None:
         return EngineProcess(settings)
     key = settings.engine_key.get_secret_value() if settings.engine_key else "none"

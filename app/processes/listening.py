@@ -14,11 +14,9 @@ class CannotListen(Exception):
 
 @contextmanager
 def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Yield a socket for each address of `host`. They are bound but do not listen yet, so connections are refused.
-    Closed
-    at the end.
+    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused.
 
-    Raises CannotListen.
+    The sockets are closed at the end. Raises CannotListen.
     """
     with ExitStack() as stack:
         try:

@@ -75,8 +75,7 @@ class EmbeddedPostgres:
 
     def __init__(self, data_dir: Path, *, restart_after_s: float = _RESTART_AFTER_S) -> None:
         """A server that has accepted no connection for `restart_after_s` is killed and restarted; 0: never. That time
-        doubles
-        with each kill until a connection is accepted, because a long crash recovery begins again each time."""
+        doubles with each kill until a connection is accepted, because a long crash recovery begins again each time."""
         self._restart_after_s = restart_after_s
         self._kills = 0
         """Number of kills since the server last accepted a connection."""
@@ -101,8 +100,7 @@ class EmbeddedPostgres:
         )
 
     async def start(self) -> None:
-        """Create the cluster if there is none, start the server, and wait until it answers. Raises
-        EmbeddedPostgresError."""
+        """Create the cluster if there is none, start the server and wait for it. Raises EmbeddedPostgresError."""
         self._leaving = False
         try:
             await asyncio.to_thread(self._prepare)
@@ -256,7 +254,7 @@ class EmbeddedPostgres:
         await asyncio.to_thread(_kill, processes)
 
     async def _ask(self) -> None:
-        """Raise psycopg.OperationalError unless the server accepts connections. It may be out of free connections."""
+        """Raise psycopg.OperationalError unless the server accepts connections or all of them are in use."""
         try:
             connection = await self._connect()
         except psycopg.OperationalError as error:
@@ -308,9 +306,8 @@ def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
     """End the server that a killed service left behind, and remove the stale lock files of the cluster and the socket.
 
     Postgres itself only checks whether a process with that pid exists: a zombie, or any process that got the pid after
-    a
-    container's restart, would prevent its start forever. It also does not start while any process of the earlier server
-    exists, such as a frozen one whose postmaster was killed.
+    a container's restart, would prevent its start forever. It also does not start while any process of the earlier
+    server exists, such as a frozen one whose postmaster was killed.
 
     Raises EmbeddedPostgresError.
     """
@@ -325,7 +322,7 @@ def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:
 
 
 def _processes(pgdata: Path) -> list[psutil.Process]:
-    """Return all processes of that cluster's server, regardless of which service started them. Each works in the
+    """Return all processes of that cluster's server, including those that other services started. Each works in the
     data directory of its server."""
     found = []
     for process in psutil.process_iter():
@@ -357,8 +354,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait, and return the processes that still exist after the timeout. psutil's wait would also wait for them to be
-    reaped."""
+    """Wait, and return the processes that remain. (psutil's wait would also wait until they are reaped.)"""
     deadline = time.monotonic() + timeout_s
     while left := [each for each in processes if _lives(each)]:
         if time.monotonic() > deadline:
@@ -375,8 +371,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _socket_dir(pgdata: Path, user: tuple[int, int] | None) -> Path:
-    """Return the socket's directory: the cluster, or a private directory with a shorter path if that one is too
-    long."""
+    """Return the socket's directory: the cluster, or a private directory if the cluster's path is too long."""
     if len(os.fsencode(pgdata / _SOCKET)) <= _MAX_SOCKET_PATH:
         return pgdata
     digest = hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]

@@ -13,8 +13,7 @@ class DamagedFile(DataDirectoryError):
 
 
 def read_line(path: Path, pattern: str, expected: str) -> str | None:
-    """Return the line, or None if there is no such file. Raises DamagedFile; `expected` describes valid content in its
-    message."""
+    """Return the line, or None if the file is missing. Raises DamagedFile; its message names what was `expected`."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:

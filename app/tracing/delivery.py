@@ -198,8 +198,7 @@ class _Sender(SpanExporter):
         return [self._redactor.clean_text(str(each)) for each in value] if isinstance(value, Sequence) else value
 
     def _fit_text(self, value: str) -> str:
-        """Redact a text. JSON is also redacted by its keys; truncated JSON can no longer be parsed and is redacted as
-        text."""
+        """Redact a text, as JSON also by its keys. Truncated JSON cannot be parsed and is redacted as plain text."""
         if value.startswith(("{", "[")):
             try:
                 return json.dumps(self._redactor.value(json.loads(value)), ensure_ascii=False)
@@ -209,9 +208,7 @@ class _Sender(SpanExporter):
 
 
 def _fit_name(span: ReadableSpan, name: str) -> str:
-    """Return the name of a span without unusual characters, because a tool's name is whatever the model wrote. Routes
-    of
-    requests are kept."""
+    """Return a safe name for the span, since a tool's name is whatever the model wrote. Routes are kept."""
     return name[:_MAX_NAME] if span.kind is SpanKind.SERVER else re.sub(r"[^\w. -]+", "-", name)[:_MAX_NAME]
 
 

@@ -26,9 +26,8 @@ _MAX_ITEMS = 1_000
 """Maximum number of items of an object or list."""
 _MAX_DEPTH = 16
 _MARGIN = 4_096
-"""Number of characters beyond the cut that are also redacted. No configured secret is longer, so a secret that was cut
-in
-two is still found."""
+"""Number of characters after the cut that are also searched. No configured secret is longer, so one that spans the cut
+is found."""
 _MIN_SECRET = 4
 """Minimum length in characters. Anything shorter is not a secret and would be redacted in every text."""
 

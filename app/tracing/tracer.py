@@ -79,8 +79,7 @@ class RecordedTracing(Tracing):
         """Send the run's root span and return the context under it.
 
         The span has no duration and is the same from every worker. A run can take days and several workers, and their
-        spans
-        have their place in the tree from the start.
+        spans have their place in the tree from the start.
         """
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -109,9 +108,7 @@ class RecordedTracing(Tracing):
 def open_tracing(settings: Settings) -> Tracing:
     """Start tracing to the destinations in the settings.
 
-    The provider is separate from the process's global one, so other libraries' spans are not sent to our destinations,
-    nor
-    ours to theirs.
+    The provider is not the process's global one, so our spans are kept apart from those of other libraries.
     """
     if not settings.traced:
         return Tracing()
@@ -126,8 +123,7 @@ def open_tracing(settings: Settings) -> Tracing:
 
 
 def make_provider(*, sample_all: bool = True) -> "TracerProvider":
-    """Return a provider that records all spans, or those chosen by OTEL_TRACES_SAMPLER. Attributes have a bounded
-    size."""
+    """Return a provider that records all spans, or those that OTEL_TRACES_SAMPLER chooses, with bounded attributes."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import SpanLimits, TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON

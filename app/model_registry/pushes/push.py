@@ -49,8 +49,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Where the checkpoint was uploaded. `revision` is the commit on a hub, and `bytes` is the total size of the
-    files."""
+    """Where the checkpoint was uploaded. `revision` is the commit on a hub, `bytes` the total size of the files."""
 
     url: str
     revision: str | None
@@ -60,8 +59,7 @@ class Pushed:
 
 async def push(settings: Settings, source: Source, target: Target) -> Pushed:
     """Push a checkpoint. Raises PushFailed, Conflict if the checkpoint is incomplete, or Unavailable if too many pushes
-    are in
-    progress, the engine is not available or the disk is full."""
+    are in progress, the engine is not available or the disk is full."""
     async with _place(settings.data_dir / "pushes") as folder:
         await _run(folder, _job(source, target), settings.push_timeout_s)
         result = _result(folder)
@@ -111,8 +109,7 @@ def _result(folder: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _place(parent: Path) -> AsyncIterator[Path]:
-    """Yield an empty folder that is protected by a lock. Files from a killed service are removed. Raises
-    Unavailable."""
+    """Yield an empty, locked folder. Files that a killed service left in it are removed. Raises Unavailable."""
     lock = _lock(parent)
     folder = Path(lock.name).with_suffix("")
     with lock:

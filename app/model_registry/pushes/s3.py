@@ -27,8 +27,7 @@ def upload(files: Path, target: S3Target) -> str:
     """Upload each file as an object and return their common address.
 
     The manifest is emptied first and uploaded last, so a non-empty manifest means that the checkpoint is complete. It
-    is
-    not deleted, so the key needs no permission except to put objects.
+    is not deleted, so the key needs no permission except to put objects.
 
     Raises obstore's errors, which contain the store's message.
     """

@@ -14,8 +14,7 @@ Target = HubTarget | S3Target
 
 
 def hub_target(settings: Settings, project: str, repo: str) -> HubTarget:
-    """Return a repository that the project can push to. Raises Conflict (a setting or the library is missing) or
-    Forbidden."""
+    """Return a repository that the project can push to. Raises Forbidden, or Conflict (missing setting or library)."""
     _require_settings({"HF_TOKEN": settings.hf_token, "LEARNLOOP_HF_REPOS": settings.hf_repos})
     _require_library("huggingface_hub")
     allowed = [pattern for owner, pattern in settings.hf_repos if owner in ("*", project)]
