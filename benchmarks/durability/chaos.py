@@ -1,12 +1,12 @@
-"""Kills workers and their database at random while runs are driven, and checks afterwards that nothing was lost.
+"""Kill workers and their database at random while runs are in progress, then check that nothing was lost.
 
     python -m benchmarks.durability.chaos [--seed 0] [--seeds 1] [--runs 20] [--iterations 60] [--minutes 10]
                                        [--poison 0] [--json]
 
-A real Postgres, three real worker processes with leases of 3 s, and faults for as long as there are unfinished runs, at
-most `--minutes`. Then nothing is broken any more until all runs have ended; only then it is checked (chaos_checks.py).
-`--seeds` of them, one after the other, each with a database of its own. The workers run a copy of the code as it was at
-the start. Exits with 1 if anything is wrong, or if a kind of fault was never injected.
+A real Postgres and three real worker processes with leases of 3 s suffer faults until every run has ended, for at most
+`--minutes`. Then the faults stop, the remaining runs finish, and chaos_checks.py looks for violations. `--seeds`
+repeats this with consecutive seeds, each on a new database. The workers run a snapshot of the code, taken at the start.
+Exits with 1 if there is a violation or if some kind of fault was never injected.
 """
 
 import argparse
@@ -41,33 +41,33 @@ from training.types import RunConfig
 TTL_S = 3.0
 _WORKERS = 3
 _CALM_S = 180.0
-"""At most, for the runs to end without faults."""
+"""Longest wait for the runs to end once faults have stopped."""
 _COUNTED = ("iterations_saved", "events", "claims", "rollouts_done", "rollouts_kept", "trained_steps")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is driven, and how it is disturbed. Times in seconds."""
+    """The runs to drive and the faults to inject. Times are in seconds."""
 
     seed: int
     runs: int
     iterations: int
-    """Of each run, beside its baseline."""
+    """Iterations of each run, not counting the baseline."""
     faults_s: float
-    """At most, if by then each kind of fault was injected: a slow machine takes longer."""
+    """Time limit for faults, extended on slow machines until each kind of fault was injected."""
     pause_s: float = 1.5
-    """Between two faults, on average."""
+    """Average pause between two faults."""
     pace_s: float = 0.05
-    """Of a rollout."""
+    """Average duration of a rollout."""
     poison: int = 0
-    """Runs more, that kill their workers."""
+    """Number of additional runs that kill their workers."""
 
 
 async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
-    """Figures, and `violations`: what was not as promised."""
+    """Return figures and `violations`, the broken promises."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
-    each = (plan.runs + plan.poison) // _WORKERS + 1  # room to take over, but nobody has all
+    each = (plan.runs + plan.poison) // _WORKERS + 1  # spare capacity for takeovers, but no worker can hold every run
     code = freeze(directory)
     workers = Workers(postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
     database_engine = make_engine(postgres.url)
@@ -93,7 +93,7 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
 
 
 async def create_run(database: Database, name: str, iterations: int, engine: str | None = None) -> str:
-    """A queued run of the model `name`, for the workers of this benchmark; its id."""
+    """Create a queued run of the model `name` for this benchmark's workers; return its id."""
     run_id = str(ULID())
     request = asdict(RunConfig(iterations=iterations)) | {
         "environment": {"name": "email_search", "config": {}},
@@ -117,10 +117,13 @@ async def create_run(database: Database, name: str, iterations: int, engine: str
 
 
 async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, database: Database) -> float:
-    """Seconds from the first claim until the last run ended, or the time was over and each kind of fault injected."""
+    """Inject faults until every run has ended, or until time is up and each kind of fault was injected.
+
+    Returns the seconds since the first claim.
+    """
     pauses = random.Random(plan.seed + 1)
     workers.mend()
-    await _claimed(database)  # a fault before it would meet nothing
+    await _claimed(database)  # an earlier fault would have nothing to hit
     started = time.monotonic()
     while ((seconds := time.monotonic() - started) < plan.faults_s or nemesis.missing) and await _unfinished(database):
         workers.mend()
@@ -130,7 +133,7 @@ async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, database: D
 
 
 async def _calm(workers: Workers, nemesis: Nemesis, database: Database) -> float:
-    """Seconds until all runs have ended, without faults."""
+    """Wait without faults until all runs have ended; return the seconds that took."""
     await nemesis.rest()
     started = time.monotonic()
     while await _unfinished(database) and time.monotonic() - started < _CALM_S:
@@ -171,7 +174,7 @@ def _counts(told: list[Story]) -> dict[str, Any]:
 
 
 def _sums(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of several seeds together."""
+    """Add up the figures of several seeds."""
     faults: Counter[str] = Counter()
     for result in results:
         faults.update(result["faults"])

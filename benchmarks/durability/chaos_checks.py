@@ -1,4 +1,4 @@
-"""What must be true after chaos: the database's rows against its own audit, the workers' history and the trainer."""
+"""Invariants that must hold after chaos: compares rows with an audit table, the workers' history and the trainer."""
 
 import json
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from benchmarks.durability.chaos_worker import POISON, ROLLOUTS
 AUDIT = (
     "CREATE TABLE chaos_audit (id bigserial PRIMARY KEY, run_id text, iteration int, name text, epoch int, now int, "
     "at timestamptz DEFAULT clock_timestamp())",
-    # In the transaction of the entry itself: it tells what was committed, and under whose epoch.
+    # The trigger runs in the transaction of the entry, so it records what was committed and under which epoch.
     "CREATE FUNCTION chaos_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
     "INSERT INTO chaos_audit (run_id, iteration, name, epoch, now) VALUES "
     "(NEW.run_id, NEW.iteration, NEW.name, NEW.epoch, (SELECT epoch FROM run WHERE id = NEW.run_id)); "
@@ -29,7 +29,7 @@ AUDIT = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A journal entry that was committed, and the epoch that the run had then."""
+    """A committed journal entry, its epoch, and the epoch that the run had then (`now`)."""
 
     iteration: int
     name: str
@@ -41,7 +41,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All that is known of one run."""
+    """Everything recorded about one run."""
 
     run: Run
     iterations: Sequence[int]
@@ -50,18 +50,18 @@ class Story:
     kept: Sequence[Kept]
     acts: Sequence[dict[str, Any]]
     trained: Sequence[tuple[int, int]]
-    """Steps, and the epochs that they were trained under."""
+    """Trained steps, each with the epoch that it was trained under."""
 
 
 async def audit(database: Database) -> None:
-    """Record every journal entry from now on."""
+    """Record every journal entry from here on."""
     async with database.begin() as tx:
         for statement in AUDIT:
             await tx.execute(text(statement))
 
 
 async def stories(database: Database, directory: Path) -> list[Story]:
-    """The story of each run."""
+    """Collect the story of each run."""
     acts = _history(directory / "history")
     async with database() as tx:
         runs = (await tx.execute(select(Run).order_by(Run.id))).scalars().all()
@@ -105,7 +105,7 @@ def _history(path: Path) -> defaultdict[str, list[dict[str, Any]]]:
 
 
 def violations(story: Story) -> list[str]:
-    """What is not as promised, in words."""
+    """Describe every broken promise."""
     run = story.run
     checks = (_gave_up,) if run.model_name.startswith(POISON) else (_complete, _done_once)
     return [f"run {run.id}: {wrong}" for check in (*checks, _gapless, _fenced) for wrong in check(story)]
@@ -141,7 +141,7 @@ def _gapless(story: Story) -> Iterator[str]:
 
 
 def _fenced(story: Story) -> Iterator[str]:
-    """Nothing is committed under an epoch that is not the newest, and an epoch is claimed once."""
+    """Check that commits carry the newest epoch and that each epoch is claimed once."""
     for kept in story.kept:
         if kept.epoch != kept.now:
             yield f"{kept} was kept under an old epoch"
@@ -159,7 +159,7 @@ def _fenced(story: Story) -> Iterator[str]:
 
 
 def _done_once(story: Story) -> Iterator[str]:
-    """What is kept is not done again, and nothing is done twice under one epoch."""
+    """Check that kept work is not repeated, and that nothing is done twice under one epoch."""
     kept = {(entry.iteration, entry.name): entry.epoch for entry in story.kept}
     if len(kept) != len(story.kept):
         yield "a journal entry was kept twice"
@@ -174,7 +174,7 @@ def _done_once(story: Story) -> Iterator[str]:
 
 
 def _told(story: Story, iteration: int) -> str:
-    """What happened around an iteration, in order of time."""
+    """List what happened around an iteration, in order of time."""
     acts = [
         (a["at"], f"{a['act']} under {a['epoch']} by {a['pid']}") for a in story.acts if a["iteration"] == iteration
     ]

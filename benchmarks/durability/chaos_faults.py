@@ -1,4 +1,4 @@
-"""The workers of the chaos benchmark, and who makes them and their database suffer."""
+"""The chaos benchmark's workers, and the faults that hit them and their database."""
 
 import asyncio
 import os
@@ -18,18 +18,18 @@ from app.processes.postgres import EmbeddedPostgres
 from benchmarks.forks import Forked, Forks
 
 FAULTS = {"kill": 50, "freeze": 20, "cut": 10, "crash": 10, "stop": 10}
-"""Weights. kill: SIGKILL of a worker; freeze: SIGSTOP for two lease times; cut: all connections end; crash: of
-Postgres; stop: SIGTERM of a worker."""
+"""Relative frequency of each fault. kill: SIGKILL to a worker; freeze: SIGSTOP for two lease times; cut: end all
+connections; crash: crash Postgres; stop: SIGTERM to a worker."""
 
 
 def open_forks(code: Path, directory: Path) -> Forks:
-    """Starts processes of benchmarks/durability/chaos_worker.py, which log to `directory`/workers.log."""
+    """Start a fork server for benchmarks/durability/chaos_worker.py; workers log to `directory`/workers.log."""
     with (directory / "workers.log").open("ab") as log:
         return Forks("benchmarks.durability.chaos_worker", code, log)
 
 
 def start_worker(forks: Forks, url: URL, directory: Path, *more: str, **given: float | str) -> Forked:
-    """A worker; `given` and `more` are its flags."""
+    """Start a worker with the flags in `given` and `more`."""
     given["database"] = url.set(drivername="postgresql").render_as_string(hide_password=False)
     flags = [f"--{name}={value}" for name, value in given.items()]
     return forks.start([f"--directory={directory}", *flags, *more])
@@ -37,11 +37,11 @@ def start_worker(forks: Forks, url: URL, directory: Path, *more: str, **given: f
 
 @dataclass
 class Workers:
-    """A fixed number of worker processes; `mend` starts another for each that has ended."""
+    """A fixed number of worker processes; `mend` replaces those that have ended."""
 
     url: URL
     code: Path
-    """Where they find theirs."""
+    """The code snapshot that the workers run."""
     directory: Path
     count: int
     ttl_s: float
@@ -49,14 +49,14 @@ class Workers:
     concurrent: int
     alive: dict[str, Forked] = field(default_factory=dict)
     frozen: set[int] = field(default_factory=set)
-    """Process ids."""
+    """Process ids of frozen workers."""
     started: int = 0
 
     def __post_init__(self) -> None:
         self._forks = open_forks(self.code, self.directory)
 
     def mend(self) -> None:
-        """Start what is missing."""
+        """Start a worker for each one missing."""
         self.alive = {name: worker for name, worker in self.alive.items() if worker.poll() is None}
         while len(self.alive) < self.count:
             self.started += 1
@@ -72,12 +72,12 @@ class Workers:
             )
 
     def awake(self) -> dict[str, Forked]:
-        """Those that are alive and not frozen, by name."""
+        """Return the workers that are alive and not frozen, by name."""
         there = self.alive.items()
         return {name: worker for name, worker in there if worker.poll() is None and worker.pid not in self.frozen}
 
     def close(self) -> None:
-        """Kill all."""
+        """Kill all workers."""
         for worker in self.alive.values():
             worker.kill()
             worker.wait()
@@ -85,7 +85,7 @@ class Workers:
 
 
 class Nemesis:
-    """Injects faults by chance; `injected` counts those that met something."""
+    """Injects random faults; `injected` counts those that hit something."""
 
     def __init__(self, workers: Workers, postgres: EmbeddedPostgres, rng: random.Random) -> None:
         self._workers = workers
@@ -98,11 +98,11 @@ class Nemesis:
 
     @property
     def missing(self) -> list[str]:
-        """The kinds of faults that have met nothing yet."""
+        """The kinds of faults that have not hit anything yet."""
         return [kind for kind in self._order if not self.injected[kind]]
 
     async def strike(self) -> None:
-        """One fault: each kind once, then by their weights."""
+        """Inject one fault: each kind once, then by weight."""
         kind = self.missing[0] if self.missing else self._rng.choices([*FAULTS], [*FAULTS.values()])[0]
         if kind in ("cut", "crash"):
             met = await self._cut() if kind == "cut" else self._crash()
@@ -112,9 +112,9 @@ class Nemesis:
             self.injected[kind] += 1
 
     async def _on_worker(self, kind: str) -> bool:
-        """One that drives a run, if there is one."""
+        """Hit a worker that drives a run if there is one, else any awake worker."""
         awake = self._workers.awake()
-        if len(awake) < 2:  # somebody must be there to take over
+        if len(awake) < 2:  # one has to stay to take over
             return False
         driving = sorted(await self._owners() & set(awake))
         worker = awake[self._rng.choice(driving or sorted(awake))]
@@ -137,7 +137,7 @@ class Nemesis:
         worker.send_signal(signal.SIGCONT)
 
     async def _owners(self) -> set[str]:
-        """Names of the workers that hold a lease; none if the database is down."""
+        """Return the names of the workers that hold a lease, or none if the database is down."""
         with suppress(psycopg.OperationalError):
             async with await connected(self._postgres.url) as admin:
                 found = await admin.execute("SELECT DISTINCT owner FROM run WHERE status = 'running'")
@@ -150,7 +150,8 @@ class Nemesis:
         return False
 
     def _crash(self) -> bool:
-        """Half of the times the server stops at once and is started again, else it loses a child and recovers."""
+        """Stop the server immediately in half of the cases, else kill one of its children so that it goes into
+        recovery."""
         try:
             server = psutil.Process(int((self._postgres.pgdata / "postmaster.pid").read_text().splitlines()[0]))
             if self._rng.random() < 0.5:
@@ -161,16 +162,16 @@ class Nemesis:
                 os.kill(self._rng.choice(children).pid, signal.SIGKILL)
             return bool(children)
         except (OSError, ValueError, IndexError, psutil.Error):
-            return False  # it is down already
+            return False  # already down
 
     async def rest(self) -> None:
-        """Let all go on: until nothing is frozen any more."""
+        """Wait until every frozen worker has been thawed."""
         if self._thaws:
             await asyncio.wait(self._thaws)
 
 
 async def cut_connections(url: URL, like: str = "%") -> int:
-    """End every client's connection whose last statement is like that; how many there were."""
+    """Terminate every client connection whose last statement matches the LIKE pattern; return how many there were."""
     async with await connected(url) as admin:
         ended = await admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -181,6 +182,6 @@ async def cut_connections(url: URL, like: str = "%") -> int:
 
 
 async def connected(url: URL) -> psycopg.AsyncConnection[Any]:
-    """A connection of our own, in which every statement is a transaction."""
+    """Open a separate connection in autocommit mode."""
     options = url.translate_connect_args(username="user", database="dbname") | dict(url.query)
     return await psycopg.AsyncConnection.connect(**options, autocommit=True)

@@ -1,8 +1,8 @@
-"""A worker of the chaos benchmark: the service's own claiming, driving and saving around a scripted learn loop.
+"""A worker of the chaos benchmark: the service's claiming, driving and saving around a scripted learn loop.
 
-What it does is appended to a history file outside the database, a line for each physical act, before it is kept. Its
-trainer is a directory with one file for each step, which names the epoch that it was trained under: making the next one
-is a compare-and-set that survives any kill.
+Before any act is committed, the worker appends a line for it to a history file outside the database. Its trainer is a
+directory with one file per step that names the epoch it was trained under; creating the next file is a compare-and-set
+that survives any kill.
 """
 
 import argparse
@@ -42,27 +42,27 @@ from training.train_step import TrainStep
 from training.types import Group, IterationResult, Progress, Resume, RunConfig
 
 POISON = "poison"
-"""A model whose name begins so kills whoever drives its run."""
+"""Prefix of model names whose runs kill every worker that drives them."""
 ROLLOUTS = 8
-"""Of each iteration."""
+"""Rollouts of each iteration."""
 POINTS = ("rollout", "judge", "train", "trained", "publish")
-"""Where a worker may freeze itself: among the rollouts; before the verdicts are kept; before the training is asked for,
-and after it landed, but nobody knows; before the iteration is saved."""
+"""Where a worker can freeze itself: during rollouts, before the verdicts are kept, before training is requested, after
+training landed but before the reply, and before the iteration is saved."""
 
 
 class History:
-    """Lines that survive us, from all workers in the order in which they were written."""
+    """An append-only file, shared by all workers, that survives their kills."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, **act: Json) -> None:
-        """One act, in one write."""
+        """Append one act in a single write."""
         os.write(self._file, (json.dumps(act | {"pid": os.getpid(), "at": time.time()}) + "\n").encode())
 
 
 class Claims(RunClaims):
-    """Claims that remember the epoch of each run, for the history."""
+    """Claims that record the epoch of each run for the history."""
 
     epochs: dict[str, int]
 
@@ -74,21 +74,21 @@ class Claims(RunClaims):
 
 
 class Freezes:
-    """Freezes this process, all its threads, once for each model whose name ends with the point's."""
+    """Freezes the whole process, once for each model whose name ends with the name of the point."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted
         self._done: set[str] = set()
 
     def at(self, point: str, model: str) -> None:
-        """We are there, on the first iteration that trains."""
+        """Freeze if this is the model's point; callers pass here only in iterations that train."""
         if self._wanted and model.endswith(f"-{point}") and model not in self._done:
             self._done.add(model)
-            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # with os.kill we might go on a little
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # with os.kill this thread could run on briefly
 
 
 class StepsPolicy(ScriptedPolicy):
-    """A policy whose checkpoints are the files of a directory: 1, 2, 3, ..."""
+    """A policy whose checkpoints are numbered files in a directory: 1, 2, 3, ..."""
 
     def __init__(self, model: ModelSpec, steps: "StepsBackend") -> None:
         super().__init__(model, "http://127.0.0.1:9/v1")
@@ -100,17 +100,18 @@ class StepsPolicy(ScriptedPolicy):
         return max((int(path.name) for path in self._directory.iterdir()), default=0)
 
     async def submit(self, request: TrainRequest) -> str:
-        """Raises StepConflict if the directory is not at the expected step."""
+        """Create the next step's file. Raises StepConflict if the directory is not at the expected step."""
         steps, name, expected_step = self._steps, self.model.name, request.expected_step
         epoch = steps.epochs[name]
         await asyncio.sleep(steps.pace_s)
         steps.freezes.at("train", name)
         try:
-            (self._directory / str(expected_step + 1)).symlink_to(f"epoch-{epoch}")  # made with its content, or not
+            # creates the file and its content atomically
+            (self._directory / str(expected_step + 1)).symlink_to(f"epoch-{epoch}")
         except FileExistsError:
             raise StepConflict(f"step {expected_step + 1} is there") from None
         steps.freezes.at("trained", name)
-        await asyncio.sleep(steps.pace_s)  # the reply is still on its way
+        await asyncio.sleep(steps.pace_s)  # the reply is still in transit
         return f"job-{expected_step + 1}"
 
     async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
@@ -118,7 +119,7 @@ class StepsPolicy(ScriptedPolicy):
 
 
 class StepsBackend(ScriptedBackend):
-    """Policies in a directory each."""
+    """Creates policies, each with its own directory."""
 
     def __init__(self, root: Path, pace_s: float, epochs: Mapping[str, int], freezes: Freezes) -> None:
         super().__init__()
@@ -132,7 +133,7 @@ class StepsBackend(ScriptedBackend):
 
 
 class QuickTrainStep(TrainStep):
-    """Takes its step without ART's types, whose import takes seconds."""
+    """A train step without ART's types, whose import takes seconds."""
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
         request = TrainRequest([], 1e-4, self._step)
@@ -141,7 +142,7 @@ class QuickTrainStep(TrainStep):
 
 @dataclass(frozen=True)
 class JournaledLoop:
-    """A learn loop whose rollouts are a pause and a line of history; it journals as the real one does."""
+    """A learn loop that sleeps for each rollout and writes history; its journal entries are those of the real loop."""
 
     history: History
     epochs: Mapping[str, int]
@@ -194,14 +195,16 @@ class JournaledLoop:
 
 
 def _soon_cut_off(connection: Any, _: Any) -> None:
-    """Who is frozen within a transaction holds its run's row until the database ends the session: not for the half
-    minute of the service here."""
+    """Let Postgres end transactions that are idle for 1 s, not 30 s as in the service.
+
+    A worker frozen inside a transaction keeps its run's row locked until then.
+    """
     connection.cursor().execute("SET idle_in_transaction_session_timeout = '1s'")
     connection.commit()
 
 
 async def work(options: argparse.Namespace) -> None:
-    """Claim and drive until SIGTERM."""
+    """Claim and drive runs until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     url = parse_url(options.database)

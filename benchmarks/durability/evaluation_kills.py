@@ -1,10 +1,10 @@
-"""One real evaluation whose service is killed with SIGKILL again and again.
+"""Kill the service with SIGKILL again and again during one real evaluation.
 
     python -m benchmarks.durability.evaluation_kills
 
-The base model and a copy of it with other sampling, once undisturbed and once killed at random moments (the service and
-with it its engine; Postgres goes on), must end with the same figures. No finished rollout may be made again, each has
-its own slot, the event log has no gap, and each claim a higher epoch.
+An evaluation of the base model under two labels runs once undisturbed, and once while the service and its engine are
+killed at random moments (Postgres keeps running). Both must end with the same figures. No finished rollout may be
+repeated, each has its own slot, the event log has no gap, and every claim raises the epoch by one.
 """
 
 import argparse
@@ -29,14 +29,14 @@ _FIGURES = ("success", "reward", "sources", "turns", "errors", "prompt_tokens", 
 
 
 def started(service: Service, scenarios: int) -> str:
-    """The id of a new evaluation."""
+    """Start an evaluation and return its id."""
     request = {"models": _MODELS, "scenarios": scenarios, "samples": 2, "temperature": 1.0, "seed": 3}
     id: str = service.call("POST", "/evaluations", json=request)["evaluation_id"]
     return id
 
 
 def ended(service: Service, id: str, most_s: float) -> Json:
-    """The evaluation once it has ended; None when time is up. A service that is away is waited for."""
+    """Wait for the evaluation to end, even while the service is down. Returns None when time is up."""
     until = time.monotonic() + most_s
     while time.monotonic() < until:
         try:
@@ -50,19 +50,19 @@ def ended(service: Service, id: str, most_s: float) -> Json:
 
 
 def figures(evaluation: Json) -> list[dict[str, Json]]:
-    """Those that must not depend on how often it was killed."""
+    """Return the figures that must not depend on kills."""
     return [{name: model[name] for name in _FIGURES} for model in evaluation["report"]["models"]]
 
 
 def saved(url: str) -> dict[str, str]:
-    """The ids of finished rollouts by their slots."""
+    """Return the ids of finished rollouts by slot."""
     with psycopg.connect(url) as connection:
         rows = connection.execute("SELECT slot, id FROM trajectory WHERE slot IS NOT NULL").fetchall()
     return dict(rows)
 
 
 def undisturbed(directory: Path, scenarios: int) -> tuple[Json, float]:
-    """The figures, and how many seconds it took."""
+    """Return the figures and the seconds that the evaluation took."""
     data_dir, port = directory / "undisturbed", free_port()
     data_dir.mkdir()
     with processes.service(data_dir, port) as child:
@@ -76,7 +76,7 @@ def undisturbed(directory: Path, scenarios: int) -> tuple[Json, float]:
 
 
 def killed(directory: Path, scenarios: int, kills: int, rng: random.Random) -> dict[str, Json]:
-    """The same, killed so many times while it lasts."""
+    """Run the evaluation again and kill its service up to `kills` times."""
     data_dir, port, id, done = directory / "killed", free_port(), "", 0
     data_dir.mkdir()
     seen: dict[str, str] = {}
@@ -114,7 +114,7 @@ def killed(directory: Path, scenarios: int, kills: int, rng: random.Random) -> d
 
 
 def main() -> None:
-    """Print the figures; fails if anything was lost."""
+    """Print the figures; fail if anything was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--scenarios", type=int, default=64)
@@ -124,7 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
         directory = Path(name)
         directory.chmod(0o755)
-        os.chdir(freeze(directory))  # each start finds the same code
+        os.chdir(freeze(directory))  # every start must run the same code
         expected, seconds = undisturbed(directory, options.scenarios)
         found = killed(directory, options.scenarios, options.kills, random.Random(options.seed))
     is_same = found.pop("figures") == expected

@@ -1,7 +1,7 @@
-"""Freeze what the service stands on, by SIGSTOP, and see what it says, how long it takes to stop, and to start again.
+"""Freeze processes that the service depends on with SIGSTOP; report its health and how long it takes to stop and start.
 
-Three attacks on a real service in a process of its own: its engine is frozen, its embedded Postgres is frozen and the
-service is stopped, and its port is taken by somebody else.
+Three attacks on a real service process: its engine is frozen; its embedded Postgres is frozen and the service is then
+stopped; its port is already in use.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _START_S = 120.0
 
 @asynccontextmanager
 async def _service(data_dir: Path, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A service; it and everything it has started is killed at the end."""
+    """Run a service; kill it and everything it started at the end."""
     with (data_dir.parent / "service.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", "serve", "--data-dir", str(data_dir), "--port", str(port)),
@@ -50,7 +50,7 @@ async def _service(data_dir: Path, port: int) -> AsyncIterator[asyncio.subproces
 
 
 def _servers(data_dir: Path) -> list[psutil.Process]:
-    """The processes of the Postgres of that data directory."""
+    """Return the processes of the Postgres in that data directory."""
     return [
         each
         for each in psutil.process_iter(["name", "cwd", "status"])
@@ -61,7 +61,7 @@ def _servers(data_dir: Path) -> list[psutil.Process]:
 
 
 async def _seconds_until(condition: Callable[[], Any], limit_s: float) -> str:
-    """How long it took, or that it did not come."""
+    """Return how long the condition took to hold, or that it did not hold in time."""
     began = time.monotonic()
     while time.monotonic() - began < limit_s:
         found = condition()
@@ -84,7 +84,7 @@ async def _up(client: httpx.AsyncClient) -> bool:
 
 
 async def frozen_engine(data_dir: Path, port: int, limit_s: float) -> None:
-    """What is said while the engine is frozen, and when another one is there."""
+    """Report what the service says while its engine is frozen, and when a new engine replaces it."""
     note = data_dir / "engine" / "process.json"
     async with _service(data_dir, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=90) as client:
         _say("engine: the service is up after", await _seconds_until(lambda: _up(client), _START_S))
@@ -119,7 +119,8 @@ async def _timed_models(client: httpx.AsyncClient) -> str:
 
 
 async def frozen_postgres(data_dir: Path, port: int, limit_s: float) -> None:
-    """How long the service takes to stop while its Postgres is frozen, what it leaves, and whether it starts again."""
+    """Report how long the service takes to stop while its Postgres is frozen, what is left, and whether it starts
+    again."""
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
     async with client, _service(data_dir, port) as process:
         await _seconds_until(lambda: _up(client), _START_S)
@@ -143,7 +144,7 @@ async def frozen_postgres(data_dir: Path, port: int, limit_s: float) -> None:
 
 
 async def taken_port(data_dir: Path) -> None:
-    """How long a service takes to say that its port is somebody else's."""
+    """Report how long a service takes to say that its port is in use."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -173,7 +174,7 @@ async def _attacks(names: list[str], limit_s: float) -> None:
 
 
 def main() -> None:
-    """Print what happens in each attack."""
+    """Print the results of each attack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("attacks", nargs="*", default=["engine", "postgres", "port"], help="engine, postgres, port")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds for each thing that is waited for")

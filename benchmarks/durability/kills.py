@@ -1,12 +1,12 @@
-"""One real learn-loop whose service is killed with SIGKILL again and again.
+"""Kill the service with SIGKILL again and again during one real run.
 
     python -m benchmarks.durability.kills --kills 100
 
-The same run, once undisturbed and once killed at random moments (the service and with it its engine; Postgres goes
-on), must end with the same weights. A kill comes a random while (`--seconds-between`) after the run was seen to move
-on. Prints the hashes, how many finished rollouts were made again (none may be), how often each phase was hit, what the
-journal cost, and the timeline of the restarts: seconds from the start of the process, read from the service's log. A
-restart into a training samples its first token after that; those restarts are told apart.
+The same run, once undisturbed and once while the service and its engine are killed at random moments (Postgres keeps
+running), must end with the same weights. Each kill comes a random time (`--seconds-between`) after progress was seen.
+Prints the hashes, the number of finished rollouts that were repeated (must be 0), how often each phase was hit, the
+cost of the journal, and a timeline of the restarts in seconds from the start of the process, read from the service's
+log. Restarts into training are reported separately because they sample their first token only afterwards.
 """
 
 import argparse
@@ -45,7 +45,7 @@ _STATUSES = ("completed", "failed", "cancelled")
 
 @contextmanager
 def database(directory: Path) -> Iterator[str]:
-    """A Postgres that nobody kills; gives its URL."""
+    """Run a Postgres that the kills do not touch; yield its URL."""
     directory.mkdir()
     loop, server = asyncio.new_event_loop(), EmbeddedPostgres(directory)
     loop.run_until_complete(server.start())
@@ -57,7 +57,7 @@ def database(directory: Path) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that was free just now."""
+    """Return a port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -65,14 +65,14 @@ def free_port() -> int:
 
 
 class Watched:
-    """A run under a service that may be away."""
+    """A run under a service that is down at times."""
 
     def __init__(self, service: Service, run_id: str) -> None:
         self._service = service
         self.run_id = run_id
 
     def now(self) -> dict[str, Any] | None:
-        """The run, if the service answers."""
+        """Return the run, or None if the service does not answer."""
         try:
             run: dict[str, Any] = self._service.run(self.run_id)
         except (ServiceUnreachable, ServiceRefused):
@@ -80,7 +80,7 @@ class Watched:
         return run
 
     def wait_until(self, done: Any, most_s: float) -> dict[str, Any] | None:
-        """The run once it is so, or None when time is up."""
+        """Return the run once the condition holds, or None when time is up."""
         until = time.monotonic() + most_s
         while time.monotonic() < until:
             if (run := self.now()) is not None and done(run):
@@ -94,7 +94,7 @@ def ended(run: dict[str, Any]) -> bool:
 
 
 def moved_from(before: tuple[Any, ...]) -> Any:
-    """Whether a run has got further than that."""
+    """Return a predicate: the run has ended or progressed beyond `before`."""
     return lambda run: ended(run) or (run["progress"]["done"] is not None and where(run) != before)
 
 
@@ -104,27 +104,27 @@ def where(run: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def post(service: Service, request: dict[str, Any]) -> str:
-    """Start the run, once the service takes it."""
+    """Start the run and return its id."""
     run_id: str = service.start_run(request)["run_id"]
     return run_id
 
 
 def weights(data_dir: Path) -> str:
-    """SHA-256 of the newest checkpoint's weights, as its manifest has it."""
+    """Return the SHA-256 of the newest checkpoint's weights, from its manifest."""
     newest = max((data_dir / "models" / "bench" / "killed" / "checkpoints").glob("[0-9]*"))
     manifest = json.loads((newest / "manifest.json").read_text())
     return f"step {manifest['step']}: {manifest['files']['model.safetensors']['sha256']}"
 
 
 def kept_rollouts(url: str) -> set[str]:
-    """Ids of the finished rollouts in the journal."""
+    """Return the ids of the finished rollouts in the journal."""
     with psycopg.connect(url) as connection:
         rows = connection.execute("SELECT value FROM journal WHERE name LIKE 'rollout/%'").fetchall()
     return {json.loads(zlib.decompress(value))["id"] for (value,) in rows}
 
 
 def begun_iterations(url: str) -> int:
-    """How many iterations the journal has finished rollouts of."""
+    """Count the iterations that have finished rollouts in the journal."""
     query = "SELECT count(DISTINCT iteration) FROM journal WHERE name LIKE 'rollout/%'"
     with psycopg.connect(url) as connection:
         [(count,)] = connection.execute(query).fetchall()
@@ -132,13 +132,13 @@ def begun_iterations(url: str) -> int:
 
 
 def saved_rollouts(url: str) -> set[str]:
-    """Ids of the trajectories that count."""
+    """Return the ids of the saved trajectories."""
     with psycopg.connect(url) as connection:
         return {id for (id,) in connection.execute("SELECT id FROM trajectory").fetchall()}
 
 
 def undisturbed(directory: Path, request: dict[str, Any]) -> tuple[str, float]:
-    """The weights' hash, and how many seconds the run took."""
+    """Return the hash of the weights and the seconds that the run took."""
     data_dir, port = directory / "undisturbed", free_port()
     data_dir.mkdir()
     with processes.service(data_dir, port) as child:
@@ -154,7 +154,7 @@ def undisturbed(directory: Path, request: dict[str, Any]) -> tuple[str, float]:
 def killed(
     directory: Path, request: dict[str, Any], kills: int, between_s: tuple[float, float], rng: random.Random
 ) -> dict[str, Any]:
-    """The same run, killed up to `kills` times while it lasts."""
+    """Drive the same run and kill its service up to `kills` times."""
     data_dir, port = directory / "killed", free_port()
     data_dir.mkdir()
     hits: Counter[str] = Counter()
@@ -203,7 +203,7 @@ def killed(
 
 
 def main() -> None:
-    """Print the figures; fails if anything was lost."""
+    """Print the figures; fail if anything was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--iterations", type=int, default=30)
@@ -229,7 +229,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
         directory = Path(name)
         directory.chmod(0o755)
-        os.chdir(freeze(directory))  # each start finds the same code
+        os.chdir(freeze(directory))  # every start must run the same code
         machine = processes.machine()
         expected, seconds = undisturbed(directory, request)
         calm = {"undisturbed_s": round(seconds, 1), "journal_percent": journal_percent(directory / _CALM_LOG)}

@@ -1,10 +1,10 @@
-"""Takes one guard after the other out of the code, and sees whether the test that stands for it fails.
+"""Remove one guard at a time from the code, and check that the test for it fails.
 
     python -m benchmarks.durability.mutations [--only WORDS] [--part N/OF] [--trusting] [--list]
 
-Works on a copy of the code. Every named test is run once as the code is, and must pass; then once for each mutation,
-and must fail: not for want of a module or a fixture, but by what it checks. Exits with 1 if a mutation survives, or if
-its text is not in the code any more.
+Works on a copy of the code. Each test must first pass on the unchanged code. With the mutation it must then fail, by
+what it checks and not because a module or fixture is missing. Exits with 1 if a mutation survives or if its text is no
+longer in the code.
 """
 
 import argparse
@@ -33,17 +33,17 @@ _TEST_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A guard, the text that it is made of and what is put there, and a test that must notice."""
+    """A guard, the text changes that remove it, and the test that must notice."""
 
     guard: str
     file: str
     changes: tuple[tuple[str, str], ...]
     test: str
     also: tuple[tuple[str, str, str], ...] = ()
-    """Changes of further files, which guard the same: file, text, what is put there."""
+    """Changes to other files with the same guard: file, old text, new text."""
 
     def applied(self, code: Path) -> dict[Path, str]:
-        """The new texts of its files. Raises LookupError if an old one is not there, or not only once."""
+        """Return the new texts of its files. Raises LookupError unless each old text occurs exactly once."""
         texts: dict[Path, str] = {}
         for file, old, new in (*((self.file, *change) for change in self.changes), *self.also):
             path = code / file
@@ -341,7 +341,7 @@ MUTATIONS = (
 
 
 def run_test(code: Path, test: str) -> str:
-    """`passed`, `failed`, or what else pytest says. `test` may be the beginning of a test's name."""
+    """Return `passed`, `failed`, or whatever else pytest says. `test` can be a prefix of a test's name."""
     file, _, name = test.partition("::")
     command = [
         sys.executable,
@@ -370,7 +370,7 @@ def run_test(code: Path, test: str) -> str:
 
 
 def misfit(mutation: Mutation, code: Path) -> str:
-    """Why it does not fit the code; empty if it does."""
+    """Explain why the mutation does not fit the code; empty if it does."""
     file, _, name = mutation.test.partition("::")
     try:
         mutation.applied(code)
@@ -380,7 +380,7 @@ def misfit(mutation: Mutation, code: Path) -> str:
 
 
 def survives(mutation: Mutation, code: Path) -> str:
-    """What became of the test with the mutation: `failed` is right."""
+    """Return the test's result under the mutation; `failed` is the right one."""
     try:
         texts = mutation.applied(code)
     except LookupError as error:

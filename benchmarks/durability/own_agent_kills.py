@@ -1,13 +1,13 @@
-"""A learn-loop over an agent that lives elsewhere, while everything around it is killed with SIGKILL:
+"""Kill everything around a run whose agent owns its loop, again and again, with SIGKILL:
 
     python -m benchmarks.durability.own_agent_kills --kills 500 --iterations 40
 
-The agent is a shell script with curl (`benchmarks/agents/shell_agent.sh`), started by `learnloop agent run` for each
-rollout; what it does depends on nothing but what its model answers. The same run, once undisturbed and once with kills
-in turn of the service (the worker of runs is in it), the engine, Postgres, `learnloop agent run` and the agent itself,
-must end with the same weights. Beside that is checked: no rollout failed; no recorded call was changed, deleted or
-sampled again; each tool call that an agent made stands in a recorded answer of its session, so that no answer left
-before it was durable; and every turn that was trained is a recorded call, token by token.
+The agent is a shell script with curl (`benchmarks/agents/shell_agent.sh`), which `learnloop agent run` starts for each
+rollout; its behavior depends only on its model's answers. The same run takes place twice, once undisturbed and once
+while kills hit in turn the service (with its worker), the engine, Postgres, `learnloop agent run` and the agent. Both
+must end with the same weights. No rollout may fail; no recorded call may be changed, deleted or sampled again; each
+tool call of an agent must be in a recorded answer of its session, because answers are durable before they are sent; and
+the tokens of every trained turn must be those of a recorded call.
 """
 
 import argparse
@@ -65,7 +65,7 @@ SELECT count(*) FROM agent_task JOIN agent_session ON id = session_id WHERE stat
 
 
 class RecordingDesk(MailDesk):
-    """Notes what agents call: they can only call what an answer told them."""
+    """A mail desk that records the agents' tool calls. Agents can only call what a model's answer contained."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -78,7 +78,7 @@ class RecordingDesk(MailDesk):
 
 
 class Stage:
-    """A run, and the processes around it, which may be killed and are started again."""
+    """A run and its processes, which are restarted when they are killed."""
 
     def __init__(self, data_dir: Path, desk_url: str) -> None:
         self.data_dir = data_dir
@@ -91,7 +91,7 @@ class Stage:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Everything is up, and comes up again."""
+        """Start everything, and restart whatever ends."""
         self._start_missing()
         processes.wait_for(self._processes["service"], self._is_ready)
         self._keeper.start()
@@ -131,7 +131,8 @@ class Stage:
                 )
 
     def kill(self, target: str) -> bool:
-        """SIGKILL to it; False if it is not there now, or if a rollout could lose its agent once too often."""
+        """Send SIGKILL to the target; return False if it is not running or if a rollout could lose its agent too
+        often."""
         if target in ("claimer", "agent") and not self._may_lose_agents():
             return False
         with suppress(psutil.Error, StopIteration):
@@ -140,7 +141,7 @@ class Stage:
         return False
 
     def _may_lose_agents(self) -> bool:
-        """A rollout whose agent was lost three times fails, as it is meant to."""
+        """Spare agents that were lost twice: a third loss fails the rollout by design."""
         with suppress(psycopg.Error, OSError), self.database() as connection:
             return connection.execute(_SPARED).fetchone() == (0,)
         return False
@@ -157,7 +158,7 @@ class Stage:
         return psutil.Process(self._processes["claimer"].pid).children()
 
     def run(self) -> Json:
-        """The run's document; None while the service is away."""
+        """Return the run's document, or None while the service is down."""
         with suppress(ServiceUnreachable, ServiceRefused):
             return self.service.run(self.run_id)
         return None
@@ -166,13 +167,13 @@ class Stage:
         self.run_id = self.service.start_run(asked)["run_id"]
 
     def database(self) -> "psycopg.Connection[Any]":
-        """A connection to its Postgres."""
+        """Connect to the service's Postgres."""
         lines = (self.data_dir / "postgres" / "postmaster.pid").read_text().splitlines()
         return psycopg.connect(host=lines[4].strip(), user="postgres", dbname="postgres", autocommit=True)
 
 
 def killing(stage: Stage, kills: int, between_s: tuple[float, float], rng: random.Random) -> Counter[str]:
-    """Kill until there were enough kills or the run has ended; how often each was hit."""
+    """Kill targets in turn until there were `kills` or the run has ended; count the hits of each target."""
     hits: Counter[str] = Counter()
     last: Json = None
     while hits.total() < kills:
@@ -182,7 +183,7 @@ def killing(stage: Stage, kills: int, between_s: tuple[float, float], rng: rando
         if run is not None and run["status"] in _STATUSES:
             break
         if run is None or _place(run) == last:
-            continue  # it has to get further in between
+            continue  # the run has to progress between kills
         if stage.kill(target):
             last = _place(run)
             hits[target] += 1
@@ -194,7 +195,7 @@ def _place(run: Json) -> Json:
 
 
 def ended(stage: Stage, most_s: float) -> Json:
-    """The run once it has ended."""
+    """Wait for the run to end and return it."""
     until = time.monotonic() + most_s
     while time.monotonic() < until:
         run = stage.run()
@@ -205,7 +206,7 @@ def ended(stage: Stage, most_s: float) -> Json:
 
 
 def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:
-    """What may not be."""
+    """Return counts and every violation."""
     with stage.database() as connection:
         violations = [what for (what,) in connection.execute("SELECT what FROM violation")]
         calls = connection.execute("SELECT session_id, answer FROM session_call WHERE answer IS NOT NULL").fetchall()
@@ -232,11 +233,11 @@ def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:
 
 
 def _logprobs(values: Any) -> str:
-    return json.dumps([round(value, 4) + 0.0 for value in values])  # -0.0 is 0.0 in the database
+    return json.dumps([round(value, 4) + 0.0 for value in values])  # the database turns -0.0 into 0.0
 
 
 def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counter[str]]) -> dict[str, Json]:
-    """The run from its start to its end, with what was found afterwards."""
+    """Drive the run to its end and return what was found."""
     clock = time.monotonic()
     counts: dict[Split, int] = {
         "train": config.iterations * config.groups_per_iteration,
@@ -268,7 +269,7 @@ def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counte
 
 
 def main() -> None:
-    """Print what was found; fails if anything is not as it must be."""
+    """Print the findings; fail if any requirement is violated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--iterations", type=int, default=40)

@@ -1,11 +1,11 @@
-"""Races what a worker and an owner do at the same moment: a run or an evaluation ends once, and moves only as it may.
+"""Race a worker against an owner's requests: a run or evaluation must end once and make only allowed transitions.
 
     python -m benchmarks.durability.races [--kind runs|evaluations] [--examples 1000] [--seed 0]
 
-A real Postgres. Each example takes one that is driven, and lets its worker's end, another worker's claim and what its
-owner asks for run into each other, with a random pause before every statement; then it is brought to its end. The seed
-chooses who takes part; in which order the statements come is left to the machine. Exits with 1 if any log has a move
-that is not in the table, two ends, or anything after the end.
+Uses a real Postgres. Each example starts a run or an evaluation and lets the worker's ending, the owner's requests and
+sometimes another worker's claim race, with a random pause before every statement; then it is brought to its end. The
+seed chooses the participants, but the order of statements depends on the machine. Exits with 1 if a log has a
+transition that is not in the table, two ends, or an event after the end.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from app.runs.store import RunStore
 from tests.fakes.stored_request import stored_request
 
 _PAUSE_S = 0.002
-"""Before a statement, at most."""
+"""Longest pause before a statement."""
 _LEADS_TO = {
     "started": RunStatus.RUNNING,
     "released": RunStatus.QUEUED,
@@ -53,20 +53,20 @@ _LEADS_TO = {
     "failed": RunStatus.FAILED,
     "cancelled": RunStatus.CANCELLED,
 }
-"""The status after an event, by the second part of its type."""
+"""The status after an event, by the second part of the event's type."""
 ENDINGS = ("completed", "failed", "cancelled", "paused", "release")
-"""How a worker can be done with it."""
+"""How a worker can end its work."""
 
 
 class _Kind(ABC):
-    """Runs or evaluations."""
+    """The operations of runs or of evaluations that the race needs."""
 
     table: type[Run] | type[EvaluationJob]
     store: Any
     asked: Sequence[str]
-    """What an owner asks for, each as often as it is here."""
+    """Requests of an owner, repeated according to their weight."""
     reopened: str
-    """The event that follows an end."""
+    """The event that can follow an end."""
     moves: Set[Move] = frozenset(Move)
 
     def __init__(self, database: Database) -> None:
@@ -151,7 +151,7 @@ KINDS: Mapping[str, type[_Kind]] = {"runs": _Runs, "evaluations": _Evaluations}
 
 @dataclass(frozen=True)
 class _Stage:
-    """One run or evaluation, its worker and a second one."""
+    """A run or evaluation, its worker, and a second worker that steals it."""
 
     kind: _Kind
     claims: Claims[Any]
@@ -159,7 +159,7 @@ class _Stage:
     lease: Lease[Any]
 
     def acts(self, ending: str, rng: random.Random) -> list[Callable[[], Awaitable[object]]]:
-        """Who takes part: the worker with its ending always, the others by chance."""
+        """Return the racing acts: the worker's ending, one to three requests, and sometimes a theft."""
         asked = rng.sample(self.kind.asked, rng.randint(1, 3))
         acts: list[Callable[[], Awaitable[object]]] = [
             partial(self._end, ending),
@@ -204,7 +204,7 @@ class _Stage:
 
 
 async def races(engine: AsyncEngine, kind: str, examples: int, seed: int) -> dict[str, Any]:
-    """Figures, and `violations`. The database must have our schema, and no other run or evaluation."""
+    """Return figures and `violations`. The database must have our schema and no other runs or evaluations."""
     of_kind, rng = KINDS[kind](make_database(engine)), random.Random(seed)
     _pause_by_chance(engine, random.Random(seed))
     endings: Counter[str] = Counter()
@@ -231,7 +231,7 @@ async def races(engine: AsyncEngine, kind: str, examples: int, seed: int) -> dic
 
 
 def violations(kind: _Kind, row: Run | EvaluationJob, log: Sequence[Event | EvaluationEvent]) -> list[str]:
-    """What the log says that must not be."""
+    """Describe every forbidden transition in the log."""
     wrong = []
     status, epoch = RunStatus.QUEUED, 0
     for event in log:

@@ -1,12 +1,12 @@
-"""A run of the whole service over an engine on a Ray cluster whose nodes are killed.
+"""Run the whole service over an engine on a Ray cluster, and kill the cluster's nodes.
 
     python -m benchmarks.durability.ray_cluster
 
-Three nodes on this machine: a head that computes nothing, and two with two CPUs each, for two samplers and a trainer. A
-node with a sampler and no trainer is killed during rollouts, and another joins; the node with the trainer is killed
-while it trains, and another joins; then all of them are killed, and a new cluster and a new engine go on with what is
-on disk. The run must end with the weights and the rollouts of an undisturbed one on an ordinary engine. Prints the
-seconds from each kill to the next finished rollout or step. Needs the extra `ray`.
+Starts three nodes on this machine: a head that computes nothing, and two with two CPUs each for two samplers and a
+trainer. A node with a sampler and no trainer is killed during rollouts, and the node with the trainer during training;
+a new node joins after each kill. Then all nodes are killed, and a new cluster with a new engine continues from disk.
+The run must end with the weights and rollouts of an undisturbed run on an ordinary engine. Prints the seconds from each
+kill to the next finished rollout or step. Needs the extra `ray`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ _MOST_S = 900.0
 
 
 class Front:
-    """The engine's front."""
+    """The engine's front process."""
 
     def __init__(self, data_dir: Path, port: int, address: str) -> None:
         self._url = f"http://127.0.0.1:{port}"
@@ -59,7 +59,7 @@ class Front:
             )
 
     def workers(self) -> list[dict[str, Any]]:
-        """As `/health` has them; none while it does not answer."""
+        """Return the workers listed by `/health`, or none if it does not answer."""
         try:
             found: list[dict[str, Any]] = httpx.get(f"{self._url}/health", timeout=5).json()["workers"]
         except (httpx.HTTPError, ValueError):
@@ -70,7 +70,7 @@ class Front:
         return sum(bool(each["up"]) for each in self.workers()) >= count
 
     def node_of(self, cluster: RayCluster, role: str, without: str | None = None) -> Node | None:
-        """The node with a worker of that role, and none of the other."""
+        """Return a node with a worker of that role and none of the role `without`."""
         nodes: dict[Node, set[str]] = {}
         for each in self.workers():
             for node in cluster.nodes:
@@ -98,7 +98,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """The run over the cluster, and what became of it."""
+    """Drive the run over the cluster, kill nodes, and return what was found."""
     data_dir, port, engine_port = directory / "killed", free_port(), free_port()
     data_dir.mkdir()
     (directory / "service").mkdir()
@@ -170,7 +170,7 @@ def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures; fails if anything was lost or done twice."""
+    """Print the figures; fail if anything was lost or repeated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=6)
     options = parser.parse_args()

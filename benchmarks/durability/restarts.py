@@ -1,4 +1,4 @@
-"""What a service's log tells of its restarts, and of what its journal cost."""
+"""Restart times and journal costs, read from a service's log."""
 
 import json
 import math
@@ -12,11 +12,11 @@ from typing import Any
 
 _TRAINING, _TOKEN = "training begins", "first token sampled"
 _TIMELINE = ("engine starts", "engine is up", "service is up", "run claimed", "run goes on", _TRAINING, _TOKEN)
-"""What is logged on the way from the start of the process to its first new token."""
+"""Log events from the start of a process to its first newly sampled token."""
 
 
 class Restarts:
-    """Reads a log that grows with each start."""
+    """Reads a log that grows with each restart."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -24,7 +24,7 @@ class Restarts:
         self._after_s: dict[str, list[float]] = defaultdict(list)
 
     def read(self, started: float, *, count: bool) -> None:
-        """Note when each thing was first logged by the process that was started at that epoch time, if it counts."""
+        """Read the new lines; if `count`, note how long after `started` (Unix time) each event was first logged."""
         with self._log.open("rb") as file:
             file.seek(self._offset)
             lines = file.readlines()
@@ -39,12 +39,12 @@ class Restarts:
                 self._after_s[f"{event}, after a training" if trained else event].append(first[event])
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Seconds from the start, of all starts that count."""
+        """Return statistics of the seconds after start, over all counted starts."""
         return {event: spread(times) for event, times in self._after_s.items()}
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """Count, median, 95th percentile and maximum."""
+    """Return count, median, 95th percentile and maximum."""
     ordered = sorted(times)
     p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
     figures = {"median": statistics.median(ordered), "p95": p95, "max": ordered[-1]}
@@ -52,7 +52,8 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 
 
 def journal_percent(log: Path) -> dict[str, float]:
-    """What the run waited for its journal, and what was written beside its work, in percent of its iterations' time."""
+    """Return the time spent waiting for the journal, and writing it in the background, as percentages of iteration
+    time."""
     saved = [each for each in _entries(log.read_bytes().splitlines()) if each["event"] == "iteration saved"]
 
     def total_s(name: str) -> float:
@@ -64,5 +65,5 @@ def journal_percent(log: Path) -> dict[str, float]:
 
 def _entries(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
     for line in lines:
-        with suppress(ValueError):  # cut off by a kill
+        with suppress(ValueError):  # a line cut off by a kill
             yield json.loads(line)

@@ -1,11 +1,11 @@
-"""Restarts two API processes and two workers, one after the other, under clients that try once more.
+"""Restart two API processes and two workers in turn while clients retry failed requests once.
 
     python -m benchmarks.durability.rolling_restart [--restarts 20] [--every 5] [--rate 20]
 
-A real Postgres. Every `--every` seconds, and not before the last one is back, the next process gets SIGTERM and is
-started again. Clients read and write at `--rate` requests a second over both API processes; a request that fails is
-sent once more to the other one. Exits with 1 if a request failed twice, a process took longer than 10 s to end, a run
-was not under way again 2 s after it was handed over, or a run lost anything.
+Uses a real Postgres. Every `--every` seconds, but not before the previous process is back, the next one gets SIGTERM
+and is restarted. Clients read and write at `--rate` requests a second over both API processes, and send a failed
+request once more to the other process. Exits with 1 if a request failed twice, a process took longer than 10 s to end,
+a released run was not claimed within 2 s, or a run lost anything.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class _Role:
             )
 
     async def up(self) -> None:
-        """Wait until it does its work. Raises RuntimeError."""
+        """Wait until the process is ready. Raises RuntimeError if it ends."""
         async with asyncio.timeout(_UP_S), httpx.AsyncClient(trust_env=False) as client:
             while not await self._is_up(client):
                 if self.process is None or self.process.poll() is not None:
@@ -74,7 +74,7 @@ class _Role:
             return False
 
     async def stop(self) -> float:
-        """Seconds until it ended after SIGTERM."""
+        """Send SIGTERM; return the seconds until the process ended."""
         assert self.process is not None
         clock = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -84,7 +84,7 @@ class _Role:
 
 @dataclass
 class _Clients:
-    """Requests at a steady rate."""
+    """Clients that send requests at a steady rate."""
 
     ports: list[int]
     runs: list[str]
@@ -108,7 +108,7 @@ class _Clients:
         self.failures[error or ""] += 1
 
     async def _once(self, client: httpx.AsyncClient, port: int, number: int) -> str | None:
-        """What went wrong."""
+        """Send one request; return its error, or None."""
         url = f"http://127.0.0.1:{port}"
         try:
             if number % 10:
@@ -122,7 +122,7 @@ class _Clients:
 
 
 async def rolling_restart(directory: Path, *, restarts: int, every_s: float, rate: float) -> dict[str, Any]:
-    """Figures, and `violations`."""
+    """Return figures and `violations`."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     database_engine = make_engine(postgres.url)
@@ -165,7 +165,7 @@ async def rolling_restart(directory: Path, *, restarts: int, every_s: float, rat
 
 
 def _roles(directory: Path, code: Path, url: str) -> list[_Role]:
-    """In the order in which they are restarted."""
+    """The four processes in the order in which they are restarted."""
     roles = []
     for name in ("api-1", "worker-1", "api-2", "worker-2"):
         port = free_port() if name.startswith("api") else 0
@@ -177,7 +177,7 @@ def _roles(directory: Path, code: Path, url: str) -> list[_Role]:
 
 
 async def _begin(port: int) -> tuple[list[str], str]:
-    """Runs that last longer than the benchmark, and an endpoint that no event of theirs is for."""
+    """Start runs that outlast the benchmark; create a webhook that receives none of their events."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client:
         bodies = [{"iterations": 10_000, "model": {"name": f"run-{number}"}} for number in range(_RUNS)]
         replies = [await client.post("/learn-loop", json=body) for body in bodies]
@@ -209,7 +209,7 @@ async def _cancel_all(port: int, runs: list[str]) -> None:
 
 
 async def _checked(database: Database) -> tuple[list[float], list[str]]:
-    """Seconds of each handover, and what the rows tell that must not be."""
+    """Return the seconds of each handover, and all violations in the rows."""
     handovers, wrong = [], []
     async with database() as tx:
         for run in (await tx.scalars(select(Run))).all():

@@ -1,4 +1,4 @@
-"""An API process, or a worker, of `rolling_restart`: the real ones around a learn loop that rests."""
+"""An API process or worker of `rolling_restart`: the real service around a learn loop that only sleeps."""
 
 import argparse
 import asyncio
@@ -28,7 +28,7 @@ _ROLLOUT_S = 0.05
 async def learn(
     config: RunConfig, environment: Environment, judge: Judge, policy: Policy, **given: Any
 ) -> AsyncGenerator[IterationResult, None]:
-    """A learn loop that computes nothing, and goes on from its journal as the real one does."""
+    """Sleep for each rollout, and skip those in the journal as the real learn loop does."""
     resume, journal = given["resume"], given["journal"]
     for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
         kept = await journal.kept(iteration)
@@ -60,9 +60,10 @@ def main() -> None:
         _env_file=None,
         data_dir=options.data_dir,
         database_url=options.database,
-        engine_url="http://127.0.0.1:9",  # never asked: the backend is scripted; it makes both drive the same runs
+        # never contacted (the backend is scripted); a common engine lets both workers drive the same runs
+        engine_url="http://127.0.0.1:9",
         port=options.port,
-        allowed_private_hosts="127.0.0.0/8",  # the receivers of the requests that write
+        allowed_private_hosts="127.0.0.0/8",  # allows the webhook URLs that the write requests set
         max_concurrent_runs=4 if options.role == "worker" else 0,
         lease_s=30,
         rate_per_s=0,

@@ -1,10 +1,10 @@
-"""How long a run lies still when its worker is killed.
+"""Measure how long a run stalls when its worker is killed.
 
     python -m benchmarks.durability.takeover [--kills 5] [--ttl 6] [--seed 0]
 
-A real Postgres, one run and three real workers. The one that drives the run is killed with SIGKILL at a moment of
-chance; the clock runs until another one has claimed it, and until that has kept its first journal entry. Then a new
-worker takes the dead one's place. Exits with 1 if a claim took longer than the lease and 2 s.
+Uses a real Postgres, one run and three real workers. The worker that drives the run is killed with SIGKILL at a random
+moment. Measures the time until another worker has claimed the run, and until that worker's first journal entry. A new
+worker then replaces the killed one. Exits with 1 if a claim came more than 2 s after the lease's time.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from benchmarks.durability.chaos_faults import Workers
 from benchmarks.frozen_code import freeze
 
 _ITERATIONS = 10_000
-"""More than the run has time for."""
+"""More iterations than the run can finish."""
 _MOST_S = 60.0
 _BEYOND_S = 2.0
-"""What a takeover may take beyond the lease's time."""
+"""Time that a takeover can take beyond the lease."""
 
 
 async def takeovers(directory: Path, *, kills: int, ttl_s: float, rng: random.Random) -> list[tuple[float, float]]:
-    """For each kill the seconds until the run was claimed, and until something of it was kept again."""
+    """Return, for each kill, the seconds until the run was claimed and until its next journal entry."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     workers = Workers(postgres.url, freeze(directory), directory, 3, ttl_s, pace_s=0.05, concurrent=1)
@@ -59,7 +59,7 @@ async def _one(database: Database, run_id: str, workers: Workers, after_s: float
             return await tx.get_one(Run, run_id)
 
     async def entries() -> int:
-        """Of the newest epoch."""
+        """Count the journal entries of the newest epoch."""
         query = select(func.count()).select_from(Journal).join(Run, Run.id == Journal.run_id)
         async with database() as tx:
             return await tx.scalar(query.where(Journal.epoch == Run.epoch)) or 0

@@ -1,10 +1,11 @@
-"""One train step an iteration, wherever the work breaks off: 12 faults on each of the 3 backends.
+"""Check that every iteration trains exactly one step despite interruptions: 12 faults on each of the 3 backends.
 
-`python -m benchmarks.durability.train_once [--backend NAME]`. Each of the 36 runs has real processes that are killed by
-SIGKILL, or lose a reply to a proxy, in the second of two iterations, and are started again until the run has ended.
-The engine is real; `serverless` is a server that speaks W&B's protocol (tests/fakes/hosted_server.py); `local` is ART's
-LocalBackend over a scripted service. Exits with 1 if a run trained another number of steps than it has iterations, but
-for the one case that nobody can tell: the request was sent and no id came back. Then the run has to be flagged.
+`python -m benchmarks.durability.train_once [--backend NAME]`. In each of the 36 runs, real processes are killed with
+SIGKILL, or a proxy loses their replies, during the second of two iterations; they are restarted until the run has
+ended. The engine is real; `serverless` is a server that speaks W&B's protocol (tests/fakes/hosted_server.py); `local`
+is ART's LocalBackend over a scripted service. Exits with 1 if a run did not train as many steps as it has iterations.
+The exception is a request that was sent but returned no id, because it may or may not have trained: such a run has to
+be flagged.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _context = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True)
 class Fault:
-    """A death at a moment of the journal, or at a request; or a request that is lost `times` times."""
+    """A kill at a point of the journal or at a request, or a request whose reply is lost `times` times."""
 
     name: str
     dies_at: str = ""
@@ -46,7 +47,7 @@ class Fault:
     what: Literal["kill", "lose"] = "kill"
     times: int = 1
     unknown: bool = False
-    """The request may have come through, and no id came back."""
+    """Whether the request can have arrived although no id came back."""
 
 
 FAULTS = (
@@ -67,7 +68,7 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Place:
-    """A backend under test; `trained` tells how many steps the model was trained."""
+    """A backend under test; `trained` returns how many steps the model was trained."""
 
     url: str
     key: str
@@ -89,7 +90,7 @@ def _choice(*tokens: int) -> Any:
 
 
 def _groups() -> "list[Group]":
-    """Two replies, the second one better."""
+    """Return one group with two replies, the second one with the higher reward."""
     from environment.base import Scenario
     from judges.base import Score
     from training.backends.art_import import import_art
@@ -171,7 +172,7 @@ class _Run:
         self._process: Any = None
 
     async def to_its_end(self) -> int:
-        """Start processes until one ends the run; how many there were."""
+        """Start processes until one of them finishes the run; return how many were started."""
         from benchmarks.durability.train_once_child import main
 
         self._proxy.loses = self._loses if self._fault.request else nothing

@@ -1,4 +1,4 @@
-"""The process that `benchmarks.durability.train_once` kills: takes train steps, and keeps its journal in files."""
+"""The process that `benchmarks.durability.train_once` kills; it trains and keeps its journal in files."""
 
 import asyncio
 import os
@@ -17,16 +17,16 @@ from training.journal import IterationJournal
 from training.train_step import TrainStep
 from training.types import Group, RunConfig
 
-import_art()  # once, before the forks
+import_art()  # import once before forking
 
 AGAIN = 3
-"""Exit status of one that found the backend away."""
+"""Exit status of a process whose backend was unavailable."""
 SETTLE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one process does. `dies_at` is a moment of the journal in iteration `faulty`: "before train.intent"."""
+    """What one process does. `dies_at` is a journal event in iteration `faulty`, such as "before train.intent"."""
 
     backend: str
     url: str
@@ -40,7 +40,7 @@ class Order:
 
 
 class FileJournal:
-    """An entry is a file, there or not there."""
+    """A journal with one file per entry, created atomically."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -68,7 +68,7 @@ class FileJournal:
 
 
 def main(order: Order) -> None:
-    """Go on with the run of that directory, to its end."""
+    """Drive the order's run from its journal to the end."""
     sys.exit(asyncio.run(_work(order)))
 
 

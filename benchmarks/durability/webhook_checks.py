@@ -1,4 +1,5 @@
-"""What must hold of webhooks, whatever failed: rows and attempts in the database against what receivers got."""
+"""Invariants of webhooks under any failure: compares deliveries and attempts in the database with what receivers
+got."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,23 +13,23 @@ from tests.fakes.faulty_receiver import Arrival, FaultyReceiver
 
 RETRY_AFTER_S = 1
 _LATE_S = 16
-"""Within these seconds of its beginning an attempt is sent or has ended."""
+"""Seconds after its start within which an attempt must send its request."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """Of one endpoint."""
+    """The deliveries and attempts of one endpoint, and what its receiver got."""
 
     name: str
     secret: str
     receiver: FaultyReceiver
     deliveries: Sequence[WebhookDelivery]
     attempts: Sequence[WebhookAttempt]
-    """Of these deliveries."""
+    """All attempts of `deliveries`."""
 
 
 def violations(story: Story, told: set[tuple[str, int]]) -> list[str]:
-    """What was not as promised; `told` are run and number of all events."""
+    """Describe every violation; `told` contains run id and event number of all events."""
     return [f"{story.name}: {wrong}" for wrong in _violations(story, told)]
 
 
@@ -57,13 +58,14 @@ def _count(what: str, wrong: Iterable[bool]) -> Iterator[str]:
 
 
 def _signed(secret: str, arrival: Arrival) -> bool:
-    """As the reference library signs it; its `verify` would refuse what came more than five minutes ago."""
+    """Check the signature with the reference library's `sign`; its `verify` refuses messages older than five
+    minutes."""
     sent_at = datetime.fromtimestamp(int(arrival.headers["webhook-timestamp"]), UTC)
     return Webhook(secret).sign(arrival.id, sent_at, arrival.raw.decode()) == arrival.headers["webhook-signature"]
 
 
 def _firsts(arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
-    """By run the numbers of its events, in the order in which each came first."""
+    """Return the event numbers of each run in order of first arrival."""
     firsts: defaultdict[str, list[int]] = defaultdict(list)
     for body in (arrival.body for arrival in arrivals):
         if body["seq"] not in firsts[body["run_id"]]:
@@ -72,7 +74,7 @@ def _firsts(arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
 
 
 def _too_soon(arrivals: Sequence[Arrival]) -> Iterator[bool]:
-    """For each message that comes after a 429."""
+    """Yield, for each message that is repeated after a 429, whether it came before Retry-After."""
     busy: dict[str, float] = {}
     for arrival in arrivals:
         if arrival.id in busy:

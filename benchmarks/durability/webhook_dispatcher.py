@@ -1,4 +1,4 @@
-"""A dispatcher of webhooks as its own process, for benchmarks/durability/webhooks.py to kill."""
+"""A webhook dispatcher in a separate process, for benchmarks/durability/webhooks.py to kill."""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ _QUICK_RETRY_DELAYS_S = (0.05,) * 60
 
 
 async def dispatch(options: argparse.Namespace) -> None:
-    """Until it is killed. It is woken as in the service."""
+    """Dispatch until killed, with the same wake-ups as in the service."""
     url = parse_url(options.database)
     async with AsyncExitStack() as stack:
         database_engine = make_engine(url)

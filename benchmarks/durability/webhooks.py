@@ -1,16 +1,18 @@
-"""Webhooks to receivers that fail in every way, by dispatchers that are killed; and beside receivers that hang.
+"""Deliver webhooks to faulty receivers while dispatchers are killed, and to healthy receivers while others hang.
 
     python -m benchmarks.durability.webhooks [--events 1500] [--kills 20] [--delayed 15] [--hanging 5]
                                           [--seed 0] [--json]
 
-(a) Four receivers drop, reset, hang, redirect, refuse, ask for time, or fail after they took a message, and a fifth
-answers 410 after a while. Three dispatcher processes send to them, and one after the other is killed with SIGKILL.
-Each event must reach each of the four: in order per run, the same bytes and id each time, signed anew
+(a) Four receivers drop, reset, hang, redirect, refuse, ask for time, or fail after they read a message, and a fifth
+answers 410 after a while. Three dispatcher processes send to them and are killed in turn with SIGKILL. Each event must
+reach each of the four receivers: in order per run, with the same bytes and id each time, and a fresh signature
 (webhook_checks.py).
-(b) 50 endpoints, one dispatcher as the service has it, an event every two seconds: the time from an event's commit
-until the healthy ones have it, first when all are healthy, then when `--hanging` of them never answer.
 
-Exits with 1 if anything is wrong, or if a kind of fault never happened.
+(b) 50 endpoints, one dispatcher with the service's settings, and an event every two seconds. Measures the time from an
+event's commit to its arrival at the healthy endpoints, first when all are healthy, then when `--hanging` of them never
+answer.
+
+Exits with 1 if there is a violation or if some kind of fault never happened.
 """
 
 import argparse
@@ -52,7 +54,7 @@ _FAULTY = 4
 _RUNS = 20
 _ENDPOINTS = 50
 _CALM_S = 900.0
-"""At most, for all to be sent when nothing is killed any more."""
+"""Longest wait for all deliveries once the kills have stopped."""
 _LOOK_S = 0.02
 _EVERY_S = 2.0
 _QUICK = ("--quick", "--timeout=0.5", "--hide=5")
@@ -64,12 +66,12 @@ _FAULTS: dict[Fault | str, float] = {
     "reset": 0.03,
     "hang": 0.02,
 }
-"""What a request meets, with what probability. The message is read, and not only in the case of `drop`."""
+"""Probability of each fault. All but `drop` read the message first."""
 
 
 @dataclass
 class Chances:
-    """How a receiver answers; `met` counts what it did."""
+    """Chooses a receiver's answers at random; `met` counts them."""
 
     rng: random.Random
     elsewhere: str
@@ -85,7 +87,7 @@ class Chances:
 
 @dataclass
 class Dispatchers:
-    """A fixed number of processes."""
+    """A fixed number of dispatcher processes."""
 
     database_url: str
     log: Path
@@ -93,7 +95,7 @@ class Dispatchers:
     alive: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def mend(self, count: int) -> None:
-        """Start what is missing."""
+        """Start the missing dispatchers."""
         command = [
             sys.executable,
             "-m",
@@ -106,7 +108,7 @@ class Dispatchers:
                 self.alive.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log))
 
     def kill(self, which: int) -> None:
-        """With SIGKILL."""
+        """Kill one with SIGKILL."""
         child = self.alive.pop(which)
         child.kill()
         child.wait()
@@ -118,7 +120,7 @@ class Dispatchers:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where it all happens."""
+    """The database, the endpoints and the dispatchers' log."""
 
     database: Database
     endpoints: Endpoints
@@ -129,7 +131,7 @@ class Stage:
         return await self.endpoints.create(EndpointRequest(url=url, project=project), project)
 
     async def run(self, project: str) -> str:
-        """A run that no worker takes."""
+        """Create a run that no worker claims; return its id."""
         run_id = str(ULID())
         row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
         run = Run(id=run_id, request={}, model_project=project, model_name=run_id, iterations_total=1, **row)
@@ -137,7 +139,7 @@ class Stage:
         return run_id
 
     async def event(self, run_id: str) -> tuple[str, int]:
-        """Run and number of a new event."""
+        """Append an event; return its run id and number."""
         async with self.database.begin() as tx:
             return run_id, await append(tx, run_id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
 
@@ -165,7 +167,7 @@ class Stage:
 
 
 async def faulty_figures(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
-    """(a)"""
+    """Return the figures of part (a)."""
     rng = random.Random(options.seed)
     async with AsyncExitStack() as stack:
         elsewhere = await stack.enter_async_context(faulty_receiver())
@@ -207,7 +209,8 @@ async def _told_while_killed(
     options: argparse.Namespace,
     rng: random.Random,
 ) -> set[tuple[str, int]]:
-    """Events happen, and one dispatcher after the other dies in the middle of its work; run and number of all."""
+    """Append events while dispatchers are killed in the middle of their work; return run id and number of each
+    event."""
     runs = [await stage.run("faulty") for _ in range(_RUNS)]
     told = {(run_id, 1) for run_id in runs}
     for number in range(options.kills):
@@ -226,7 +229,7 @@ def _requests(receivers: Sequence[FaultyReceiver]) -> int:
 
 
 async def _calm(stage: Stage, dispatchers: Dispatchers) -> float:
-    """Seconds until nothing waits any more."""
+    """Return the seconds until no delivery is pending."""
     dispatchers.mend(_DISPATCHERS)
     started = time.monotonic()
     while await stage.pending() and time.monotonic() - started < _CALM_S:
@@ -237,7 +240,7 @@ async def _calm(stage: Stage, dispatchers: Dispatchers) -> float:
 def _gone_wrong(story: Story, disabled_reason: str | None) -> list[str]:
     if "410" not in (disabled_reason or ""):
         return ["the endpoint that answered 410 is not disabled"]
-    taken = {arrival.id for arrival in story.receiver.taken()}  # the outcome of some was lost with their dispatcher
+    taken = {arrival.id for arrival in story.receiver.taken()}  # outcomes can be lost with a killed dispatcher
     delivered = {row.id for row in story.deliveries if row.state == "delivered"}
     if wrong := delivered - taken:
         return [f"{len(wrong)} deliveries to the endpoint that answered 410 are not as they should be"]
@@ -245,7 +248,7 @@ def _gone_wrong(story: Story, disabled_reason: str | None) -> list[str]:
 
 
 async def delay_figures(stage: Stage, events: int, hanging: int) -> dict[str, Any]:
-    """(b)"""
+    """Return the figures of part (b)."""
     project = f"hanging-{hanging}"
     async with AsyncExitStack() as stack:
         never = await stack.enter_async_context(faulty_receiver(lambda _: "hang"))
@@ -255,7 +258,7 @@ async def delay_figures(stage: Stage, events: int, hanging: int) -> dict[str, An
         (await stack.enter_async_context(stage.dispatchers())).mend(1)
         run_id = await stage.run(project)
         expected = _ENDPOINTS - hanging
-        await _reached(lambda: len(healthy.arrivals) >= expected)  # the dispatcher is up
+        await _reached(lambda: len(healthy.arrivals) >= expected)  # wait until the dispatcher is up
         warm, committed = len(healthy.arrivals), {}
         for _ in range(events):
             _, seq = await stage.event(run_id)
@@ -286,7 +289,7 @@ async def _reached(condition: Callable[[], bool]) -> None:
 
 
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """All figures."""
+    """Return the figures of both parts."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     database_engine = make_engine(postgres.url)

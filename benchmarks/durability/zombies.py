@@ -1,11 +1,11 @@
-"""Freezes a worker in each phase past its lease, lets another take over, and lets the first one go on.
+"""Freeze a worker past its lease in each phase, let another take over, then thaw the first one.
 
     python -m benchmarks.durability.zombies [--rounds 4] [--ttl 3]
 
-Each round has a run for each point of `chaos_worker.POINTS`. The worker stops itself there with SIGSTOP, all its
-threads; it goes on when another has taken the run over and saved the iteration. Then the database's own record, the
-workers' history and the trainer must tell of nothing by the first one after the second had begun (chaos_checks.py).
-Exits with 1 otherwise.
+Each round has a run for each point of `chaos_worker.POINTS`. There the worker stops its whole process with SIGSTOP; it
+continues after another worker has taken over the run and saved the iteration. Then the database, the workers' history
+and the trainer must show nothing by the first worker after the second one began (chaos_checks.py). Exits with 1
+otherwise.
 """
 
 import argparse
@@ -36,14 +36,14 @@ from benchmarks.forks import Forked
 from benchmarks.frozen_code import freeze
 
 _FROZEN_IN = 1
-"""The iteration."""
+"""The iteration in which the worker freezes."""
 _PATIENCE_S = 60.0
 _LANDED = ("trained", "publish")
-"""Points at which the first worker's training has landed already."""
+"""Points that come after the first worker's training landed."""
 
 
 async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, Any]:
-    """Figures, and `violations`."""
+    """Return figures and `violations`."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     database_engine = make_engine(postgres.url)
@@ -78,7 +78,7 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
 
 
 async def _frozen_at(point: str, number: int, database: Database, worker: Forked) -> float:
-    """One run, whose first worker is frozen at the point; seconds from then until the next one had it."""
+    """Drive one run whose first worker freezes at the point; return the seconds until it was taken over."""
     store = RunStore(database)
     run_id = await create_run(database, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
     await _until(f"frozen at {point}", lambda: _stopped(worker))
@@ -97,7 +97,7 @@ async def _frozen_at(point: str, number: int, database: Database, worker: Forked
 
 
 async def _leave_to_heir(database: Database, run_id: str) -> None:
-    """Waits where the frozen worker holds the row in a transaction, until the database ends that."""
+    """Hand the run over; blocks until the database ends a transaction in which the frozen worker holds the row."""
     async with database.begin() as tx:
         await tx.execute(update(Run).where(Run.id == run_id).values(engine="heir"))
 
@@ -111,7 +111,7 @@ async def _is(ask: Callable[[], Awaitable[Run]], wanted: Callable[[Run], bool]) 
 
 
 async def _until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
-    """Raises RuntimeError if it takes too long."""
+    """Wait until the condition holds. Raises RuntimeError if that takes too long."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             while not await condition():
@@ -121,7 +121,7 @@ async def _until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 def _by_zombies(story: Story) -> list[str]:
-    """What the trainer took of the first worker beyond what had landed before it was frozen."""
+    """Describe steps that the first worker trained beyond what had landed before it froze."""
     landed = [_FROZEN_IN] if story.run.model_name.endswith(_LANDED) else []
     taken = [step for step, epoch in story.trained if epoch == 1]
     return [] if taken == landed else [f"{story.run.model_name}: the zombie trained the steps {taken}, not {landed}"]
