@@ -1,9 +1,10 @@
-"""Requests of every kind to every operation of the OpenAPI file, by schemathesis: none may be an error of ours, every
-reply has a documented status, content type and form, and who sends no key gets nothing.
+"""Fuzz every operation of the OpenAPI file with schemathesis.
 
     python -m benchmarks.service.api_fuzz [--examples 200] [--seed 1] [--phases examples,coverage,fuzzing,stateful]
 
-The service is real, with a Postgres of its own; its learn loops compute nothing. Exits with 1 on a violation.
+No request may cause a server error; each reply must have a documented status, content type and schema; requests without
+a key must be refused. The service is real and has its own Postgres; its learn loops compute nothing. Exits with 1 on a
+violation.
 """
 
 import argparse
@@ -40,7 +41,7 @@ checks.positive_data_acceptance.enabled = false
 
 
 class _ShortLoop(ScriptedLoop):
-    """Ends soon, whatever was asked for."""
+    """A learn loop that ends after a few iterations, however many were requested."""
 
     def __call__(self, config: RunConfig, *others: Any, **more: Any) -> AsyncGenerator[IterationResult, None]:
         short = replace(config, iterations=min(config.iterations, _MOST_ITERATIONS))
@@ -49,22 +50,23 @@ class _ShortLoop(ScriptedLoop):
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """What became of the requests. `violations` are kinds of failure with the operations that show them."""
+    """The outcome of the requests. `violations` maps kinds of failure to the operations that show them."""
 
     requests: int
     operations: int
     seconds: float
     violations: dict[str, list[str]]
     told: str
-    """What schemathesis printed: each failure with the request that shows it."""
+    """The output of schemathesis: each failure with a request that shows it."""
 
 
 async def fuzz(data_dir: Path, database_url: str | None, *, examples: int, seed: int, phases: str) -> Fuzzed:
-    """Serve and fuzz. `data_dir` is for the service and must be empty; without `database_url` it has its own Postgres.
+    """Serve and fuzz. `data_dir` is for the service and must be empty; without `database_url` it starts its own
+    Postgres.
 
     Raises RuntimeError if schemathesis could not work.
     """
-    unlimited = {"rate_per_s": 0, "failed_keys_per_minute": 0}  # every operation is sent wrong keys
+    unlimited = {"rate_per_s": 0, "failed_keys_per_minute": 0}  # schemathesis tries wrong keys on every operation
     settings = settings_for(
         data_dir, database_url, require_keys="always", operator_key=OPERATOR_KEY, log_level="error", **unlimited
     )
@@ -82,7 +84,7 @@ async def fuzz(data_dir: Path, database_url: str | None, *, examples: int, seed:
 
 
 async def _run(work: Path, url: str, options: list[str]) -> str:
-    """What schemathesis printed. It stands in a directory of its own, where it may leave files."""
+    """Run schemathesis in `work`, where it can leave files, and return its output."""
     command = [str(Path(sys.executable).with_name("schemathesis")), "--no-color", "--config-file", "schemathesis.toml"]
     command += ["run", "api.json", "--url", url, "-H", f"Authorization: Bearer {OPERATOR_KEY}"]
     command += ["--continue-on-failure", "--no-shrink", "--request-timeout", "60", "--generation-database", "none"]

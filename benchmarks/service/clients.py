@@ -1,9 +1,9 @@
-"""Which clients of OpenAI's APIs work as they come: a table.
+"""Show in a table which clients of OpenAI's APIs work unmodified.
 
     python -m benchmarks.service.clients
     python -m benchmarks.service.clients --base-url http://127.0.0.1:8000/v1 --api-key ll_... --model mail/agent
 
-Without a URL it starts an engine with a tiny model that was taught to call the tool it is offered. The Node clients are
+Without a URL it starts an engine with a tiny model that was trained to call the offered tool. The Node clients are
 installed into a temporary directory, which needs npm and its registry; without Node they are left out.
 """
 
@@ -36,13 +36,13 @@ _NODE_CLIENTS = {
     "Vercel AI SDK openai.chat()": "@ai-sdk/openai",
     "Vercel AI SDK generateObject": "@ai-sdk/openai",
 }
-"""The clients of the script, and the package whose version counts."""
+"""The script's clients, and the package whose version is printed."""
 _TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the clients are pointed at."""
+    """The API and model that the clients use."""
 
     base_url: str
     api_key: str

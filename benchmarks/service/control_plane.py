@@ -1,15 +1,15 @@
-"""What the service can carry beside the learning itself: journal, requests, streams, memory.
+"""Measure what the service can carry apart from learning itself: journal, requests, streams, memory.
 
     python -m benchmarks.service.control_plane [--rollouts 20000] [--seconds 10] [--clients 500] [--events 50]
-                                               [--memory 20000] [--json]
+                                           [--memory 20000] [--json]
 
-(a) Finished rollouts of four runs are kept in the journal as fast as it takes them. (b) `GET /runs/{id}` over 16
-connections that share out four runs, and `POST /learn-loop` over 8, while a service drives these four with a scripted
-learn loop: at the rate of the embedded engine, about 5 rollouts a second in all, and at 200, which no model reaches;
-beside the times the milliseconds of processor time that a request took in the service and in Postgres, with its share
-of what the driving takes, which say more on a busy machine.
-(c) Clients that stream one run's events: the time from the commit of an event until each of them has it. (d) What the
-service holds on to over many rollouts of runs that are asked for and watched; it exits with 1 if that is anything.
+(a) Four runs write finished rollouts to the journal at full speed.
+(b) 16 connections send `GET /runs/{id}` for four runs, and 8 send `POST /learn-loop`, while a service drives those four
+with a scripted learn loop: first at about 5 rollouts a second in total, the rate of the embedded engine, then at 200,
+which no model reaches. Besides latencies it reports the CPU milliseconds of a request in the service and in Postgres,
+including a share of what driving the runs takes; they are more reliable on a busy machine.
+(c) Clients stream one run's events; measures the time from an event's commit until each of them has it.
+(d) Checks for leaks over many rollouts of runs that are requested and watched; exits with 1 if there are any.
 The long form of (d) is `--memory 1000000`.
 """
 
@@ -61,21 +61,21 @@ _RUNS = 4
 _CONNECTIONS = 16
 _POSTING = 8
 _RATES = {"real": 5.0, "stress": 200.0}
-"""Rollouts a second of all runs together."""
+"""Rollouts a second, over all runs together."""
 _NO_PAUSE = 1e6
 _AN_ITERATION = 64
-"""Rollouts."""
+"""Rollouts of an iteration."""
 _VALUE = json.dumps(
     {"messages": ["a question and its answer"] * 20, "tokens": [*range(500)], "logprobs": [-0.25] * 500}
 )
 
 
 async def journal_figures(database: Database, rollouts: int) -> dict[str, Any]:
-    """Rollouts kept a second by four runs together, and what it left in memory."""
+    """Return the rollouts that four runs keep a second, and how much memory has grown."""
     leases = RunClaims(database, "bench", ttl_s=3600, limits=Limits(), backends=["none"], engine="none")
     held = [await _claimed(database, leases) for _ in range(_RUNS)]
     process = psutil.Process()
-    await _keep(database, held[0], 10 * _AN_ITERATION)  # caches fill
+    await _keep(database, held[0], 10 * _AN_ITERATION)  # fills caches
     gc.collect()
     before_mb = process.memory_info().rss / 1e6
     started = time.monotonic()
@@ -93,7 +93,7 @@ async def journal_figures(database: Database, rollouts: int) -> dict[str, Any]:
 
 
 async def _keep(database: Database, lease: Lease[Run], rollouts: int) -> None:
-    """Whole iterations: their rollouts in groups, the verdicts, and the journal emptied as a saved iteration does."""
+    """Keep whole iterations: rollouts, their verdicts, then empty the journal like a saved iteration."""
     journal = StoredJournal(database, lease, asyncio.get_running_loop(), lambda: None)
     for iteration in range(rollouts // _AN_ITERATION):
         for number in range(_AN_ITERATION):
@@ -127,7 +127,7 @@ def _run(backend: str) -> Run:
 
 @contextmanager
 def service(directory: Path, database: str, port: int, rollouts_per_s: float) -> Iterator["subprocess.Popen[bytes]"]:
-    """The service with scripted runs, up and answering."""
+    """Run the service with scripted runs; yield once it answers."""
     flags = [f"--database={database}", f"--data-dir={directory / 'service'}", f"--port={port}", f"--runs={_RUNS}"]
     flags.append(f"--pause={_RUNS / rollouts_per_s}")
     with (directory / "service.log").open("ab") as log:
@@ -142,7 +142,7 @@ def service(directory: Path, database: str, port: int, rollouts_per_s: float) ->
 
 
 def request_figures(pid: int, port: int, seconds: float) -> dict[str, Any]:
-    """Requests for four runs that are driven meanwhile, and requests that make more."""
+    """Measure requests for four runs in progress, then requests that create more runs."""
     process = psutil.Process(pid)
     with Service(f"http://127.0.0.1:{port}") as client:
         runs = [client.start_run({"iterations": 10_000})["run_id"] for _ in range(_RUNS)]
@@ -163,8 +163,10 @@ def request_figures(pid: int, port: int, seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _processor_ms(service: psutil.Process) -> Iterator[dict[str, float]]:
-    """Adds what a request took in the service and in the Postgres that this process started, with its share of what
-    the runs take meanwhile."""
+    """Add the CPU time of a request in the service and in this process's Postgres.
+
+    The figures include the request's share of what the runs in progress take.
+    """
     figures: dict[str, float] = {}
     service_s, postgres_s = _cpu_s(service), _postgres_cpu_s()
     yield figures
@@ -179,25 +181,25 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _postgres_cpu_s() -> float:
-    """Of all its processes: connections stay open, so none of them ends meanwhile."""
+    """Return the CPU seconds of all Postgres processes; connections stay open, so none of them ends in between."""
     ours = psutil.Process().children(recursive=True)
     return sum(_cpu_s(process) for process in ours if process.name() == "postgres")
 
 
 def _load(port: int, seconds: float, connections: int, *paths: str, body: str | None = None) -> Any:
-    """The figures of benchmarks/service/control_plane_load.py. Raises CalledProcessError."""
+    """Return the figures of benchmarks/service/control_plane_load.py. Raises CalledProcessError."""
     command = [sys.executable, "-m", "benchmarks.service.control_plane_load", str(port), *paths]
     command += [f"--seconds={seconds}", f"--connections={connections}", *([f"--body={body}"] if body else [])]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def warm(run: Any) -> bool:
-    """Whether what a service imports behind its start is there. Raises RuntimeError if the run is over."""
+    """Return whether the service has finished its late imports. Raises RuntimeError if the run is over."""
     return trains(run) and len(run["iterations"]) >= QUICK_ITERATIONS
 
 
 async def stream_figures(database: Database, port: int, clients: int, events: int) -> dict[str, Any]:
-    """Milliseconds from an event's commit until a client of its run's stream has it."""
+    """Measure the milliseconds from an event's commit until each client of its run's stream has it."""
     run = _run("none")
     await RunStore(database).create(run)
     received: list[dict[int, float]] = [{} for _ in range(clients)]
@@ -221,7 +223,8 @@ async def stream_figures(database: Database, port: int, clients: int, events: in
 
 
 async def _follow(port: int, run_id: str, seen: dict[int, float]) -> None:
-    """When each event of the stream came. Bytes and no HTTP library: 500 clients must not be what is measured."""
+    """Record when each event of the stream arrived. Without an HTTP library 500 clients hardly affect the
+    measurement."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n".encode())
     while line := await reader.readline():
@@ -234,7 +237,7 @@ async def _follow(port: int, run_id: str, seen: dict[int, float]) -> None:
 
 
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """All figures."""
+    """Return all figures."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     found: dict[str, Any] = {"requests": {}, "goals": GOALS}
@@ -266,7 +269,7 @@ def _fresh(directory: Path, url: str, rate: float) -> Iterator[tuple["subprocess
 
 
 async def _cancel_all(database: Database) -> None:
-    """What was only posted is not driven under the next measurement."""
+    """Cancel runs that were only posted, so that they do not run during the next measurement."""
     async with database.begin() as tx:
         await tx.execute(update(Run).values(status=RunStatus.CANCELLED))
 

@@ -1,11 +1,10 @@
-"""Asks a service over several connections as fast as it answers; prints the figures as JSON.
+"""Send requests over several connections as fast as the service answers; print the figures as JSON.
 
     python -m benchmarks.service.control_plane_load PORT PATH... [--seconds 10] [--connections 16] [--key KEY]
-                                                    [--body JSON]
+                                                [--body JSON]
 
-The paths are shared out among the connections. It is a process of its own with no HTTP library, so that what is
-measured is the service and not who asks. With a body it POSTs. It fails if a connection breaks off or an answer is
-none of 2xx.
+The connections take the paths in turn. It runs as a separate process without an HTTP library, so that it measures the
+service rather than the client. With a body it POSTs. It fails if a connection breaks off or an answer is not 2xx.
 """
 
 import argparse
@@ -17,11 +16,11 @@ from collections.abc import Sequence
 from functools import partial
 
 _WARM_S = 0.5
-"""Not counted: connections open, and what is imported late is."""
+"""Uncounted time at the start, while connections open and late imports happen."""
 
 
 class _Connection(asyncio.Protocol):
-    """Sends the same request again as soon as it was answered, until the time is over."""
+    """Repeats the same request as soon as it is answered, until time is up."""
 
     def __init__(self, request: bytes, since: float, until: float) -> None:
         self._request, self._since, self._until = request, since, until
@@ -29,7 +28,7 @@ class _Connection(asyncio.Protocol):
         self._sent_at = 0.0
         self.taken_ms: list[float] = []
         self.answered = 0
-        """Those that are not counted, too."""
+        """All answers, including those during warm-up."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -82,7 +81,7 @@ def _request(port: int, path: str, key: str | None, body: str | None) -> bytes:
 async def load(
     port: int, paths: Sequence[str], *, seconds: float, connections: int, key: str | None, body: str | None
 ) -> dict[str, float]:
-    """Requests a second, and percentiles of their milliseconds. Raises RuntimeError."""
+    """Return requests a second and latency percentiles in milliseconds. Raises RuntimeError."""
     since = time.monotonic() + _WARM_S
     loop, opened = asyncio.get_running_loop(), []
     for number in range(connections):

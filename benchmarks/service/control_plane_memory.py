@@ -1,4 +1,4 @@
-"""What a service holds on to while it drives run after run: for benchmarks/service/control_plane.py --memory."""
+"""Look for leaks in a service that drives run after run, for benchmarks/service/control_plane.py --memory."""
 
 import json
 import socket
@@ -15,16 +15,16 @@ from benchmarks.service.control_plane_service import ROLLOUTS, TASKS
 
 MOST_GROWTH = 0.05
 _POOL = 7
-"""Connections to the database that may be opened on the way, and stay."""
+"""Database connections that can open during the measurement and stay open."""
 _WATCHERS = 50
-"""Streams that are open at once; at each look the oldest one goes and another comes."""
+"""Streams open at a time; each sample closes the oldest and opens another."""
 _LOOK_S = 0.1
 _SETTLE_S = 15.0
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds."""
+    """The resources that a process holds."""
 
     fds: int
     connections: int
@@ -38,23 +38,23 @@ class Held:
         return cls(process.num_fds(), len(process.net_connections("tcp")), process.num_threads(), tasks)
 
     def beyond(self, start: "Held") -> list[str]:
-        """What there is more of than at the start."""
+        """Return the names of the resources that grew since `start`."""
         spare = {"fds": _POOL, "connections": 0, "threads": _POOL, "tasks": 0}
         return [name for name, more in spare.items() if getattr(self, name) > getattr(start, name) + more]
 
 
 def memory_figures(pid: int, port: int, rollouts: int, runs: int) -> dict[str, Any]:
-    """Resident memory over so many rollouts of runs that are driven and watched, and what is left when they ended."""
+    """Drive and watch runs with that many rollouts; return figures of resident memory and of what stays held."""
     process = psutil.Process(pid)
     with Service(f"http://127.0.0.1:{port}") as client:
-        _drive(client, port, process, runs, 1)  # imports and caches
+        _drive(client, port, process, runs, 1)  # fills caches and finishes imports
         start = _settled(process, port, None)
         began = time.monotonic()
         samples = _drive(client, port, process, runs, max(1, rollouts // runs // ROLLOUTS))
         seconds = time.monotonic() - began
     end = _settled(process, port, start)
     tenth = max(1, len(samples) // 10)
-    # Medians of a tenth each: one sample may fall into a collection of garbage.
+    # Medians over a tenth each, because a single sample can fall into garbage collection.
     after_first, last = statistics.median(samples[tenth : 2 * tenth]), statistics.median(samples[-tenth:])
     growth = last / after_first - 1
     violations = [*end.beyond(start), *(["memory"] if growth > MOST_GROWTH else [])]
@@ -71,7 +71,7 @@ def memory_figures(pid: int, port: int, rollouts: int, runs: int) -> dict[str, A
 
 
 def _drive(client: Service, port: int, process: psutil.Process, runs: int, iterations: int) -> list[float]:
-    """Megabytes at each look until runs of so many iterations are complete."""
+    """Drive runs of `iterations` iterations to completion; return resident memory in MB at each look."""
     going = [client.start_run({"iterations": iterations})["run_id"] for _ in range(runs)]
     samples: list[float] = []
     watchers: list[socket.socket] = []
@@ -91,7 +91,7 @@ def _drive(client: Service, port: int, process: psutil.Process, runs: int, itera
 
 
 def _watch(port: int, run_id: str) -> socket.socket:
-    """A client of the run's stream that reads nothing."""
+    """Open a client of the run's stream that reads nothing."""
     watcher = socket.create_connection(("127.0.0.1", port))
     head = f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
     watcher.sendall(head.encode())
@@ -99,7 +99,7 @@ def _watch(port: int, run_id: str) -> socket.socket:
 
 
 def _settled(process: psutil.Process, port: int, start: Held | None) -> Held:
-    """What is held once it is no more than at the start, or does not change any more."""
+    """Return what is held once it is no more than at the start or no longer changes."""
     until, held = time.monotonic() + _SETTLE_S, Held.by(process, port)
     while time.monotonic() < until:
         time.sleep(1.0)

@@ -1,6 +1,6 @@
-"""The service of benchmarks/service/control_plane.py, as its own process: it drives runs whose learn loop is scripted.
+"""The service process of benchmarks/service/control_plane.py; it drives runs with a scripted learn loop.
 
-Each iteration keeps its rollouts in the journal, as the real one does, and rests where the real one would compute.
+Each iteration keeps its rollouts in the journal like a real one, and sleeps where a real one computes.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from training.rollout.rollout import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 ROLLOUTS = 64
-"""Of an iteration."""
+"""Rollouts of an iteration."""
 TASKS = "/benchmark/tasks"
-"""Tells how many tasks there are on the service's event loop."""
+"""Route that returns the number of tasks on the service's event loop."""
 QUICK_ITERATIONS = 4
-"""The first ones take no pauses, so that everything is imported and cached when the rest is measured."""
+"""Iterations without pauses at the start of a run, so that imports and caches are warm before the measurement."""
 
 
 @dataclass(frozen=True)
 class PacedLoop:
-    """A learn loop that computes nothing, and pauses before each rollout."""
+    """A learn loop that computes nothing and pauses before each rollout."""
 
     pause_s: float
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
     options = parser.parse_args()
     configure_logs("warning", "json")
-    sys.setswitchinterval(0.001)  # this and the next, as app.server does
+    sys.setswitchinterval(0.001)  # like app.server, as is the next line
     look_seldom_at_everything()
     settings = load_settings(
         _env_file=None,

@@ -1,11 +1,11 @@
-"""The dashboard on a run of 1,000 iterations and 10,000 trajectories, in a headless Chromium.
+"""Measure the dashboard on a run of 1,000 iterations and 10,000 trajectories in headless Chromium.
 
     python -m benchmarks.service.dashboard [--iterations 1000] [--trajectories 10000] [--events 30] [--json]
 
-The rows are made straight in Postgres; nothing is trained. Prints the seconds from opening the address until the run's
-figures and charts are there, the milliseconds from the commit of an iteration until it is on the screen, and the
-longest task of the page's thread while all parts of the run are opened and scrolled: by the clock, and the time on the
-processor alone, which other work on the machine does not lengthen. Exits with 1 above a goal.
+The rows are inserted directly into Postgres; nothing is trained. Prints the seconds from opening the address until the
+run's figures and charts are there, the milliseconds from an iteration's commit until it is on the screen, and the
+longest task of the page's main thread while all parts of the run are opened and scrolled. Tasks are measured in
+wall-clock time and in CPU time, which does not depend on other load. Exits with 1 above a goal.
 """
 
 import argparse
@@ -69,7 +69,7 @@ _PARTS = ("/iterations", "/trajectories?iteration=all", "/trajectories", "/held-
 
 
 def rows(run_id: str, iterations: int, trajectories: int) -> list[tuple[Any, list[dict[str, Any]]]]:
-    """The rows of a running run that nobody drives."""
+    """Build the rows of a running run that no worker drives."""
     each = max(1, trajectories // iterations)
     return [
         (Run, [_run(run_id, iterations)]),
@@ -170,7 +170,7 @@ def _trajectory(run_id: str, number: int, iteration: int) -> dict[str, Any]:
 
 
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Starts everything, seeds and looks."""
+    """Start everything, insert the rows, and measure."""
     from playwright.async_api import async_playwright
 
     postgres = EmbeddedPostgres(directory)
@@ -194,7 +194,7 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
 
 
 def _serve(stack: AsyncExitStack, directory: Path, database_url: str) -> str:
-    """The base URL of a service that drives nothing."""
+    """Start a service that drives nothing; return its base URL."""
     settings = {
         "DATABASE_URL": database_url,
         "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
@@ -247,13 +247,13 @@ async def _look(
 
 
 async def _longest(page: "Page") -> int:
-    """Milliseconds of the longest task since the last call; 0 if none took 50."""
+    """Return the longest task since the last call in milliseconds, or 0 if none took 50."""
     took: list[float] = await page.evaluate("() => tasks.splice(0)")
     return round(max(took, default=0))
 
 
 def _busiest_ms(trace: Any) -> float:
-    """The most processor time of one task of the page's thread."""
+    """Return the largest CPU time of one task of the page's main thread, in milliseconds."""
     events = trace["traceEvents"]
     mains = {(each["pid"], each["tid"]) for each in events if each.get("args", {}).get("name") == "CrRendererMain"}
     tasks = [each for each in events if each["name"].endswith("RunTask") and (each["pid"], each["tid"]) in mains]
@@ -261,7 +261,7 @@ def _busiest_ms(trace: Any) -> float:
 
 
 async def _opened(page: "Page", address: str) -> float:
-    """Seconds until the run's page can be used."""
+    """Return the seconds until the run's page is usable."""
     await page.goto("about:blank")
     await page.goto(address)
     await page.wait_for_function("() => globalThis.usable !== undefined")
@@ -270,7 +270,7 @@ async def _opened(page: "Page", address: str) -> float:
 
 
 async def _update(page: "Page", database: Database, run_id: str, number: int) -> float:
-    """Milliseconds from the commit of an iteration until the page shows it."""
+    """Return the milliseconds from the commit of an iteration until the page shows it."""
     seen = asyncio.create_task(page.evaluate(_SEEN, f"{number} of "))
     await asyncio.sleep(0.1)
     rewards = {"mean": number / 1000, "median": 0.1, "min": -1.0, "max": 1.0, "count": 10}

@@ -1,9 +1,10 @@
-"""How long a large data set takes to become an inbox, how much memory, and how long searches of it take.
+"""Measure time and memory of importing a large data set into an inbox, and how long searches of it take.
 
     python -m benchmarks.service.data_import [EMAILS]
 
-Writes invented emails in the layout of ART-E's data (Parquet) and as an mbox, prepares each by `learnloop data prepare`
-in a process of its own, and searches the inbox as an agent does: by one to three words, some with a sender or a day.
+Writes synthetic emails in the layout of ART-E's data (Parquet) and as an mbox, prepares each with `learnloop data
+prepare` in a separate process, and searches the inbox as an agent does: by one to three words, some with a sender, a
+mailbox or dates.
 """
 
 import json
@@ -41,7 +42,7 @@ finally:
 
 
 class Mailer:
-    """Emails with words as unequal in frequency as those of a language (Zipf)."""
+    """Generates emails whose word frequencies follow Zipf's law."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = random.Random(seed)
@@ -67,7 +68,7 @@ class Mailer:
 
 
 def write(folder: Path, count: int) -> tuple[Path, Path]:
-    """The same emails in both forms."""
+    """Write the same emails as Parquet and as mbox."""
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
@@ -92,7 +93,7 @@ def write(folder: Path, count: int) -> tuple[Path, Path]:
 
 
 def prepared(name: str, source: Path, data_dir: Path) -> Path:
-    """Prepare it, print what that took, and return the inbox."""
+    """Prepare the data set twice, print the cost of each, and return the inbox."""
     arguments = ("data", "prepare", name, "--emails", str(source), "--questions", "none", "--data-dir", str(data_dir))
     for _ in range(2):
         ran = subprocess.run(
@@ -112,7 +113,7 @@ def prepared(name: str, source: Path, data_dir: Path) -> Path:
 
 
 def search(path: Path) -> None:
-    """Print how long searches took."""
+    """Print the latency of searches."""
     mailer, rng = Mailer(), random.Random(1)
     kinds: dict[str, list[float]] = {"words": [], "words and sender": [], "words and mailbox": [], "words and day": []}
     with closing(Inbox(path)) as inbox:

@@ -1,8 +1,8 @@
-"""Kill the first start of the embedded Postgres again and again, each time a little later, and start it once more.
+"""Kill the first start of the embedded Postgres at many different moments, and check that the next start works.
 
-A start is killed with all its children, by SIGKILL, at instants spread over `--span` seconds after its process has its
-imports done; by default over the time that a start takes on this machine now, and 1.5 s at least. The next start must
-answer. Prints each trial; fails if one did not.
+Each trial kills a start and all its children with SIGKILL. The moments are spread over `--span` seconds after the
+process has finished its imports; the default is a little more than a start takes on this machine now, and at least
+1.5 s. The next start must answer. Prints each trial; fails if one did not come up.
 """
 
 import argparse
@@ -34,7 +34,7 @@ asyncio.run(main())
 
 
 async def kill_a_start(data_dir: Path, after_s: float) -> str:
-    """Kill a first start so long after its beginning; how far it had got."""
+    """Kill a first start after that many seconds; return how far it got."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _START, str(data_dir)),
         stderr=asyncio.subprocess.PIPE,
@@ -60,7 +60,7 @@ def _reached(data_dir: Path) -> str:
 
 
 async def start_again(data_dir: Path) -> float:
-    """Start, ask, stop; seconds until the answer. Raises EmbeddedPostgresError or psycopg.Error."""
+    """Start, query and stop; return the seconds until the answer. Raises EmbeddedPostgresError or psycopg.Error."""
     server = EmbeddedPostgres(data_dir)
     began = time.monotonic()
     try:
@@ -74,7 +74,7 @@ async def start_again(data_dir: Path) -> float:
 
 
 async def _trials(kills: int, span_s: float | None) -> int:
-    """How many starts did not come up."""
+    """Return how many starts did not come up."""
     bad = 0
     if span_s is None:
         with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
@@ -92,7 +92,7 @@ async def _trials(kills: int, span_s: float | None) -> int:
 
 
 def main() -> None:
-    """Print the trials and their sum; exit status 1 if a start did not come up."""
+    """Print the trials and a summary; exit with 1 if a start did not come up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--span", type=float, help="seconds")

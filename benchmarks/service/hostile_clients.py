@@ -1,8 +1,8 @@
-"""The clients of benchmarks/service/hostile_http.py, as their own process: each attack is a coroutine.
+"""The attacking clients of benchmarks/service/hostile_http.py, in a separate process; each attack is a coroutine.
 
     python -m benchmarks.service.hostile_clients NAME PORT SECONDS KEY RUN
 
-KEY is a key of the attacker's project, RUN the id of a big run in it. What an attack found out is printed as JSON.
+KEY is a key of the attacker's project, RUN the id of a big run in it. Prints what the attack found as JSON.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class Target:
-    """Where to attack, until when (monotonic time), and with what."""
+    """Where and with which key to attack, and until when (monotonic time)."""
 
     port: int
     until: float
@@ -42,28 +42,28 @@ class Target:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def rest(self) -> None:
-        """Until the end."""
+        """Sleep until the end of the attack."""
         await asyncio.sleep(max(0.0, self.until - time.monotonic()))
 
     def post(self, path: str, length: int, *, key: bool = True) -> bytes:
-        """The head of a POST."""
+        """Build the head of a POST request."""
         authorization = f"Authorization: Bearer {self.key}\r\n".encode() if key else b""
         head = b"POST %s %s%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         return head % (path.encode(), _FINE, authorization, length)
 
 
 async def quiet(target: Target) -> Json:
-    """Nothing: what the others are compared with."""
+    """Do nothing; the baseline for the attacks."""
     await target.rest()
 
 
 async def header_lines(target: Target) -> Json:
-    """One request of 20,000 header lines after the other."""
+    """Send requests with 20,000 header lines each, four at a time."""
     return await _again(target, b"GET /health/live " + _FINE + b"a:\r\n" * 20_000 + b"\r\n")
 
 
 async def trickled_headers(target: Target) -> Json:
-    """20 requests of 5,000 header lines to which more come, at 3 kB a second in all."""
+    """Send 20 requests of 5,000 header lines, and add more lines to them at 3 kB a second in total."""
 
     async def one() -> None:
         while target.goes_on:
@@ -79,7 +79,7 @@ async def trickled_headers(target: Target) -> Json:
 
 
 async def unread_replies(target: Target) -> Json:
-    """25 MB of requests on one connection, whose replies are not read."""
+    """Send 25 MB of requests on one connection without reading the replies."""
     _, writer = await target.connect()
     request, sent = b"GET /health/live " + _FINE + b"\r\n", 0
     with suppress(OSError, TimeoutError):
@@ -93,7 +93,7 @@ async def unread_replies(target: Target) -> Json:
 
 
 async def endless_trailer(target: Target) -> Json:
-    """Four chunked requests whose trailers do not end."""
+    """Send four chunked requests whose trailers never end."""
 
     async def one() -> int:
         sent = 0
@@ -112,7 +112,7 @@ async def endless_trailer(target: Target) -> Json:
 
 
 async def blank_lines(target: Target) -> Json:
-    """50 connections on which nothing but a blank line comes each second after a first request."""
+    """Make one request on each of 50 connections, then send nothing but a blank line a second."""
 
     async def one() -> float:
         began = time.monotonic()
@@ -131,7 +131,7 @@ async def blank_lines(target: Target) -> Json:
 
 
 async def absent_body(target: Target) -> Json:
-    """100 requests for pages that need no body, with a body announced that does not come: how many are answered."""
+    """Announce a body that never comes in 100 requests for pages that need none; count the answers."""
 
     async def one(path: bytes) -> bool:
         reader, writer = await target.connect()
@@ -147,7 +147,7 @@ async def absent_body(target: Target) -> Json:
 
 
 async def keyless_bodies(target: Target) -> Json:
-    """400 bodies of 999 kB without a key, which never end."""
+    """Send 400 unfinished bodies of 999 kB without a key."""
 
     async def one() -> None:
         with suppress(OSError, TimeoutError):
@@ -161,7 +161,7 @@ async def keyless_bodies(target: Target) -> Json:
 
 
 async def idle_connections(target: Target) -> Json:
-    """991 connections on which nothing comes, opened again when they end."""
+    """Hold 991 idle connections, and reopen those that end."""
 
     async def one() -> None:
         while target.goes_on:
@@ -175,7 +175,7 @@ async def idle_connections(target: Target) -> Json:
 
 
 async def wrong_keys(target: Target) -> Json:
-    """530 requests a second, each with another key that does not exist."""
+    """Send 530 requests a second, each with a different invalid key."""
 
     async def one() -> Counter[str]:
         statuses: Counter[str] = Counter()
@@ -196,26 +196,26 @@ async def wrong_keys(target: Target) -> Json:
 
 
 async def verify(target: Target) -> Json:
-    """40 requests at once that compute a big run again."""
+    """Request 40 recomputations of a big run simultaneously."""
     path, authorization = f"/runs/{target.run_id}/verify".encode(), target.key.encode()
     request = b"GET %s %sAuthorization: Bearer %s\r\nConnection: close\r\n\r\n" % (path, _FINE, authorization)
     return await _once(target, [request] * 40)
 
 
 async def graphs(target: Target) -> Json:
-    """Eight graphs of 30 MB at once."""
+    """Send eight graphs of 30 MB simultaneously."""
     body = _graph()
     return await _once(target, [target.post("/graphs", len(body)) + body] * 8)
 
 
 async def bad_graph(target: Target) -> Json:
-    """A graph of 30 MB with a bad field at its end."""
+    """Send a graph of 30 MB with a bad field at its end."""
     body = _graph()[:-2] + b', {"id": 7}]}'
     return await _once(target, [target.post("/graphs", len(body)) + body])
 
 
 async def unfinished_graphs(target: Target) -> Json:
-    """60 graphs of 30 MB whose last byte does not come."""
+    """Send 60 graphs of 30 MB without their last byte."""
     body = _graph()
 
     async def one() -> None:
@@ -231,13 +231,13 @@ async def unfinished_graphs(target: Target) -> Json:
 
 
 async def many_elements(target: Target) -> Json:
-    """Bodies of 999 kB with half a million elements, four at a time."""
+    """Send bodies of 999 kB with half a million elements, four at a time."""
     body = b'{"events": [' + b"1," * 499_000 + b"1]}"
     return await _again(target, target.post("/feedback", len(body)) + body)
 
 
 async def many_fields(target: Target) -> Json:
-    """Bodies of 999 kB with 90,000 fields, four at a time."""
+    """Send bodies of 999 kB with 90,000 fields, four at a time."""
     body = b"{" + b",".join(b'"f%05d":1' % number for number in range(90_000)) + b"}"
     return await _again(target, target.post("/feedback", len(body)) + body)
 
@@ -277,7 +277,7 @@ def _graph() -> bytes:
 
 
 async def _again(target: Target, request: bytes) -> Json:
-    """The request over and over, four at a time, each on a connection of its own; how many were answered how."""
+    """Repeat the request, four at a time, each on a new connection; count the statuses."""
 
     async def one() -> Counter[str]:
         statuses: Counter[str] = Counter()
@@ -289,7 +289,7 @@ async def _again(target: Target, request: bytes) -> Json:
 
 
 async def _once(target: Target, requests: list[bytes]) -> Json:
-    """All requests at once; how many were answered how, and how long it took."""
+    """Send all requests simultaneously; return the counts of statuses and the seconds it took."""
     began = time.monotonic()
     statuses = Counter(await asyncio.gather(*(_status(target, request) for request in requests)))
     return {**statuses, "seconds": round(time.monotonic() - began, 1)}
@@ -301,7 +301,7 @@ async def _status(target: Target, request: bytes, patience_s: float = _ANSWER_S)
         async with asyncio.timeout(patience_s):
             reader, writer = await target.connect()
             writer.write(request)
-            with suppress(ConnectionError):  # it may be answered before all of it is read
+            with suppress(ConnectionError):  # the answer can come before the whole request is read
                 await writer.drain()
             return (await reader.read(12))[9:12].decode() or "closed"
     except (OSError, TimeoutError) as error:
@@ -319,7 +319,7 @@ def main() -> None:
 
 
 def open_as_many_files(as_many: int | None) -> None:
-    """How many files this process and those that it starts may open; None: as many as it can have."""
+    """Set how many files this process and its children can open; None means as many as the hard limit allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (as_many or most, most))
 

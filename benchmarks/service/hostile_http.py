@@ -1,11 +1,11 @@
-"""What hostile clients of the HTTP interface cost everybody else.
+"""Measure how hostile clients of the HTTP interface affect other clients.
 
     python -m benchmarks.service.hostile_http [NAME...] [--seconds 8] [--json]
 
-For each attack of benchmarks/service/hostile_clients.py, on a fresh `learnloop serve` that requires keys and may open
-1,024 files: the milliseconds that another client waits for `GET /health/live` and, with a key of another project, for
-`GET /runs/{id}`, both asked ten times a second whether or not the ones before were answered, each on a connection of
-its own; and the resident memory of the service at its peak and 3 s after the attack.
+Each attack of benchmarks/service/hostile_clients.py hits a fresh `learnloop serve` that requires keys and can open
+1,024 files. Meanwhile another client sends `GET /health/live` and, with a key of another project, `GET /runs/{id}` ten
+times a second each, on new connections, whether or not earlier requests were answered. Prints its waits in
+milliseconds, and the resident memory of the service at its peak and 3 s after the attack.
 """
 
 import argparse
@@ -39,19 +39,19 @@ from environment.json_type import Json
 from tests.integration.app.emails import email, make_run
 
 _FILES = 1_024
-"""What a process may open unless somebody raised it."""
+"""The usual soft limit of open files."""
 _EVERY_S = 0.1
 _ANSWER_S = 30.0
 _MEMORY_PAUSE_S = 0.1
 _SETTLE_S = 3.0
 _ITERATIONS = 8
 _TRAJECTORIES = 300
-"""Of each iteration of the run that is verified."""
+"""Trajectories in each iteration of the run that is verified."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Two projects in one database: that of the attacker with a big run, and that of a bystander."""
+    """Two projects in one database: the attacker's with a big run, and a bystander's."""
 
     key: str
     run_id: str
@@ -61,7 +61,7 @@ class Stage:
 
 @dataclass
 class Waits:
-    """Of a bystander's requests."""
+    """Waiting times of a bystander's requests."""
 
     taken_ms: list[float] = field(default_factory=list)
     failed: int = 0
@@ -78,7 +78,7 @@ class Waits:
 
 
 async def ask_meanwhile(port: int, path: str, key: str | None, over: asyncio.Event) -> Waits:
-    """Ask on a schedule until the attack is over, then wait for what is still open."""
+    """Send requests on a schedule until the attack is over, then wait for those still open."""
     waits, asked = Waits(), set()
     while not over.is_set():
         asked.add(asyncio.create_task(_ask(port, path, key, waits)))
@@ -107,7 +107,7 @@ async def _ask(port: int, path: str, key: str | None, waits: Waits) -> None:
 
 
 async def attacked(name: str, port: int, child: "subprocess.Popen[bytes]", stage: Stage, seconds: float) -> Json:
-    """The figures of one attack."""
+    """Run one attack and return its figures."""
     memory = Memory(psutil.Process(child.pid))
     over = asyncio.Event()
     asking = [
@@ -131,7 +131,7 @@ async def attacked(name: str, port: int, child: "subprocess.Popen[bytes]", stage
 
 
 class Memory:
-    """Samples the peak of a process's resident memory."""
+    """Samples a process's resident memory and keeps the peak."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -144,7 +144,7 @@ class Memory:
         return float(self._process.memory_info().rss / 1e6)
 
     def stop(self) -> float:
-        """The peak in MB."""
+        """Stop sampling and return the peak in MB."""
         self._over.set()
         self._thread.join()
         return self._peak
@@ -155,7 +155,7 @@ class Memory:
 
 
 async def prepared(database: Database) -> Stage:
-    """Keys and runs."""
+    """Create the keys and runs."""
     keys = Keys(database)
     scopes = [Scope.READ, Scope.WRITE]
     attacker = await keys.create(project="hostile", name="attacker", scopes=scopes)
@@ -206,7 +206,7 @@ def _trajectory(run_id: str, iteration: int, number: int) -> Json:
 
 
 async def measure(names: Sequence[str], directory: Path, seconds: float) -> list[Json]:
-    """Each attack on a service of its own, over one database."""
+    """Run each attack on a new service over the same database."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     database_engine = make_engine(postgres.url)
@@ -235,7 +235,7 @@ async def _measured(name: str, directory: Path, postgres: EmbeddedPostgres, stag
         with Service(f"http://127.0.0.1:{port}") as client:
             await asyncio.to_thread(processes.wait_for, child, processes.answers(client))
         open_as_many_files(None)
-        await asyncio.sleep(_SETTLE_S)  # what it imports after its start
+        await asyncio.sleep(_SETTLE_S)  # wait for the service's late imports
         result = await attacked(name, port, child, stage, seconds)
         print(f"{name}: done", file=sys.stderr)
         return result

@@ -1,12 +1,12 @@
-"""How much of a run's wall time passes outside sampling, training and tools.
+"""Measure how much of a run's wall time is spent outside sampling, training and tools.
 
     python -m benchmarks.service.iteration_overhead [--iterations 6] [--json]
 
-Runs a learn-loop in a real service, after a short one that warms up, and compares its wall time, from start to end in
-the database, with the seconds that the engine's compute thread was at work (its counters in `GET /health`). The rest
-is ours to answer for: HTTP, JSON, judging, database, webhooks. Tools run while other conversations are sampled; what
-of them does not is not deducted, so the share is an upper bound. Rollouts of the next iteration that begin while one is
-saved are sampled between iterations, so these two are one figure.
+After a short warm-up run, drives a run in a real service and compares its wall time in the database with the busy
+seconds of the engine's compute thread (its counters in `GET /health`). The rest is overhead: HTTP, JSON, judging,
+database, webhooks. The share is an upper bound, because tool time that does not overlap with the sampling of other
+conversations is not deducted. The next iteration's rollouts can start while an iteration is being saved, so rollouts
+and the time between iterations are one figure.
 """
 
 import argparse
@@ -30,14 +30,14 @@ _PAUSE_S = 0.25
 
 
 def busy_seconds(data_dir: Path) -> dict[str, float]:
-    """What the engine's compute thread has worked so far."""
+    """Return the busy seconds of the engine's compute thread so far."""
     port = json.loads((data_dir / "engine" / "ready.json").read_text())["port"]
     seconds: dict[str, float] = httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).json()["busy_seconds"]
     return seconds
 
 
 def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
-    """Wall time and the engine's of one run."""
+    """Return figures of one run's wall time and the engine's busy time."""
     port = free_port()
     request = {"environment": {"name": "email_search"}, "iterations": iterations, "seed": seed}
     with processes.service(data_dir, port) as child, Service(f"http://127.0.0.1:{port}", timeout_s=120) as service:
@@ -70,7 +70,7 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
 
 
 def completed(child: "subprocess.Popen[bytes]", service: Service, request: dict[str, Any]) -> Any:
-    """The run of that request, once it is completed. Raises RuntimeError if it ends otherwise."""
+    """Start a run and return it once completed. Raises RuntimeError if it ends otherwise."""
     run_id = service.start_run(request)["run_id"]
 
     def over() -> bool:

@@ -1,9 +1,9 @@
-"""What mails cost that are made to be expensive: seconds and peak memory of importing each of them.
+"""Measure the seconds and peak memory of importing maliciously expensive mails.
 
     python -m benchmarks.service.mail_bombs
 
-Each mail is imported in a process of its own, as a file and inside an mbox, beside an ordinary mail, which has to
-arrive whatever the other one is.
+Each mail is imported in a separate process, as a file and inside an mbox, together with an ordinary mail that must
+arrive in any case.
 """
 
 import argparse
@@ -23,24 +23,24 @@ _ENVELOPE = b"From mallory@evil.example Thu Nov  1 11:19:12 2001\n"
 
 
 def quoted_printable(size: int) -> bytes:
-    """Lines of an escaped character."""
+    """Build a mail with lines of one escaped character."""
     return FROM + b"Content-Transfer-Encoding: quoted-printable\n\n" + b"=41=\n" * (size // 5)
 
 
 def uuencode(size: int) -> bytes:
-    """Lines of one character."""
+    """Build a mail with uuencoded lines of one character."""
     return FROM + b"Content-Transfer-Encoding: x-uuencode\n\nbegin 644 x\n" + b"!80``\n" * (size // 6) + b"`\nend\n"
 
 
 def boundary(size: int) -> bytes:
-    """One boundary as long as that."""
+    """Build a mail with one boundary of that size."""
     name = b"b" * size
     head = FROM + b'Content-Type: multipart/mixed; boundary="' + name + b'"\n\n'
     return head + b"--" + name + b"\n\nhello\n" + b"--\n" * 20_000 + b"--" + name + b"--\n"
 
 
 def nested(depth: int) -> bytes:
-    """Parts within parts, and lines that each of them has to look at."""
+    """Build a mail with nested parts, and lines that every level has to check."""
     levels = b"".join(
         b'Content-Type: multipart/mixed; boundary="b%d"\n\n--b%d\n' % (level, level) for level in range(depth)
     )
@@ -48,12 +48,12 @@ def nested(depth: int) -> bytes:
 
 
 def parameters(size: int) -> bytes:
-    """One header field of empty parameters."""
+    """Build a mail with a header field of empty parameters."""
     return FROM + b"Content-Type: multipart/mixed" + b";" * size + b"\n\nhello\n"
 
 
 def parts(count: int) -> bytes:
-    """Empty parts."""
+    """Build a mail with empty parts."""
     return FROM + b"Content-Type: multipart/mixed; boundary=b\n\n" + b"--b\n\n" * count
 
 
@@ -68,7 +68,7 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
 
 
 def main() -> None:
-    """Print a table, or JSON."""
+    """Print the measurements as a table or JSON."""
     parser = argparse.ArgumentParser(description="Import mails that are made to be expensive.")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--import-this", type=Path, help=argparse.SUPPRESS)
@@ -105,7 +105,7 @@ def _written(folder: Path, kind: str, bomb: bytes) -> Path:
 
 
 def _measured(source: Path) -> dict[str, Any]:
-    """Of a process of its own: the peak of its memory is that of this import alone."""
+    """Import in a separate process, so that its peak memory is that of this import alone."""
     command = [sys.executable, "-m", "benchmarks.service.mail_bombs", "--import-this", str(source)]
     child = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     found: dict[str, Any] = json.loads(child.stdout)

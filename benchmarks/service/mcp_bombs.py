@@ -1,9 +1,9 @@
-"""What MCP servers cost that answer with more than anybody asked for: memory, and seconds until the rollout fails.
+"""Measure the memory of rollouts against MCP servers that send far too much, and the seconds until the rollouts fail.
 
     python -m benchmarks.service.mcp_bombs
 
-Each server is met by a process of its own, which opens episodes as a worker does: `peak MB` and `after MB` are what its
-resident memory reached and what was left when they were over, above `before MB`.
+A separate process per server opens episodes as a worker does. `peak MB` and `after MB` are its peak resident memory and
+what was left when the episodes were over, both relative to `before MB`.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tests.fakes.hostile_provider import (
 )
 
 _MEMORY_LIMIT = 12_000_000_000
-"""Bytes of the process that meets the server: the machine has to survive it."""
+"""Address space limit in bytes of the process that connects to the server, to protect the machine."""
 _TIMEOUT_S = 300
 _NOTHING_LISTENS = "http://127.0.0.1:1025"
 
@@ -41,12 +41,12 @@ _NOTHING_LISTENS = "http://127.0.0.1:1025"
 @dataclass(frozen=True)
 class _Bomb:
     database: int
-    """Episodes at the same time."""
+    """Number of concurrent episodes."""
     answer: Answer
 
 
 def _json_of(start: bytes, piece: bytes, end: bytes, size: int) -> bytes:
-    """A reply to `initialize` of about `size` bytes, most of it `piece` again and again."""
+    """Build a reply to `initialize` of about `size` bytes, most of it repetitions of `piece`."""
     head, tail = b'{"jsonrpc": "2.0", "id": 0, "result": {"x": ' + start, end + b"}}"
     return head + piece * ((size - len(head) - len(tail)) // len(piece)) + tail
 
@@ -65,7 +65,7 @@ def _bombs(gzip_mib: int) -> Mapping[str, _Bomb]:
 
 
 def main() -> None:
-    """Print a table, or JSON."""
+    """Print the measurements as a table or JSON."""
     parser = argparse.ArgumentParser(description="Meet MCP servers that send more than was asked for.")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--gzip-mib", type=int, default=3_800, help="of gzip, unpacked: 1,000 times the wire's")
@@ -108,7 +108,7 @@ async def _met(url: str, sessions: int) -> dict[str, Any]:
     logging.disable()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT, _MEMORY_LIMIT))
     settings = load_settings(environment_hosts=("127.0.0.1",), environment_servers=sessions)
-    await _episodes(_NOTHING_LISTENS, EnvironmentAccess(settings), 1)  # imports what is needed
+    await _episodes(_NOTHING_LISTENS, EnvironmentAccess(settings), 1)  # finishes imports before the measurement
     before, clock = _resident(), monotonic()
     errors = await _episodes(url, EnvironmentAccess(settings), sessions)
     seconds = monotonic() - clock
@@ -124,7 +124,7 @@ async def _met(url: str, sessions: int) -> dict[str, Any]:
 
 
 async def _episodes(url: str, access: Any, count: int) -> list[str]:
-    """Open as many episodes at the same time, which fail, and end them."""
+    """Open that many concurrent episodes, all of which fail, and close them; return the errors."""
     from environment.mcp.config import parse
     from environment.mcp.environment import McpEnvironment
 
@@ -141,12 +141,12 @@ async def _episodes(url: str, access: Any, count: int) -> list[str]:
 
 
 def _resident() -> float:
-    """MB."""
+    """Return resident memory in MB."""
     return psutil.Process().memory_info().rss / 1e6
 
 
 def _peak() -> float:
-    """MB, since this program was loaded: `ru_maxrss` would begin with the parent's memory."""
+    """Return peak memory in MB since this program was loaded; `ru_maxrss` would start with the parent's memory."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1_024 / 1e6
 
