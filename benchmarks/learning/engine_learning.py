@@ -1,12 +1,12 @@
-"""`python -m benchmarks.learning.engine_learning --device cuda`: how the tiny email agent learns on a device.
+"""Measure how the tiny email agent learns on a device: `python -m benchmarks.learning.engine_learning --device cuda`.
 
-The demo's loop without service, database or HTTP, so that it runs on a machine that has little more than torch: the
-environment, the judge and the engine are those of a run, the settings are the demo's. The held-out test questions are
-asked before and after. Run it with `--device cpu` for the spread that a GPU's curve should lie in.
+This is the demo's loop without service, database or HTTP, so that it runs on a machine that has little more than torch.
+Environment, judge, engine and settings are those of the demo. The held-out test questions are asked before and after.
+Run it with `--device cpu` for the spread that a GPU's curve should lie in.
 
-`--base-model DIRECTORY --demonstrations 16 --learning-rate 2e-5` does it with a model that others made, after a warm
-start on as many conversations of the environment's oracle; `--inbox` and `--questions` with a mailbox that was prepared
-(docs/data.md); `--conversations FILE` keeps held-out ones to be read.
+`--base-model DIRECTORY --demonstrations 16 --learning-rate 2e-5` trains a third-party model instead, after a warm start
+on that many conversations of the environment's oracle; `--inbox` and `--questions` use a prepared mailbox
+(docs/data.md); `--conversations FILE` saves held-out conversations for reading.
 """
 
 import argparse
@@ -48,7 +48,7 @@ JUDGE = ReferenceJudge()
 
 @dataclass(slots=True)
 class Try:
-    """One conversation under way."""
+    """One conversation in progress."""
 
     episode: Episode
     seeds: Random
@@ -81,7 +81,7 @@ class Agent:
         self._model = registry.create(project="benchmark", name="agent", base_model=TINY_NAME, tuning=tuning)
 
     def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str, step: int | None = None) -> list[Try]:
-        """Try each scenario once, all at the same time, with the checkpoint of that step (None: the newest)."""
+        """Try all scenarios concurrently, once each, with that step's checkpoint (None: the newest)."""
         name = self._model.full_name if step is None else f"{self._model.full_name}@{step}"
         target = self._engine.registry.resolve(name)
         tries = [Try(self.environment.episode(each), Random(f"{seed}/{n}")) for n, each in enumerate(scenarios)]
@@ -95,13 +95,13 @@ class Agent:
     def train(
         self, groups: Sequence[Sequence[tuple[Try, float]]], learning_rate: float, **more: Any
     ) -> Mapping[str, float]:
-        """One GRPO step on the tries and their rewards; `more` are further options."""
+        """Take one GRPO step on the tries and their rewards; `more` are further training options."""
         options = TrainOptions(learning_rate=learning_rate, token_weighting="token", max_kl=0.02, **more)
         trajectories = [tuple(trajectory(each, reward) for each, reward in group) for group in groups]
         return finish(self._engine.train(self._model.id, trajectories, options)).metrics
 
     def imitate(self, demonstrations: Sequence[Mapping[str, Any]], options: SftOptions) -> Mapping[str, float]:
-        """Supervised steps on conversations."""
+        """Take supervised steps on conversations."""
         examples = [Example(tuple(each["messages"]), each["tools"]) for each in demonstrations]
         return finish(self._engine.train_supervised(self._model.id, examples, options)).metrics
 
@@ -165,7 +165,7 @@ def trajectory(each: Try, reward: float) -> Trajectory:
 
 
 def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
-    """Outcome and judge's score of each."""
+    """Return the outcome and the judge's score of each try."""
     outcomes = [each.episode.outcome() for each in tries]
 
     async def judge() -> list[float]:
@@ -179,8 +179,10 @@ def scored(tries: Sequence[Try]) -> list[tuple[Outcome, float]]:
 
 
 def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -> list[float]:
-    """Shares of held-out tries that did the whole job, sampled and greedy, and the sampled ones' mean reward. The
-    sampled ones are added to `kept`."""
+    """Evaluate on held-out scenarios: success when sampled, success when greedy, and mean reward when sampled.
+
+    Success is the share of tries that did the whole job. Appends the sampled tries to `kept`.
+    """
     environment = agent.environment
     scenarios = environment.scenarios("test", CONFIG.evaluation.test_scenarios, seed)
     found = []
@@ -206,8 +208,10 @@ def evaluated(agent: Agent, seed: int, kept: list[dict[str, Any]], stage: str) -
 def rewarded_groups(
     agent: Agent, seed: int, iteration: int, config: RunConfig = CONFIG, step: int | None = None
 ) -> list[list[tuple[Try, float]]]:
-    """What an iteration trains on: its scenarios, each tried several times with the checkpoint of that step (None: the
-    newest), with rewards."""
+    """Return an iteration's groups: its scenarios, each tried several times, with rewards.
+
+    The tries use the checkpoint of `step` (None: the newest).
+    """
     start = (iteration - 1) * config.groups_per_iteration
     environment = agent.environment
     scenarios = environment.scenarios("train", config.groups_per_iteration, seed, start)
@@ -220,7 +224,7 @@ def rewarded_groups(
 
 
 def learn(options: argparse.Namespace, seed: int, kept: list[dict[str, Any]]) -> dict[str, Any]:
-    """One run's figures: success before, after a warm start and after; mean reward of each iteration, seconds."""
+    """Return one run's figures: success and mean reward per stage, mean reward per iteration, seconds."""
     started = time.perf_counter()
     stages: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:

@@ -1,9 +1,10 @@
-"""Whether a LangGraph graph learns as well as the built-in loop: both by `POST /learn-loop`, over several seeds.
+"""Compare a LangGraph graph with the built-in loop: both learn through `POST /learn-loop` with several seeds.
 
     python -m benchmarks.learning.langgraph_agent
 
-Each run is `learnloop train` in a fresh directory; the figures are those of its test scenarios, before and after. With
-the same seed both attempt the same scenarios and, as long as they ask their model the same, sample the same tokens.
+Each run is `learnloop train` in a fresh directory; the figures are those of its test scenarios before and after. With
+the same seed both attempt the same scenarios and, while they send the same requests to their model, sample the same
+tokens.
 """
 
 import argparse
@@ -25,11 +26,11 @@ from environment.json_type import Json
 LOOPS = {"built-in": [], "langgraph": ["--set", "agent.name=langgraph"]}
 MODES = ("sampled", "greedy")
 MARGIN = 0.05
-"""The mean held-out success, sampled, may differ by this much."""
+"""Allowed difference between the mean held-out success rates, sampled."""
 
 
 def run(code: Path, loop: str, seed: int, iterations: int) -> dict[str, Json]:
-    """The figures of a run. Raises CalledProcessError if it failed."""
+    """Run `learnloop train` and return its figures. Raises CalledProcessError if it failed."""
     clock = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir:
         command = [sys.executable, "-m", "app.cli", "train", "--json", "--data-dir", data_dir, *LOOPS[loop]]
@@ -39,14 +40,14 @@ def run(code: Path, loop: str, seed: int, iterations: int) -> dict[str, Json]:
 
 
 def figures(document: Json) -> dict[str, Json]:
-    """Success on the test scenarios before and after, by mode, and the mean reward of each iteration."""
+    """Return success on the test scenarios before and after by mode, and each iteration's mean reward."""
     test = sorted((each for each in document["evaluations"] if each["split"] == "test"), key=lambda e: e["iteration"])
     success = {mode: [each["success"] for each in test if each["mode"] == mode] for mode in MODES}
     return success | {"rewards": [row["rewards"]["mean"] for row in document["iterations"] if row["iteration"]]}
 
 
 def summary(runs: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
-    """Mean success after training by loop and mode, and how far they are apart."""
+    """Return mean success after training by loop and mode, and the differences between the loops."""
     after = {mode: {loop: mean(each[mode][-1] for each in runs[loop]) for loop in LOOPS} for mode in MODES}
     apart = {mode: after[mode]["langgraph"] - after[mode]["built-in"] for mode in MODES}
     pairs = zip(runs["langgraph"], runs["built-in"], strict=True)
@@ -59,7 +60,7 @@ def summary(runs: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
 
 
 def main() -> None:
-    """Run both loops with each seed, one after the other."""
+    """Run both loops with each seed in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=8)

@@ -1,6 +1,6 @@
-"""How much a demo's agent learns, over several seeds: `make bench-learning`.
+"""Measure how much a demo's agent learns, over several seeds: `make bench-learning`.
 
-Runs `learnloop demo --json` for one environment once a seed, each in a fresh directory, and prints the held-out
+Runs `learnloop demo --json` for one environment, once per seed and each in a fresh directory; prints the held-out
 figures with mean and spread.
 """
 
@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 GOALS = {"email_search": {"sampled": 0.35, "greedy": 0.25}, "sales_email": {"sampled": 0.25}}
-"""By how much the held-out success is to rise, by environment and mode."""
+"""Required rise in held-out success, by environment and mode."""
 
 
 def run_demo(environment: str, seed: int, iterations: int | None) -> dict[str, Any]:
-    """One demo's document; None leaves its length to it. Raises CalledProcessError if it failed."""
+    """Run one demo and return its document; None keeps the demo's own length. Raises CalledProcessError if it
+    failed."""
     with tempfile.TemporaryDirectory(prefix="learnloop-") as data_dir:
         command = [sys.executable, "-m", "app.cli", "demo", "--json", "--data-dir", data_dir]
         command += ["--environment", environment, "--seed", str(seed)]
@@ -30,7 +31,7 @@ def run_demo(environment: str, seed: int, iterations: int | None) -> dict[str, A
 
 
 def summary(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rise of the held-out success by mode: each seed's, their mean, spread (standard deviation) and the goal."""
+    """Return the rise in held-out success by mode: each seed's, mean, spread (standard deviation) and goal."""
     environment = documents[0]["environment"]
     result: dict[str, Any] = {"environment": environment, "seeds": [document["seed"] for document in documents]}
     for mode, goal in GOALS[environment].items():
@@ -47,7 +48,7 @@ def summary(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def figures_table(documents: list[dict[str, Any]]) -> Table:
-    """A row a seed."""
+    """Build a table with a row per seed."""
     table = Table("seed", "sampled", "greedy", "reward", "malformed", "seconds", "tokens/s", box=None, pad_edge=False)
     for document in documents:
         pairs = (document["held_out"]["sampled"], document["held_out"]["greedy"], document["mean_reward"])
@@ -61,7 +62,7 @@ def figures_table(documents: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    """Run the seeds one after the other and print what they learned."""
+    """Run the seeds in turn and print what was learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--environment", choices=GOALS, default="email_search")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

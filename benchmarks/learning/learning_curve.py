@@ -1,4 +1,4 @@
-"""Draws the learning curve of a run as SVG: success in training, and on held-out scenarios.
+"""Draw a run's learning curve as SVG: success in training and on held-out scenarios.
 
 learnloop runs show RUN_ID --json > run.json
 python -m benchmarks.learning.learning_curve run.json > docs/learning_curve.svg
@@ -20,7 +20,7 @@ _TRAINING, _SAMPLED, _GREEDY = "#8c959f", "#0969da", "#1a7f37"
 
 
 def curve(run: Json) -> str:
-    """The SVG of a run as `GET /runs/{id}` returns it."""
+    """Return the SVG of a run in the form returned by `GET /runs/{id}`."""
     last = run["progress"]["iterations_total"]
     training = [(row["iteration"], row["success"]) for row in run["iterations"] if row["iteration"] > 0]
     curves = {
@@ -49,7 +49,7 @@ def curve(run: Json) -> str:
 
 
 def _held_out(run: Json, mode: str) -> list[Point]:
-    """Validation success by iteration."""
+    """Return validation success by iteration."""
     rows = [row for row in run["evaluations"] if row["split"] == "validation" and row["mode"] == mode]
     return sorted((row["iteration"], row["success"]) for row in rows)
 
@@ -90,7 +90,7 @@ def _line(points: Sequence[Point], last: int, colour: str, *, dots: bool) -> str
 
 
 def _labels(labels: Iterable[tuple[float, str, str]]) -> Iterator[str]:
-    """Each at the end of its curve, moved down where it would cover the one above it."""
+    """Place each label at the end of its curve, moved down where it would overlap the one above."""
     free = 0.0
     for success, colour, text in sorted(labels, reverse=True):
         y = max(_y(success) + 4, free)

@@ -1,11 +1,11 @@
-"""A run over an MCP server that is not ours: its tool calls and rewards, through the whole service.
+"""Train on a third-party MCP server through the whole service, and report its tool calls and rewards.
 
     python -m benchmarks.learning.mcp_environment [--iterations 5]
 
-The tiny base model is trained with the tools of `mcp-server-time` (PyPI, MIT), a process for each rollout. It was never
-shown such tools: what is measured is the way there and back, not what it learns of time. The judge is RULER over a
-scripted judge model, which scores a rollout by what stands in it: a call of an offered tool, a result that is no error,
-and an answer.
+Trains the tiny base model with the tools of `mcp-server-time` (PyPI, MIT), one server process per rollout. The model
+has never seen such tools: this tests the integration, not what the model learns about time. The judge is RULER over a
+scripted judge model that scores a rollout by its content: a call of an offered tool, a result that is not an error, and
+an answer.
 """
 
 import argparse
@@ -33,12 +33,12 @@ TOOLS = ("get_current_time", "convert_time")
 
 
 def tasks() -> list[Json]:
-    """Thirty questions of the same kind."""
+    """Return thirty questions of the same kind."""
     return [{"task": f"It is 14:30 in {one}. What time is it in {other}?"} for one, other in permutations(PLACES, 2)]
 
 
 def deserved(attempt: str) -> float:
-    """A third for a call of an offered tool, one for a result that is no error, and one for an answer."""
+    """Return a third each for a call of an offered tool, a result that is not an error, and an answer."""
     document = json.loads(attempt)
     messages = document["messages"]
     called = any(call["name"] in TOOLS for each in messages for call in each.get("tool_calls", ()))
@@ -48,7 +48,7 @@ def deserved(attempt: str) -> float:
 
 
 def recorded_run(environment: Json, iterations: int, settings: dict[str, str]) -> dict[str, Json]:
-    """The figures of a small run in an environment, through a service of its own with these settings."""
+    """Do a small run in the environment, in a separate service with these settings; return its figures."""
     os.environ |= settings
     clock = time.monotonic()
     request = {
@@ -69,7 +69,7 @@ def recorded_run(environment: Json, iterations: int, settings: dict[str, str]) -
 
 
 def figures(service: Service, ended: Json) -> dict[str, Json]:
-    """What was recorded."""
+    """Return what the service recorded about the run."""
     iterations = list(service.iterations(ended["run_id"]))
     trajectories = [service.trajectory(each["id"]) for each in service.trajectories(ended["run_id"])]
     calls = [call for each in trajectories for call in called(each["messages"])]
@@ -89,12 +89,12 @@ def figures(service: Service, ended: Json) -> dict[str, Json]:
 
 
 def called(messages: Sequence[Json]) -> list[str]:
-    """The names of the tools that were called."""
+    """Return the names of the called tools."""
     return [call["function"]["name"] for each in messages for call in each.get("tool_calls") or ()]
 
 
 async def measure(iterations: int) -> dict[str, Json]:
-    """The figures of a run with a judge of ours."""
+    """Return the figures of a run with a scripted judge."""
     async with scripted_judge(truth=deserved) as judge:
         settings = {
             "LEARNLOOP_ENVIRONMENT_COMMANDS": shlex.join(SERVER),
@@ -108,7 +108,7 @@ async def measure(iterations: int) -> dict[str, Json]:
 
 
 def main() -> None:
-    """Run it, and print its figures."""
+    """Run it and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""A run over an OpenEnv server: its tools, observations and rewards, through the whole service.
+"""Train on an OpenEnv server through the whole service, and report its tool calls and rewards.
 
     python3 -m venv openenv && openenv/bin/pip install openenv
     python -m benchmarks.learning.openenv_environment --bin openenv/bin [--server desk|echo] [--iterations 5]
 
-Both servers are run by the package's own code. `desk` (benchmarks/agents/openenv_desk.py) has tools that the tiny base
-model knows by name, and nothing to find: it can learn to say so at once. `echo` is what `openenv init` writes; the tiny
-base was never shown its action, so that nothing but the way there and back is measured.
+Both servers run on the package's own code. `desk` (benchmarks/agents/openenv_desk.py) has tools that the tiny base
+model knows by name, but nothing to find; the model can learn to say so immediately. `echo` is what `openenv init`
+generates; the model has never seen its action, so this tests only the integration.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.learning.mcp_environment import recorded_run
 
 @contextmanager
 def server(kind: str, binaries: Path) -> Iterator[str]:
-    """The URL of a server of that kind, until the end."""
+    """Run a server of that kind; yield its URL."""
     with tempfile.TemporaryDirectory(prefix="learnloop-openenv-") as directory:
         if kind == "echo":
             subprocess.run(
@@ -59,7 +59,7 @@ def _answers(url: str) -> bool:
 
 
 def main() -> None:
-    """Run it, and print its figures."""
+    """Run it and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, required=True, help="where openenv and uvicorn are")
     parser.add_argument("--server", choices=("desk", "echo"), default="desk")

@@ -1,12 +1,12 @@
-"""Whether agents that nobody rewrote learn as well as the built-in one: only their base URL and key are ours.
+"""Test that unmodified third-party agents learn as well as the built-in one; only their base URL and key are ours.
 
     python -m benchmarks.learning.own_agents
 
 Each agent (`benchmarks/agents/`: a LangGraph graph, the OpenAI Agents SDK, the `anthropic` SDK, a shell script, a Node
-program) does the mail job with tools behind HTTP, started by `learnloop agent run` for each rollout. The built-in agent
-does the same scenarios in the same order. The figures are held-out mean rewards, sampled, before and after, by
-`POST /learn-loop` on the shipped base. An agent that says the same to its model is answered the same: it ends with the
-weights of the built-in one, bit for bit.
+program) does the mail job with tools behind HTTP; `learnloop agent run` starts it for each rollout. The built-in agent
+does the same scenarios in the same order. The figures are sampled held-out mean rewards before and after training the
+included base model through `POST /learn-loop`. An agent that sends its model the same requests gets the same answers
+and ends with the built-in agent's weights, bit for bit.
 """
 
 import argparse
@@ -41,16 +41,16 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "shell": (str(_HERE / "shell_agent.sh"),),
     "node": ("node", str(_HERE / "node_agent.mjs")),
 }
-"""What starts an agent for a rollout."""
+"""Commands that start an agent for a rollout."""
 PYTHON_AGENTS: Mapping[str, str] = {
     "langgraph": "benchmarks.agents.langgraph_agent",
     "openai-agents": "benchmarks.agents.openai_agents_sdk",
     "anthropic": "benchmarks.agents.anthropic_agent",
 }
-"""Modules: each is imported once and forked for a rollout, because its imports take longer than its work."""
+"""Agent modules, each imported once and forked for every rollout because imports take longer than the work."""
 AGENTS = (BUILT_IN, *PYTHON_AGENTS, *COMMANDS)
 MARGIN = 0.05
-"""The gain in mean held-out reward may be this much below the built-in agent's."""
+"""How far an agent's gain in mean held-out reward can fall below the built-in agent's."""
 _POLL_S = 1.0
 
 
@@ -58,7 +58,7 @@ _POLL_S = 1.0
 def desk(
     counts: Mapping[Split, int], seed: int, make: Callable[[Sequence[Scenario]], MailDesk] = MailDesk
 ) -> Iterator[tuple[str, MailDesk]]:
-    """The mailboxes behind HTTP; yields the URL, and what serves them."""
+    """Serve the mailboxes over HTTP; yield the URL and the mail desk."""
     scenarios = [each for split in get_args(Split) for each in ENVIRONMENT.scenarios(split, counts[split], seed)]
     port = free_port()
     made = make(scenarios)
@@ -76,7 +76,7 @@ def desk(
 
 @contextmanager
 def claiming(agent: str, service_url: str, desk_url: str, concurrency: int) -> Iterator[None]:
-    """`learnloop agent run` with that agent; nothing for the built-in one."""
+    """Run `learnloop agent run` with that agent; the built-in agent needs nothing."""
     if agent == BUILT_IN:
         yield
         return
@@ -103,7 +103,7 @@ def _process(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
 
 
 def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfig) -> dict[str, Json]:
-    """The learn-loop of that agent."""
+    """Build the learn-loop request for that agent."""
     evaluation = config.evaluation
     same = {
         "iterations": config.iterations,
@@ -126,7 +126,7 @@ def request(agent: str, counts: Mapping[Split, int], seed: int, config: RunConfi
 
 
 def _arranged(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
-    """Tasks that are attempted in the order of the built-in environment: passes over given ones are shuffled."""
+    """Arrange tasks so that the shuffle of given scenarios restores the built-in environment's order."""
     wanted = ENVIRONMENT.scenarios(split, count, seed)
     place = {each.id: number for number, each in enumerate(draw(wanted, count, seed, 0))}
     ordered = tasks(split, count, seed)
@@ -134,14 +134,14 @@ def _arranged(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
 
 
 def weights(data_dir: Path) -> str:
-    """SHA-256 of the newest checkpoint's weights, as its manifest has it."""
+    """Return the SHA-256 of the newest checkpoint's weights, from its manifest."""
     newest = max((data_dir / "models").glob("*/*/checkpoints/[0-9]*"), key=lambda path: path.name)
     manifest = json.loads((newest / "manifest.json").read_text())
     return f"step {manifest['step']}: {manifest['files']['model.safetensors']['sha256']}"
 
 
 def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:
-    """The figures of a run. Raises RuntimeError if it failed."""
+    """Do a run and return its figures. Raises RuntimeError if it failed."""
     clock = time.monotonic()
     train = config.iterations * config.groups_per_iteration
     counts: dict[Split, int] = {
@@ -178,18 +178,18 @@ def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str,
 
 
 def gains(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, float]:
-    """Mean gain in held-out reward by agent."""
+    """Return the mean gain in held-out reward by agent."""
     return {agent: mean(each["reward"][-1] - each["reward"][0] for each in found) for agent, found in runs.items()}
 
 
 def equal_weights(runs: Mapping[str, Sequence[Mapping[str, Json]]]) -> dict[str, bool]:
-    """Whether all runs of an agent ended with the weights of the built-in one's; without that one, nothing."""
+    """Return, by agent, whether all its runs ended with the built-in agent's weights; empty without that agent."""
     ended = {agent: [each["weights"] for each in found] for agent, found in runs.items()}
     return {agent: found == ended[BUILT_IN] for agent, found in ended.items() if BUILT_IN in ended}
 
 
 def main() -> None:
-    """Run each agent with each seed, one after the other."""
+    """Run each agent with each seed in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

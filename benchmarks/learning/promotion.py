@@ -1,10 +1,10 @@
-"""How often the trial of a challenger promotes one that is no better, and one that is.
+"""Measure how often a challenger's trial promotes a model that is no better, and one that is.
 
     python -m benchmarks.learning.promotion [--count 1000]
 
-Scenarios are simulated: each is easy or hard for both models together with the probability `shared`, else for each by
-itself. A look is taken every 10 scenarios, up to 1,000. Bounds: at most 5% of equal challengers are promoted, and at
-least 90% of those that are 10 points better. Exit code 1 if one is broken.
+Scenarios are simulated: with probability `shared` both models meet the same difficulty, else independent ones. The
+evidence is checked every 10 scenarios, up to 1,000. Exits with 1 unless at most 5% of equal challengers and at least
+90% of those that are 10 points better are promoted.
 """
 
 import argparse
@@ -20,14 +20,14 @@ MOST_EQUAL, LEAST_BETTER = 0.05, 0.90
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The champion's success, and how much better the challenger is."""
+    """The champion's success rate, and how much better the challenger is."""
 
     champion: float
     better_by: float
     shared: float = 0.0
 
     def differences(self, chance: Random) -> list[float]:
-        """Of one challenger's pairs."""
+        """Return the paired differences of one challenger."""
         found = []
         for _ in range(SCENARIOS):
             for_champion = chance.random()
@@ -37,7 +37,7 @@ class Quality:
 
 
 def trial(differences: list[float], rule: Rule) -> tuple[Decision, int]:
-    """The decision, and after how many pairs."""
+    """Return the decision and the number of pairs it took."""
     bets = Bets(rule)
     for seen, difference in enumerate(differences, 1):
         bets.add(difference)
@@ -47,7 +47,7 @@ def trial(differences: list[float], rule: Rule) -> tuple[Decision, int]:
 
 
 def promoted(quality: Quality, rule: Rule, *, count: int) -> float:
-    """The share of so many challengers that is promoted."""
+    """Return the share of `count` challengers that is promoted."""
     return sum(decision is Decision.PROMOTE for decision, _ in _trials(quality, rule, count)) / count
 
 

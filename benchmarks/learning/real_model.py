@@ -1,14 +1,14 @@
-"""Seconds until a real model answers enough of the held-out questions, on one GPU and on two.
+"""Measure the seconds until a real model answers enough held-out questions, on one GPU and on two.
 
     python -m benchmarks.learning.real_model --base-model DIRECTORY --prepared DATA --workers 1 1+1 1+1:1
 
-Each run is made by a service of its own: a warm start on conversations of the environment's oracle, then GRPO with 16
-groups of 8 rollouts. `--workers 2` samples and trains in two processes, `1+1` samples in one and trains in another, and
-`1+1:1` does so with rollouts that are one step old. `DATA` is the data directory of `learnloop data prepare mail`
+Each run has its own service: a warm start on conversations of the environment's oracle, then GRPO with 16 groups of 8
+rollouts. `--workers 2` samples and trains in two processes, `1+1` samples in one and trains in another, and `1+1:1`
+does so with rollouts that are one step old. `DATA` is the data directory of `learnloop data prepare mail`
 (docs/data.md), and `DIRECTORY` holds the base model in Hugging Face layout.
 
-A run evaluates nothing itself, and its figures are printed when it ends. Then its checkpoints answer all held-out
-questions greedily, one after the other until one answers enough; what counts is when that one had been saved.
+The run itself evaluates nothing; its figures are printed when it ends. Then its checkpoints answer all held-out
+questions greedily, one checkpoint after another until one answers enough. The result is when that one was saved.
 """
 
 import argparse
@@ -30,28 +30,28 @@ from environment.json_type import Json
 
 BASE = "real"
 PROMISING = 0.6
-"""Success in training from which on checkpoints are evaluated."""
+"""Success in training from which checkpoints are evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The engine's processes, and how many steps old rollouts may be."""
+    """The engine's processes, and how many steps old rollouts can be."""
 
     samplers: int
     trainers: int
-    """0: the samplers train as well."""
+    """Number of trainer processes; with 0 the samplers also train."""
     staleness: int
 
     @classmethod
     def named(cls, text: str) -> "Workers":
-        """`1`, `2`, `1+1` or `1+1:1`."""
+        """Parse `1`, `2`, `1+1` or `1+1:1`."""
         processes, _, staleness = text.partition(":")
         samplers, _, trainers = processes.partition("+")
         return cls(int(samplers), int(trainers or 0), int(staleness or 0))
 
     @property
     def flags(self) -> str:
-        """The engine's flags."""
+        """The engine's flags for these workers."""
         if self.trainers:
             return f"--samplers {self.samplers} --trainers {self.trainers}"
         return f"--workers {self.samplers}"
@@ -59,25 +59,25 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much a run does."""
+    """The amount of work of a run."""
 
     demonstrations: int
     iterations: int
     groups: int
     rollouts: int
     questions: int
-    """Held-out ones, which checkpoints are asked."""
+    """Number of held-out questions for each checkpoint."""
 
 
 PLANS: Mapping[str, Plan] = {
     "whole": Plan(480, iterations=14, groups=16, rollouts=8, questions=152),
     "check": Plan(8, iterations=2, groups=2, rollouts=4, questions=4),
 }
-"""`check` shows on a CPU whether it works at all; nothing can be learned from so little."""
+"""Plans by name; `check` only shows on a CPU that everything works, it is too small to learn from."""
 
 
 def request(plan: Plan, seed: int, staleness: int) -> dict[str, Json]:
-    """The learn-loop."""
+    """Build the learn-loop request."""
     return {
         "environment": {"name": "email_search", "config": {"inbox": "mail"}},
         "model": {"name": "real", "base_model": BASE},
@@ -103,7 +103,7 @@ def request(plan: Plan, seed: int, staleness: int) -> dict[str, Json]:
 def measure(
     base: Path, prepared: Path, plan: Plan, workers: Workers, seed: int, share: float, device: str
 ) -> Iterator[Json]:
-    """The run's figures, and then those of each checkpoint that is evaluated. Raises RuntimeError if the run failed."""
+    """Yield the run's figures, then those of each evaluated checkpoint. Raises RuntimeError if the run failed."""
     os.environ["LEARNLOOP_ENGINE_ARGS"] = f"--device {device} --slots {plan.groups * plan.rollouts} {workers.flags}"
     os.environ["LEARNLOOP_ENGINE_BASE_MODELS"] = f"{BASE}={base}"
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
@@ -120,7 +120,7 @@ def measure(
 
 
 def _iterations(service: Service, run: Json) -> list[dict[str, Json]]:
-    """Figures of each, and when it was saved, in seconds since the run began."""
+    """Return each iteration's figures, and when it was saved in seconds since the run began."""
     began = datetime.fromisoformat(run["started_at"])
     rows = []
     for row in service.iterations(run["run_id"]):
@@ -134,7 +134,7 @@ def _iterations(service: Service, run: Json) -> list[dict[str, Json]]:
 def _held_out(
     service: Service, run: Json, rows: Sequence[Mapping[str, Json]], questions: int, share: float
 ) -> Iterator[dict[str, Json]]:
-    """What the checkpoints answer, from the first promising one to the first that answers enough."""
+    """Evaluate checkpoints from the first promising one to the first that answers enough."""
     model = f"{run['model']['project']}/{run['model']['name']}"
     trained = (row for row in rows if row["success"] is not None)
     for row in dropwhile(lambda each: each["success"] < PROMISING, trained):

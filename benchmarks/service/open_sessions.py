@@ -1,10 +1,10 @@
-"""A project that opens sessions and never ends one: what answers, what it costs others, and what is left.
+"""Measure a project that opens sessions and never ends one: its replies, its cost to others, and what is left of it.
 
     python -m benchmarks.service.open_sessions [--sessions 1000] [--ttl 180]
 
-A service that asks for keys, with a Postgres of its own, and a stand-in for the engine. One project opens as many
-sessions as it may and one more, then asks the model once in each, and leaves them. Another one makes a call ten times a
-second in a session of its own all the while. Ends when the sessions have expired.
+Uses a service that requires keys, with its own Postgres and a stand-in for the engine. One project opens the allowed
+number of sessions and tries one more, then makes one model call in each and abandons them. Meanwhile another project
+makes calls in its own session, with pauses of 0.1 s. Ends when the sessions have expired.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass
 class Neighbour:
-    """The other project: seconds of its calls, by what happened meanwhile."""
+    """The other project; records the seconds of its calls by phase."""
 
     http: httpx.AsyncClient
     headers: dict[str, str]
@@ -50,7 +50,7 @@ class Neighbour:
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[None]:
-        """While open, it makes its calls."""
+        """Make calls until the block ends."""
         task = asyncio.create_task(self._call())
         try:
             yield
@@ -68,7 +68,7 @@ class Neighbour:
             await asyncio.sleep(_PACE_S)
 
     def figures(self) -> dict[str, Json]:
-        """Milliseconds."""
+        """Return counts and percentiles in milliseconds, by phase."""
         found = {}
         for phase, taken in self.call_s.items():
             cuts = statistics.quantiles(taken, n=100, method="inclusive")
@@ -117,7 +117,7 @@ async def _by_state(http: httpx.AsyncClient, headers: dict[str, str]) -> dict[st
 
 
 async def measured(url: str, service: psutil.Process, sessions: int, ttl_s: float) -> dict[str, Json]:
-    """All figures."""
+    """Return all figures."""
     memory_mb = {}
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
         mail, sales = await _key(http, "mail"), await _key(http, "sales")

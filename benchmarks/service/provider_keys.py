@@ -1,10 +1,10 @@
-"""What a tenant reaches by naming providers: who would receive the operator's keys, and what would be connected to.
+"""Check whether tenants can misuse provider names to leak the operator's keys or to connect to internal addresses.
 
     python -m benchmarks.service.provider_keys [--json]
 
-The service requires keys and has a judge model with a key. For each provider that litellm knows, a tenant has stored
-rollouts judged and an evaluation made by `PROVIDER/x`. Nothing outside is reached: tests/fakes/recorded_connections.py
-answers for every host, and gives each name a public address.
+The service requires keys and has a judge model with a key. For each provider that litellm knows, a tenant asks to judge
+stored rollouts with `PROVIDER/x` and to evaluate it. No outside host is contacted: tests/fakes/recorded_connections.py
+answers for every host and resolves each name to a public address.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from tests.integration.app.test_judge_agreement import _rollouts
 
 JUDGE, OPENAI, OPERATOR = "canary-judge-0001", "canary-openai-0002", "canary-operator-" + "k" * 32
 HOME = "api.openai.com"
-"""Where both keys belong: the judge model is OpenAI's."""
+"""The host that both keys belong to; the judge model is OpenAI's."""
 _ENDED = ("completed", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Numbers of providers, of those that were tried."""
+    """Numbers of providers with each outcome."""
 
     tried: int
     refused: int
@@ -47,9 +47,9 @@ class Figures:
     """A host that the key does not belong to would have received it."""
     key_in_a_url: int
     connected_inside: int
-    """To an address that is not public."""
+    """The service connected to an address that is not public."""
     inside: Sequence[str]
-    """These addresses."""
+    """The addresses connected to that are not public."""
 
 
 async def _judge(client: httpx.AsyncClient, run_id: str, model: str) -> int:
@@ -122,7 +122,7 @@ async def _on_a_database(directory: Path) -> Figures:
 
 
 def main() -> None:
-    """Measure, and fail if a key strayed or something inside was connected to."""
+    """Measure; fail if a key leaked or if the service connected to an internal address."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json

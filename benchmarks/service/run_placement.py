@@ -1,11 +1,11 @@
-"""What it costs to drive runs in threads of the API process, and what it costs to drive them in a worker process.
+"""Compare the costs of driving runs in threads of the API process and in a worker process.
 
     python -m benchmarks.service.run_placement [--rounds 3] [--seconds 15] [--json]
 
-Each round starts both layouts in turn, with a fresh Postgres and a fresh engine each: `learnloop serve` alone, and
-`learnloop serve` with LEARNLOOP_MAX_CONCURRENT_RUNS=0 beside `learnloop worker`. One email_search run trains on the
-embedded engine while this process asks `GET /runs/{id}` over four connections without pause, and ten times a second
-over one. docs/decisions/0004-where-runs-are-driven.md rests on these figures.
+Each round starts both layouts in turn, each with a new Postgres and a new engine: `learnloop serve` alone, and
+`learnloop serve` with LEARNLOOP_MAX_CONCURRENT_RUNS=0 next to `learnloop worker`. One email_search run trains on the
+embedded engine while this process sends `GET /runs/{id}` ten times a second over one connection, then without pause
+over four. docs/decisions/0004-where-runs-are-driven.md uses these figures.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _BASELINE_S = 600.0
 
 
 def measure(layout: str, directory: Path, seconds: float) -> dict[str, float]:
-    """The figures of one layout, started afresh."""
+    """Start one layout from scratch and return its figures."""
     port = free_port()
     with ExitStack() as stack:
         engine_url = stack.enter_context(processes.engine(_made(directory / "engine"))).removesuffix("/v1")
@@ -94,7 +94,7 @@ def measure(layout: str, directory: Path, seconds: float) -> dict[str, float]:
 
 @contextmanager
 def _postgres(directory: Path) -> Iterator[str]:
-    """A Postgres on a socket; its URL."""
+    """Run a Postgres on a socket; yield its URL."""
     server = EmbeddedPostgres(_made(directory))
     with asyncio.Runner() as runner:
         runner.run(server.start())
@@ -110,7 +110,8 @@ def _made(directory: Path) -> Path:
 
 
 def _rollouts(client: Service, run_id: str) -> float:
-    """Finished rollouts of the run, those of the unfinished phase included: iterations alone are too coarse."""
+    """Return the number of finished rollouts, including the unfinished phase because iterations alone are too
+    coarse."""
     progress = client.run(run_id)["progress"]
     done = 64.0 * int(progress["iterations_done"])
     return done + float(progress["done"] or 0 if progress["phase"] == "rollout" else 0)

@@ -1,9 +1,9 @@
-"""How the service answers while it trains, what memory it takes, and how soon it is up.
+"""Measure the service's latency while it trains, its memory, and its start-up time.
 
     python -m benchmarks.service.service_under_load [--paced 20] [--flat-out 10] [--json]
 
-Starts `learnloop serve` in a fresh directory, posts a learn-loop, and asks `GET /runs/{id}` from this process: first
-ten times a second over one connection, then over four as fast as they answer. The run is cancelled at the end.
+Starts `learnloop serve` in a fresh directory, posts a learn-loop, and sends `GET /runs/{id}` from this process: first
+ten times a second over one connection, then over four as fast as they are answered. The run is cancelled at the end.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _MEMORY_PAUSE_S = 0.5
 
 
 def latencies(port: int, path: str, until: float, pause_s: float) -> list[float]:
-    """Milliseconds of each GET over one connection, until that monotonic time."""
+    """Return the milliseconds of each GET over one connection, until that monotonic time."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     taken = []
     while (started := time.monotonic()) < until:
@@ -49,7 +49,7 @@ def latencies(port: int, path: str, until: float, pause_s: float) -> list[float]
 
 
 def load(port: int, path: str, seconds: float, connections: int, pause_s: float) -> dict[str, float]:
-    """Percentiles of the latency in milliseconds, and requests a second."""
+    """Return latency percentiles in milliseconds, and requests a second."""
     until = time.monotonic() + seconds
     taken: list[list[float]] = []
     threads = [
@@ -75,7 +75,8 @@ def load(port: int, path: str, seconds: float, connections: int, pause_s: float)
 
 @dataclass(slots=True)
 class Memory:
-    """Peaks in MB: resident memory of API and engine; of Postgres each process's share, for they share most."""
+    """Peaks in MB: resident memory of API and engine, proportional memory of Postgres, whose processes share most of
+    it."""
 
     api: float = 0.0
     engine: float = 0.0
@@ -100,7 +101,7 @@ class Memory:
 
 @contextmanager
 def watched_memory(child: "subprocess.Popen[bytes]") -> Iterator[Memory]:
-    """Memory of the service and its children, sampled until the block ends."""
+    """Sample the memory of the service and its children until the block ends."""
     memory, over, process, started = Memory(), threading.Event(), psutil.Process(child.pid), time.monotonic()
 
     def watch() -> None:
@@ -117,7 +118,7 @@ def watched_memory(child: "subprocess.Popen[bytes]") -> Iterator[Memory]:
 
 
 def measure(data_dir: Path, paced_s: float, flat_out_s: float) -> dict[str, Any]:
-    """All figures of one service."""
+    """Return all figures of one service."""
     port = free_port()
     started = time.monotonic()
     with (
@@ -151,7 +152,7 @@ def measure(data_dir: Path, paced_s: float, flat_out_s: float) -> dict[str, Any]
 
 
 def trains(run: Any) -> bool:
-    """Whether the baseline is behind it. Raises RuntimeError if the run is over."""
+    """Return whether the run is past its baseline. Raises RuntimeError if it is over."""
     if run["status"] not in ("queued", "running"):
         raise RuntimeError(f"the run is {run['status']}: {run['error']}")
     return bool(run["iterations"])

@@ -1,16 +1,16 @@
-"""What a session costs: calls of conversations through a session beside the same calls directly at the model's server.
+"""Measure the cost of a session: calls through sessions compared with the same calls sent directly to the model server.
 
     python -m benchmarks.service.session_gateway [--conversations 1 64] [--turns 4] [--rounds 3]
-                                                 [--reply-s 1.0 [--spread 0.5]]
+                                             [--reply-s 1.0 [--spread 0.5]]
 
-A service with a Postgres of its own, and a real engine with the base model `learnloop/tiny`, in processes of their own.
-The two ways take turns. Prints, for each, seconds of a call (p50, p99) and calls per second, the time from a stream's
-request to its first text, and the processor time that a call takes in each process; and by how much the same call takes
-longer through a session, at the median. The load of the machine is printed, too: on a busy one the figures say little.
+A service with its own Postgres and a real engine with the base model `learnloop/tiny` run in separate processes. The
+two ways take turns. Prints for each the seconds per call (p50, p99), calls per second, the time from a streaming
+request to its first text, and the CPU time of a call in each process; and the median of how much longer the same call
+takes through a session. Also prints the machine's load: on a busy machine the figures mean little.
 
-The engine's model is so small that on two cores each millisecond of the service is one less for the engine. With
-`--reply-s` a stand-in that computes nothing takes so long for each reply: a model on a machine of its own. Without a
-`--spread` all conversations then ask at the same moment, again and again, and wait for one another.
+The engine's model is so small that on two cores each millisecond of the service is taken from the engine. With
+`--reply-s` a stand-in that computes nothing takes that long for each reply, like a model on another machine. Without
+`--spread` all conversations then send their calls simultaneously, again and again, and wait for one another.
 """
 
 import argparse
@@ -43,22 +43,22 @@ _WARM_UP_ROUNDS = 2
 
 @dataclass
 class Way:
-    """One way to the model, and what was measured on it."""
+    """One way to the model, with its measurements."""
 
     http: httpx.AsyncClient
     call_s: dict[tuple[int, int], list[float]] = field(default_factory=dict)
-    """Of each call, by conversation and turn: one a round."""
+    """Durations of each call by conversation and turn, one per round."""
     first_text_s: list[float] = field(default_factory=list)
     calls_per_s: list[float] = field(default_factory=list)
     cpu_s: dict[str, float] = field(default_factory=dict)
     calls: int = 0
 
     async def opened(self) -> tuple[str, Mapping[str, str]]:
-        """The path and the headers of a new conversation."""
+        """Return the path and headers of a new conversation."""
         return "/v1/chat/completions", {}
 
     async def converse(self, number: int, turns: int, path: str, headers: Mapping[str, str]) -> None:
-        """One conversation, whose last turn is streamed."""
+        """Hold one conversation, whose last turn is streamed."""
         messages: list[Json] = [{"role": "user", "content": f"Who is number {number}?"}]
         for turn in range(turns):
             body = {"model": _MODEL, "messages": messages, "max_tokens": _REPLY_TOKENS, "seed": turn, "logprobs": True}
@@ -73,13 +73,13 @@ class Way:
         body = {"model": _MODEL, "messages": messages, "max_tokens": _REPLY_TOKENS, "stream": True}
         async with self.http.stream("POST", path, json=body, headers=headers) as stream:
             texts = _texts(stream)
-            if await anext(texts, None) is not None:  # the model may also say nothing
+            if await anext(texts, None) is not None:  # the model can also produce no text
                 self.first_text_s.append(time.perf_counter() - clock)
             async for _ in texts:
                 pass
 
     async def measure(self, conversations: int, turns: int, cpu_s: Callable[[], Mapping[str, float]]) -> None:
-        """All of them at the same time."""
+        """Hold all conversations concurrently."""
         opened = [await self.opened() for _ in range(conversations)]
         before, clock = cpu_s(), time.perf_counter()
         await asyncio.gather(*(self.converse(number, turns, *each) for number, each in enumerate(opened)))
@@ -89,7 +89,7 @@ class Way:
             self.cpu_s[name] = self.cpu_s.get(name, 0.0) + after - before[name]
 
     def figures(self) -> dict[str, Json]:
-        """Seconds, and calls a second (the median of the rounds)."""
+        """Return seconds, and calls per second (the median of the rounds)."""
         all_s = [each for calls in self.call_s.values() for each in calls]
         return {
             "call_p50_s": round(statistics.median(all_s), 4),
@@ -101,7 +101,7 @@ class Way:
 
 
 class ThroughSessions(Way):
-    """A session for each conversation."""
+    """Opens a session for each conversation."""
 
     async def opened(self) -> tuple[str, Mapping[str, str]]:
         session = (await self.http.post("/sessions", json={"model": _MODEL})).raise_for_status().json()
@@ -123,7 +123,7 @@ async def _texts(stream: httpx.Response) -> AsyncIterator[str]:
 def _servers(
     directory: Path, slots: int, reply_s: float | None, spread: float
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """URLs of the model's server and of the service, and the processor seconds that each has used."""
+    """Start the servers; yield their URLs and a function that returns the CPU seconds used so far by process."""
     for name in ("engine", "service"):
         (directory / name).mkdir()
     port = free_port()
@@ -164,10 +164,10 @@ def _client(url: str) -> httpx.AsyncClient:
 async def measured(
     engine_url: str, url: str, conversations: int, turns: int, rounds: int, cpu_s: Callable[[], Mapping[str, float]]
 ) -> dict[str, Json]:
-    """The figures of both ways, and what the session's is worse by."""
+    """Return the figures of both ways, and how much worse sessions are."""
     async with _client(engine_url) as direct, _client(url) as http:
         for way in (Way(direct), ThroughSessions(http)):
-            for _ in range(_WARM_UP_ROUNDS):  # a service that has just started imports much beside its work
+            for _ in range(_WARM_UP_ROUNDS):  # a newly started service still has imports to do
                 await way.measure(conversations, turns, cpu_s)
         ways = [Way(direct), ThroughSessions(http)]
         for number in range(rounds):

@@ -1,11 +1,11 @@
-"""Streams of one run's events while its services lose their database again and again and clients hang up.
+"""Stream one run's events while services repeatedly lose their database connections and clients hang up.
 
     python -m benchmarks.service.streams [--clients 200] [--events 100] [--cuts 2] [--drops 0.03] [--seed 0] [--json]
 
-Two `learnloop serve` over one Postgres. Each client follows the run to its end and after each event hangs up with the
-probability `--drops`; it comes back to any of the two, with `Last-Event-ID`. At the cuts every connection of the
-services to the database ends. Each client must see each event once and in order: exits with 1 if one does not, or if
-nothing was ever cut or dropped. Times are from an event's commit until a client has it, all reconnecting included.
+Two `learnloop serve` share one Postgres. Each client follows the run to its end; after each event it hangs up with
+probability `--drops` and reconnects to either service with `Last-Event-ID`. Each cut ends every database connection of
+the services. Exits with 1 if a client does not see each event once and in order, or if nothing was ever cut or dropped.
+Times are from an event's commit until a client has it, including all reconnects.
 """
 
 import argparse
@@ -42,14 +42,14 @@ _REPLICAS = 2
 _END = b"event: run.cancelled"
 _AGAIN_S = 0.05
 _PAUSE_S = 0.1
-"""Between two events."""
+"""Pause between two events."""
 _PATIENCE_S = 120.0
-"""For all clients to have seen all."""
+"""Longest wait for all clients to have seen all events."""
 
 
 @dataclass
 class Client:
-    """Follows a run; `seen` are the numbers of its events as they came, `at` when the first of each did."""
+    """Follows a run; `seen` lists event numbers in order of arrival, `at` the first arrival of each."""
 
     ports: list[int]
     run_id: str
@@ -61,12 +61,13 @@ class Client:
     dropped: int = 0
 
     async def follow(self) -> None:
-        """Until the run has ended and all was seen."""
+        """Reconnect until the end of the run was seen."""
         while not await self._one_connection():
             await asyncio.sleep(_AGAIN_S)
 
     async def _one_connection(self) -> bool:
-        """Whether the end was seen. Bytes and no HTTP library: so many clients must not be what is measured."""
+        """Read one connection; return whether the end was seen. Without an HTTP library clients hardly affect the
+        measurement."""
         self.connections += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", self.rng.choice(self.ports))
         try:
@@ -74,7 +75,7 @@ class Client:
             head = f"GET /runs/{self.run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n"
             writer.write(f"{head}{last}\r\n".encode())
             status = (await reader.readline()).split()[1:2]
-            if status != [b"200"]:  # 503: its connections to the database were cut just now
+            if status != [b"200"]:  # 503 after the service's database connections were cut
                 return status == [b"204"]
             return await self._read(reader)
         except OSError:
@@ -100,7 +101,7 @@ class Client:
 
 
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Counts, times, and `violations`: what was not as promised."""
+    """Return counts, times and `violations`."""
     postgres = EmbeddedPostgres(directory)
     await postgres.start()
     database_engine = make_engine(postgres.url)
@@ -113,7 +114,7 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
 
 
 def _replicas(stack: AsyncExitStack, directory: Path, url: URL) -> list[int]:
-    """The ports of the services, which answer."""
+    """Start the services; return their ports once they answer."""
     settings = {
         "DATABASE_URL": url.set(drivername="postgresql").render_as_string(hide_password=False),
         "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",  # nothing is trained here
@@ -153,7 +154,7 @@ async def _stream(database: Database, url: URL, ports: list[int], options: argpa
 
 
 async def _run(database: Database) -> str:
-    """A run that no worker takes."""
+    """Create a run that no worker claims; return its id."""
     run_id = str(ULID())
     row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
     run = Run(id=run_id, request={}, model_project="bench", model_name=run_id, iterations_total=1, **row)
