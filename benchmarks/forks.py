@@ -1,7 +1,7 @@
-"""Processes forked from one that has imported what they need: the imports take seconds, a fork does not.
+"""Forks processes from a server that has already imported their module, because imports take seconds.
 
-`python -m benchmarks.forks MODULE` is that one. It imports the module, and for each line on stdin, a JSON list of
-arguments, it forks a process that calls the module's `main`, and prints its id. It ends with its stdin.
+`python -m benchmarks.forks MODULE` is that server. It imports the module. For each line on stdin, a JSON list of
+arguments, it forks a process that calls the module's `main`, and prints the process id. It ends when stdin closes.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 
 class Forked:
-    """A process that is not our child. Which status it ended with nobody knows."""
+    """A process that is not a child of this one, so its exit status is unknown."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -29,15 +29,15 @@ class Forked:
         os.close(self._descriptor)
 
     def poll(self) -> int | None:
-        """0 if it has ended."""
+        """Return 0 if it has ended, else None."""
         return 0 if select.select([self._descriptor], [], [], 0)[0] else None
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until it has ended."""
         select.select([self._descriptor], [], [])
 
     def send_signal(self, number: int) -> None:
-        """If it has not ended."""
+        """Send the signal unless it has ended."""
         if self.poll() is None:
             signal.pidfd_send_signal(self._descriptor, number)
 
@@ -46,7 +46,7 @@ class Forked:
 
 
 class Forks:
-    """Starts processes of a module; `code` is where it is imported from, stderr of all goes to `log`."""
+    """Starts processes of a module, imported from `code`; all of them write stderr to `log`."""
 
     def __init__(self, module: str, code: Path, log: BinaryIO) -> None:
         self._server = subprocess.Popen(
@@ -59,7 +59,7 @@ class Forks:
         )
 
     def start(self, arguments: Sequence[str]) -> Forked:
-        """A process with these arguments. The first one waits for the imports."""
+        """Start a process with these arguments. The first call waits for the imports."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(arguments) + "\n")
@@ -67,7 +67,7 @@ class Forks:
         return Forked(int(self._server.stdout.readline()))
 
     def close(self) -> None:
-        """Starts no more; what was started goes on."""
+        """Stop the server; processes that it started keep running."""
         self._server.communicate()
 
 

@@ -1,4 +1,4 @@
-"""A copy of the code: processes that run from it do not see what is changed meanwhile."""
+"""A snapshot of the code, so that processes running from it do not see later changes."""
 
 import shutil
 from pathlib import Path
@@ -8,8 +8,11 @@ _PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "learnloop
 
 
 def freeze(directory: Path) -> Path:
-    """Copy the packages to `directory`/code, and return that. `python -m` takes them from there if it is the working
-    directory. What was compiled goes along: the files keep their times, so it still fits."""
+    """Copy the packages to `directory`/code and return that path.
+
+    `python -m` imports them from there if it is the working directory. Compiled files are copied with their sources and
+    stay valid because modification times are preserved.
+    """
     code = directory / "code"
     for name in _PACKAGES:
         shutil.copytree(ROOT / name, code / name)

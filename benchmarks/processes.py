@@ -1,4 +1,4 @@
-"""The engine and the service as children of a benchmark, as they run anywhere else."""
+"""Starts the real engine and service as child processes of a benchmark."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _STOP_S = 30.0
 
 @contextmanager
 def engine(data_dir: Path, *flags: str) -> Iterator[str]:
-    """An engine with its data in `data_dir`; gives its OpenAI base URL. Its log is `engine.log` there."""
+    """Run an engine with its data in `data_dir` and yield its OpenAI base URL. It logs to `engine.log` there."""
     ready = data_dir / "ready.json"
     where = ("--data-dir", str(data_dir), "--ready-file", str(ready))
     command = ["training.engine", *where, *flags, "--die-with-parent"]
@@ -31,7 +31,7 @@ def engine(data_dir: Path, *flags: str) -> Iterator[str]:
 
 @contextmanager
 def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`learnloop serve`, just started: it does not answer yet. Its log is `service.log` in `data_dir`.
+    """Start `learnloop serve` and yield it before it answers. It logs to `service.log` in `data_dir`.
 
     `settings` are environment variables.
     """
@@ -42,14 +42,15 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
 
 @contextmanager
 def worker(data_dir: Path, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`learnloop worker`, just started. Its log is `worker.log` in `data_dir`; `settings` are environment variables."""
+    """Start `learnloop worker` and yield it. It logs to `worker.log` in `data_dir`; `settings` are environment
+    variables."""
     with _child(["app.cli", "worker", "--data-dir", str(data_dir)], data_dir / "worker.log", settings) as child:
         yield child
 
 
 @contextmanager
 def module(name: str, *flags: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`python -m` of that module, just started. What it logs is lost."""
+    """Start that module with `python -m` and yield it. Its log is discarded."""
     with _child([name, *flags], Path(os.devnull)) as child:
         yield child
 
@@ -80,7 +81,7 @@ def _child(
 def wait_for(
     child: "subprocess.Popen[bytes]", condition: Callable[[], bool], *, pause_s: float = 0.02, most_s: float = _START_S
 ) -> None:
-    """Wait until the condition holds. Raises RuntimeError if the child ends before, or it takes too long."""
+    """Wait until the condition holds. Raises RuntimeError if the child ends first or if it takes too long."""
     until = time.monotonic() + most_s
     while not condition():
         if child.poll() is not None:
@@ -91,7 +92,7 @@ def wait_for(
 
 
 def answers(service: Service) -> Callable[[], bool]:
-    """Whether the service answers, be it that it is not ready."""
+    """Return a condition for `wait_for`: the service answers, ready or not."""
 
     def ask() -> bool:
         try:
@@ -104,6 +105,6 @@ def answers(service: Service) -> Callable[[], bool]:
 
 
 def machine() -> dict[str, Any]:
-    """What a reader must know of the machine: `busy_cores` is what others took of it before the benchmark began."""
+    """Describe the machine: `cores`, and `busy_cores` that other processes used before the benchmark began."""
     cores = psutil.cpu_count() or 1
     return {"cores": cores, "busy_cores": round(psutil.cpu_percent(interval=1.0) / 100 * cores, 2)}

@@ -1,4 +1,4 @@
-"""The mail desk as the Python agents see it."""
+"""A client of the mail desk for the Python agents."""
 
 import json
 import os
@@ -10,7 +10,7 @@ Json = Any
 
 
 class Done(Exception):
-    """A tool call ended the task."""
+    """Raised when a tool call ended the task."""
 
     def __init__(self, outcome: Json) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Done(Exception):
 
 
 class Desk:
-    """The mailbox of the task in the environment."""
+    """The mailbox of the task in the environment variables."""
 
     def __init__(self) -> None:
         self._http = httpx.Client(base_url=os.environ["MAIL_DESK_URL"], trust_env=False, timeout=60)
@@ -27,14 +27,14 @@ class Desk:
         self.messages, self.tools, self.max_turns = opened["messages"], opened["tools"], opened["max_turns"]
 
     def call(self, name: str, arguments: Json) -> str:
-        """The result of a tool call. Raises Done."""
+        """Return the result of a tool call. Raises Done."""
         result = self._post("call", name=name, arguments=arguments)
         if result["final"]:
             raise Done(result["outcome"])
         return str(result["content"])
 
     def end(self, reason: str) -> Json:
-        """The outcome of a task that ended without a final call."""
+        """End the task without a final call and return its outcome."""
         return self._post("end", reason=reason)["outcome"]
 
     def _post(self, path: str, **body: Json) -> Json:

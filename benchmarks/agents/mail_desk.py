@@ -1,9 +1,9 @@
-"""The tools of the mail job behind HTTP, for agents in any language: what a team's own systems are to its own agent.
+"""The tools of the mail job over HTTP, for agents in any language; stands in for a team's own systems.
 
-`POST /open {"session", "task"}` gives the opening `messages`, the `tools` and `max_turns`;
-`POST /call {"session", "name", "arguments"}` gives the result's `content`, whether it is `final`, and then the
-`outcome`; `POST /end {"session", "reason"}` gives the outcome of an agent that stops without a final call. The rewards
-are the built-in environment's.
+`POST /open {"session", "task"}` returns the opening `messages`, the `tools` and `max_turns`;
+`POST /call {"session", "name", "arguments"}` returns the result's `content`, whether it is `final`, and if so the
+`outcome`; `POST /end {"session", "reason"}` returns the outcome of an agent that stops without a final call. The
+rewards are the built-in environment's.
 """
 
 import json
@@ -25,7 +25,7 @@ JUDGE = ReferenceJudge()
 
 
 def tasks(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
-    """Scenarios of the environment `agent`: those that a run of `email_search` with that seed attempts."""
+    """Return scenarios of the environment `agent`, the ones that a run of `email_search` with that seed attempts."""
     return [
         {"id": each.id, "split": split, "task": {**each.task, "id": each.id, "split": split, "seed": seed}}
         for each in ENVIRONMENT.scenarios(split, count, seed)
@@ -40,7 +40,7 @@ class MailDesk:
         self._open: dict[str, Episode] = {}
 
     def app(self) -> Starlette:
-        """The HTTP application."""
+        """Return the HTTP application."""
         return Starlette(
             routes=[Route(f"/{each.__name__}", each, methods=["POST"]) for each in (self.open, self.call, self.end)]
         )
@@ -72,7 +72,7 @@ class MailDesk:
 
 
 async def _outcome(episode: Episode) -> Mapping[str, Json]:
-    """What the agent reports of it: the parts of the built-in environment's reward."""
+    """Return what the agent reports: the parts of the built-in environment's reward."""
     outcome = episode.outcome()
     [score] = (await JUDGE.judge(episode.scenario, [Candidate("it", outcome, ())])).scores
     return {"parts": ENVIRONMENT.reward(outcome, score.value or 0.0)}

@@ -54,7 +54,7 @@ async def _work() -> None:
         await Runner.run(agent, rest, max_turns=desk.max_turns, run_config=config)
     except MaxTurnsExceeded:
         reason = "out_of_turns"
-    except ModelBehaviorError:  # a tool that does not exist
+    except ModelBehaviorError:  # the model called a tool that does not exist
         pass
     print(json.dumps(ended[0] if ended else desk.end(reason)))
 

@@ -1,6 +1,6 @@
 """An OpenEnv server with tools, for benchmarks.learning.openenv_environment; it runs where the package `openenv` is.
 
-An empty desk: there is nothing to search or to read, and the sooner the agent says so, the better.
+The desk is empty: there is nothing to search or to read, and the agent should say so early.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _PER_CALL, _FOR_AN_END = -0.2, 1.0
 
 
 class Desk(MCPEnvironment):  # type: ignore[misc]  # the package need not be there
-    """A call costs a little; the last one, which ends the episode, is paid for."""
+    """An environment in which each call costs a little, and the call that ends the episode is rewarded."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

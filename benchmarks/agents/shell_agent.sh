@@ -10,7 +10,7 @@ tools=$(printf %s "$opened" | jq -c .tools)
 turns=$(printf %s "$opened" | jq .max_turns)
 while [ "$turns" -gt 0 ]; do
   turns=$((turns - 1))
-  # curl comes last in its pipeline: the shell heeds no other status.
+  # curl comes last in its pipeline because the shell checks only the last status.
   reply=$(jq -n --arg model "$OPENAI_MODEL" --argjson messages "$messages" --argjson tools "$tools" \
       '{model: $model, messages: $messages, tools: $tools}' |
     post "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY")

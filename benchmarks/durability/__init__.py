@@ -1,1 +1,1 @@
-"""What kills, races, restarts and faults leave intact."""
+"""Tests that kills, races, restarts and faults lose no work and repeat none."""

@@ -1,1 +1,1 @@
-"""How fast the engine samples and trains, alone and beside its peers."""
+"""How fast the engine samples and trains, alone and compared with other libraries."""

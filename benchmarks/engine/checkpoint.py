@@ -1,8 +1,9 @@
-"""`python -m benchmarks.engine.checkpoint`: milliseconds until a checkpoint of the tiny policy survives a power cut.
+"""Milliseconds until a checkpoint of the tiny policy is safe from a power cut: `python -m
+benchmarks.engine.checkpoint`.
 
-Weights and AdamW's state of the tiny base are written as the engine writes them after a training step: files, their
-digests, a manifest, all synced, renamed to their place. In turns with it the same bytes are written to one file that is
-synced, which is the least that a checkpoint can cost on that disk. `--directory` says on which.
+Writes the tiny base's weights and AdamW state like the engine after a training step: files, their digests and a
+manifest, all synced and then renamed into place. Alternates this with writing the same number of bytes to one synced
+file, the minimum cost of a checkpoint on that disk. `--directory` chooses the disk.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from training.engine.trainer.policy import Policy, load_policy
 
 
 def stepped_policy(directory: Path) -> Policy:
-    """A policy whose optimizer has a state."""
+    """Return a policy with optimizer state."""
     policy = load_policy(directory, lambda: TINY_BASE, Tuning("full"), torch.device("cpu"))
     random = torch.Generator().manual_seed(0)
     for parameter in policy.optimizer.parameters:
@@ -33,7 +34,7 @@ def stepped_policy(directory: Path) -> Policy:
 
 
 def write_plainly(path: Path, content: bytes) -> None:
-    """One file, synced with its directory."""
+    """Write one file and sync it and its directory."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.engine.cpu_iteration`: where the engine's CPU seconds go in an iteration of the email agent.
+"""CPU seconds of the engine in an iteration of the email agent: `python -m benchmarks.engine.cpu_iteration`.
 
-One torch thread, CPU time of the process, so that other work on the machine changes little. The training step is taken
-by the model's own modules on padded batches, and as the engine takes it, in turns on the same rollouts. The arithmetic
-is that of the matrix products alone, compared with what one large product reaches in the same session.
+Uses one torch thread and the CPU time of the process, so that other load on the machine matters little. The training
+step is taken by the model's own modules on padded batches and by the engine, in turns on the same rollouts. Arithmetic
+counts matrix products only, and is compared with the rate of one large product in the same process.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from training.engine.trainer.trajectories import TrainSequence, sequences
 
 
 def rollouts(agent: Agent, spent: dict[str, float], iteration: int) -> list[list[tuple[Try, float]]]:
-    """An iteration's rollouts; adds the seconds of their parts to `spent`."""
+    """Return an iteration's rollouts; add their CPU seconds to `spent`."""
     started = time.process_time()
     groups = rewarded_groups(agent, 0, iteration)
     spent["rollouts"] += time.process_time() - started
@@ -37,7 +37,7 @@ def rollouts(agent: Agent, spent: dict[str, float], iteration: int) -> list[list
 
 
 def timed(work: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
-    """The same work, whose seconds are added to `spent`."""
+    """Wrap the work so that its CPU seconds are added to `spent`."""
 
     def measured(*arguments: Any) -> Any:
         started = time.process_time()
@@ -49,7 +49,7 @@ def timed(work: Callable[..., Any], name: str, spent: dict[str, float]) -> Calla
 
 
 def step(policy: Policy, items: Sequence[TrainSequence]) -> float:
-    """The CPU seconds of a training step."""
+    """Take a training step and return its CPU seconds."""
     started = time.process_time()
     options = TrainOptions(learning_rate=CONFIG.learning_rate, token_weighting="token")
     for _ in grpo_step(policy, items, options, micro_batch_tokens=None):
@@ -58,7 +58,7 @@ def step(policy: Policy, items: Sequence[TrainSequence]) -> float:
 
 
 def policies() -> tuple[Policy, Policy]:
-    """One that trains through the model's modules on padded batches, and one as the engine has it."""
+    """Return a policy that trains through the model's modules on padded batches, and the engine's."""
     tuning, device = Tuning("full"), torch.device("cpu")
     modules = Policy(load_model(TINY_BASE, device, torch.float32), tuning, lambda: TINY_BASE)
     modules._packed, modules._whole = False, None
@@ -67,14 +67,14 @@ def policies() -> tuple[Policy, Policy]:
 
 
 def operations(work: Callable[[], Any]) -> float:
-    """Floating-point operations of its matrix products."""
+    """Return the floating-point operations of the work's matrix products."""
     with FlopCounterMode(display=False) as counter:
         work()
     return float(counter.get_total_flops())
 
 
 def product_rate() -> float:
-    """Operations a second of one large product."""
+    """Return the operations per second of one large product."""
     one, other = torch.randn(2048, 1024), torch.randn(1024, 1024)
     seconds = []
     for _ in range(5):

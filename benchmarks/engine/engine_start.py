@@ -1,11 +1,11 @@
-"""How long a killed engine takes to its first token.
+"""Measure how long a killed engine takes to its first token.
 
     python -m benchmarks.engine.engine_start [--rounds 5] [--against DIR]
 
-An engine with a trained model is started, asked for a token as soon as it listens, and killed with SIGKILL, again and
-again; how it came to its model is not counted. Prints seconds from the start of its process, its processor time by
-then, and what it has in memory. `--against` is another checkout, whose engine takes turns with this one's, with the
-same Python: on a busy machine compare processor time.
+Repeatedly starts an engine with a trained model, requests a token as soon as it listens, and kills it with SIGKILL.
+Training the model is not counted. Prints the seconds from the start of the process, its CPU time by then, and its
+resident memory. `--against` is another checkout, whose engine alternates with this one under the same Python; compare
+CPU time on a busy machine.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _HERE = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds since the process was started, its processor seconds by then, and its memory at the end."""
+    """Seconds since the start of the process, its CPU seconds by then, and its memory at the end."""
 
     listens_s: float
     listens_cpu_s: float
@@ -45,7 +45,7 @@ class Start:
 
 
 def prepare(data_dir: Path) -> None:
-    """Leave a model with one trained checkpoint in the data directory."""
+    """Train one checkpoint of a model in the data directory."""
     example = {"messages": [*_MESSAGES, {"role": "assistant", "content": "12 February"}]}
     with processes.engine(data_dir) as base_url, httpx.Client(base_url=base_url, timeout=60, trust_env=False) as http:
         model = http.post("/preview/models", json=_MODEL).raise_for_status().json()
@@ -73,7 +73,7 @@ def _engine(tree: Path, data_dir: Path, ready: Path) -> Iterator["subprocess.Pop
 
 
 def start(tree: Path, data_dir: Path) -> Start:
-    """One start of that checkout's engine, to its first token."""
+    """Start that checkout's engine and wait for its first token."""
     ready = data_dir / "ready.json"
     ready.unlink(missing_ok=True)
     clock = time.perf_counter()
@@ -94,7 +94,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def figures(starts: list[Start]) -> dict[str, Any]:
-    """Medians."""
+    """Return medians."""
     names = Start.__slots__
     return {name: round(statistics.median(getattr(each, name) for each in starts), 2) for name in names}
 
@@ -111,7 +111,7 @@ def main() -> None:
         data_dir = Path(name)
         prepare(data_dir)
         starts: dict[str, list[Start]] = {tree: [] for tree in trees}
-        for _ in range(options.rounds + 1):  # the first one reads files that later ones find in memory
+        for _ in range(options.rounds + 1):  # the first round fills the file cache
             for tree, directory in trees.items():
                 starts[tree].append(start(directory, data_dir))
     print(json.dumps({"machine": machine} | {tree: figures(found[1:]) for tree, found in starts.items()}, indent=2))

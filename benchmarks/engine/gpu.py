@@ -1,13 +1,13 @@
-"""Seconds of an ART-E iteration on one GPU, beside the physical limit, TRL and vLLM: `python -m benchmarks.engine.gpu`.
+"""Measure an ART-E iteration on one GPU, next to the physical limit, TRL and vLLM: `python -m benchmarks.engine.gpu`.
 
-A model that one GPU does not hold (72B) is measured on as many as it needs. With `--gpus 2` each GPU has a process and
-the whole model, makes its share of the rollouts, and all take the step together.
+A model too large for one GPU (72B) is measured on as many as it needs. With `--gpus 2` each GPU has a process with the
+whole model and makes its share of the rollouts; all take the training step together.
 
-The work is agent_008's shape (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of 1,000
-tokens (900 of them the same for all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
-adapter of rank 8 on all linear layers. Weights and tokens are random and lengths are forced: honest for speed and
-memory, not for anything that is learnt. The engine's sampler, policy and training step are driven directly: no HTTP, no
-tokenizer, no environment. Needs one GPU, and for `--peer` vLLM and the packages of the extra `bench`.
+The work has the shape of agent_008 (openpipe-art, examples/art-e): 12 groups of 4 rollouts, 4 turns, a first prompt of
+1,000 tokens (900 of them shared by all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
+adapter of rank 8 on all linear layers. Weights and tokens are random and lengths are forced, which is valid for speed
+and memory but not for learning. The engine's sampler, policy and training step are called directly, without HTTP,
+tokenizer or environment. Needs one GPU, and for `--peer` vLLM and the packages of the extra `bench`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ PEERS = (
 
 
 def qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
-    """A model of the given shape with the vocabulary of all Qwen models."""
+    """Build a config of the given shape with the vocabulary size of Qwen models."""
     config: PreTrainedConfig = kind(vocab_size=151_936, max_position_embeddings=32_768, **shape)
     return config
 
@@ -68,15 +68,15 @@ MODELS: dict[str, Callable[[], PreTrainedConfig]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model's work is counted from."""
+    """The dimensions from which a model's work is computed."""
 
     body: int
-    """Parameters of the layers."""
+    """Parameters of the layers' matrices."""
     head: int
     layers: int
     query_width: int
     kv_bytes: int
-    """Of one cached token, bfloat16."""
+    """Bytes of one cached token in bfloat16."""
 
     @classmethod
     def of(cls, config: Any) -> "Shape":
@@ -92,7 +92,8 @@ class Shape:
         )
 
     def limit(self) -> float:
-        """Seconds that the iteration's arithmetic and its bytes take at least, prefixes computed once."""
+        """Return the minimum seconds for the iteration's arithmetic and memory traffic, with each prefix computed
+        once."""
         count = GROUPS * ROLLOUTS
         whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
         contexts = [SHARED_PROMPT + OWN_PROMPT + t * (REPLY + TOOL_RESULT) + REPLY / 2 for t in range(TURNS)]
@@ -105,10 +106,11 @@ class Shape:
         return TURNS * REPLY * step + (prefill + self.training(trained, pairs)) / PEAK_FLOPS
 
     def training(self, tokens: int, pairs: float) -> float:
-        """Useful floating point operations of a LoRA step's forward and backward, nothing counted twice.
+        """Return the useful floating-point operations of a LoRA step's forward and backward pass, without repetitions.
 
-        4 a parameter and distinct token, 4 a parameter of the head and reply token, attention 2 + 4 products a pair of
-        distinct tokens.
+        4 per parameter and distinct token, 4 per parameter of the head and reply token, and for attention 2 + 4
+        products
+        per pair of distinct tokens.
         """
         replies = GROUPS * ROLLOUTS * TURNS * REPLY
         return 4 * self.body * tokens + 4 * self.head * replies + 6 * self._attention(pairs)
@@ -119,24 +121,24 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Seconds of the parts of one iteration, and what was computed."""
+    """Seconds of the parts of one iteration, and the amount of computation."""
 
     rollout: float
     exchange: float
-    """Until each of several processes has the sequences of all, the wait for the slowest included."""
+    """Time until each process has the sequences of all processes, including the wait for the slowest."""
     train: float
     update: float
-    """Until the trained adapter is sampled."""
+    """Time until the sampler uses the trained adapter."""
     checkpoint: float
-    """Until the checkpoint survives a power cut."""
+    """Time until the checkpoint is safe from a power cut."""
     useful: float
-    """Floating point operations of the training (Shape.training)."""
+    """Floating-point operations of the training (Shape.training)."""
     prefilled: int
     """Tokens computed by prefill."""
     mismatch: float
     """Schulman's k3 estimate of KL(sampler || trainer) per token, before the step."""
     computed: int
-    """Tokens in the training batches, shared ones once."""
+    """Tokens in the training batches, counting shared ones once."""
     batches: int
 
     @property
@@ -146,7 +148,7 @@ class Iteration:
 
 @contextmanager
 def timed() -> Iterator[list[float]]:
-    """One number, once the block is done: its seconds, the GPU's work included."""
+    """Time a block, including its GPU work; the yielded list holds its seconds once it is done."""
     started = now()
     result: list[float] = []
     yield result
@@ -154,7 +156,7 @@ def timed() -> Iterator[list[float]]:
 
 
 def now() -> float:
-    """Seconds by the clock once the GPUs have done what they were asked."""
+    """Wait for the GPUs to finish, then return the clock in seconds."""
     for device in _gpus():
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -165,19 +167,21 @@ def _gpus() -> list[torch.device]:
 
 
 def reset_peak() -> None:
-    """Forget how much memory was needed so far."""
+    """Reset the peak memory statistics."""
     for device in _gpus():
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_gb() -> float:
-    """Of the fullest GPU."""
+    """Return the peak memory of the fullest GPU in GB."""
     return max(torch.cuda.max_memory_allocated(device) for device in _gpus()) / 1e9
 
 
 def random_model(config: PreTrainedConfig, *, in_fp8: bool) -> Any:
-    """In bfloat16, with `in_fp8` its layers' matrices in 8 bits, on as many GPUs as it needs; joined as the engine
-    does."""
+    """Build a random model in bfloat16, on as many GPUs as it needs and with matrices joined like the engine's.
+
+    With `in_fp8` its layers' matrices are in 8 bits.
+    """
     from training.engine.trainer.pretrained import USUAL_RANKS
     from training.engine.weights.joined import JoinedModel
     from training.engine.weights.stages import devices_needed, stages_of
@@ -208,14 +212,14 @@ def random_model(config: PreTrainedConfig, *, in_fp8: bool) -> Any:
 
 
 def prompts(seed: int) -> list[list[int]]:
-    """One random prompt a group, 900 tokens of them shared."""
+    """Return one random prompt per group; all share their first 900 tokens."""
     draw = np.random.default_rng(seed)
     shared = draw.integers(0, 1000, SHARED_PROMPT).tolist()
     return [shared + draw.integers(0, 1000, OWN_PROMPT).tolist() for _ in range(GROUPS)]
 
 
 def tool_result(seed: int, rollout: int, turn: int) -> list[int]:
-    """Random tokens that belong to one rollout's turn."""
+    """Return random tokens, always the same for one rollout's turn."""
     found: list[int] = np.random.default_rng((seed, rollout, turn)).integers(0, 1000, TOOL_RESULT).tolist()
     return found
 
@@ -232,7 +236,7 @@ class Ours:
         *,
         fp8_training: bool = False,
     ) -> None:
-        """One of `gpus` processes, which have a GPU each and meet in the directory."""
+        """Set up one of `gpus` processes that have a GPU each and meet through files in the directory `meet`."""
         from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy
@@ -263,7 +267,7 @@ class Ours:
             self._store = FileStore(f"{meet}/rollouts", gpus)
 
     def _exchanged(self, seed: int, items: list[Any]) -> list[Any]:
-        """The sequences of all processes, in one order."""
+        """Return the sequences of all processes in the same order everywhere."""
         if self._store is None:
             return items
         self._store.set(f"{seed}/{self._rank}", pickle.dumps(items))
@@ -300,7 +304,10 @@ class Ours:
         )
 
     def long_contexts(self) -> dict[str, float]:
-        """Two turns of few long conversations and a step on them: seconds, what was prefilled, if it recomputes."""
+        """Measure two turns of a few long conversations and a training step on them.
+
+        Returns seconds, prefilled tokens, peak memory, and whether training recomputes activations.
+        """
         from training.engine.trainer.trajectories import TrainSequence
 
         draw = np.random.default_rng(0)
@@ -354,7 +361,7 @@ class Ours:
         return [found[number] for number in range(len(prompts))]
 
     def _checkpoint(self) -> list[float]:
-        """The seconds in which one of the processes writes it, as a list of one number."""
+        """Return the seconds that one of the processes needs to write a checkpoint, as a list of one number."""
         from training.engine.engine import finish
         from training.engine.registry import checkpoints
 
@@ -363,7 +370,7 @@ class Ours:
             with timed() as seconds:
                 if self.policy.peers.writes:
                     checkpoints.write(Path(directory), manifest, self.policy.save)
-                finish(self.policy.peers.compare(manifest.step, None))  # the others wait for it
+                finish(self.policy.peers.compare(manifest.step, None))  # the other processes wait for the write
             return seconds
 
     def _make_room(self) -> None:
@@ -408,7 +415,7 @@ class Ours:
 
 
 def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
-    """Tokens that differ in themselves or in what precedes them, and the pairs in which they attend to one another."""
+    """Count tokens with a distinct prefix, and the pairs of them that attend to one another."""
     tokens, pairs, before = 0, 0.0, np.empty(0, dtype=np.int64)
     for sequence in sorted(sequences):
         ids = np.array(sequence)
@@ -422,7 +429,7 @@ def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
 
 
 def measure(ours: Ours, iterations: int, gpus: int) -> dict[str, float]:
-    """Medians of `iterations`, after one that is not counted; as one of `gpus` processes sees them."""
+    """Return the figures of the median iteration, after an uncounted one, as seen by one of `gpus` processes."""
     if not iterations:
         return ours.long_contexts()
     ours.iteration(0)
@@ -497,7 +504,7 @@ def main() -> int:
             for label, *arguments in PEERS:
                 try:
                     peer = {key: round(value, 4) for key, value in _alone(*arguments, name).items()}
-                except SystemExit as error:  # the others are measured all the same
+                except SystemExit as error:  # a failing peer does not stop the others
                     sys.stderr.write(f"{error}\n")
                     failed = True
                     continue
@@ -506,7 +513,7 @@ def main() -> int:
 
 
 def _together(name: str, iterations: int, gpus: int, *weights: str) -> dict[str, float]:
-    """The figures of the first of `gpus` processes."""
+    """Measure in `gpus` processes; return the figures of the first."""
     one = ("benchmarks.engine.gpu", "--one", name, "--iterations", str(iterations), *weights)
     if gpus == 1:
         return _alone(*one)
@@ -521,21 +528,21 @@ def _together(name: str, iterations: int, gpus: int, *weights: str) -> dict[str,
 
 
 def _alone(*arguments: str, **environment: str) -> dict[str, float]:
-    """The JSON that a module prints, run in a process of its own: memory and patches end with it."""
+    """Run a module in a separate process and return the JSON it prints; its memory and patches end with it."""
     with tempfile.TemporaryFile("w+") as errors:
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            # As the engine sets it: the cache and the activations of training give their memory back to each other.
+            # As in the engine: the cache and the activations of training can reuse each other's memory.
             env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **os.environ, **environment},
         )
         errors.seek(0)
         if done.returncode:
             raise SystemExit(f"{' '.join(arguments)}:\n{errors.read()[-4000:]}")
         sys.stderr.write("".join(line for line in errors if "out of memory" in line))
-    # The last line, but for what vLLM may log while it ends.
+    # The last line of JSON, because vLLM can log while it ends.
     found: dict[str, float] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
     return found
 

@@ -1,10 +1,10 @@
-"""TRL's side of `benchmarks.engine.gpu`: GRPOTrainer with vLLM in its process (`vllm_mode="colocate"`) on the same
-rollouts (`python -m benchmarks.engine.gpu_trl 14B`).
+"""TRL's side of `benchmarks.engine.gpu`, with GRPOTrainer: `python -m benchmarks.engine.gpu_trl 14B`.
 
-The multi-turn rollouts are TRL's `rollout_func`, as `benchmarks/engine/gpu_vllm.py` has them; TRL merges the adapter
-and gives all weights to vLLM before each iteration. One optimizer step and one checkpoint for each iteration, the same
-LoRA, and what TRL does unasked: before it trains it computes the log-probabilities of vLLM's tokens itself, to correct
-for the difference. The `uncorrected` figures are of the same work without that pass. Made for TRL 1.16 and vLLM 0.24.
+Makes the same rollouts with vLLM in TRL's process (`vllm_mode="colocate"`). The multi-turn rollouts are TRL's
+`rollout_func`, with the loop of `benchmarks/engine/gpu_vllm.py`; TRL merges the adapter and copies all weights to vLLM
+before each iteration. Each iteration has one optimizer step and one checkpoint, and the LoRA is the same. By default
+TRL recomputes the log-probabilities of vLLM's tokens before it trains, to correct for the difference; the `uncorrected`
+figures are for the same work without that pass. Made for TRL 1.16 and vLLM 0.24.
 """
 
 import argparse
@@ -39,23 +39,25 @@ from benchmarks.engine.gpu_vllm import CONTEXT, FORCED, describe
 from training.engine.__main__ import TINY_BASE
 
 MICRO_BATCH = {"0.6B": 4, "1.7B": 4, "8B": 2}
-"""Rollouts of one pass of the training: as many as fit beside vLLM without recomputation. Of larger models one."""
+"""Rollouts per training pass: as many as fit next to vLLM without recomputation. Larger models use 1."""
 
 
 class Clock(TrainerCallback):
-    """Seconds of each iteration, and of its parts. The first one does not count; then `counted` are as TRL makes them,
-    and as many again without its correction."""
+    """Records the seconds of each iteration and of its parts.
+
+    After one uncounted iteration, `counted` iterations use TRL's correction, and as many more run without it.
+    """
 
     def __init__(self, shape: Shape, counted: int) -> None:
         self.trainer: Any = None
         self.rollouts: list[float] = []
         self.syncs: list[float] = []
         self.useful: list[float] = []
-        """Floating point operations of the training (Shape.training)."""
+        """Floating-point operations of the training (Shape.training)."""
         self._shape = shape
         self._counted = counted
         self._trained: list[float] = []
-        """From the begin of an iteration to the end of its optimizer step."""
+        """Seconds from the start of an iteration to the end of its optimizer step."""
         self._saved: list[float] = []
         self._begun = 0.0
 
@@ -72,7 +74,7 @@ class Clock(TrainerCallback):
             reset_peak()
 
     def watch(self, trainer: Any) -> None:
-        """Measure what it gives to vLLM, and turn its correction off when it is time for that."""
+        """Time the trainer's weight transfers to vLLM; step callbacks switch its correction."""
         self.trainer = trainer
         sync = trainer.vllm_generation.sync_weights
 
@@ -88,7 +90,7 @@ class Clock(TrainerCallback):
         self.useful.append(self._shape.training(*distinct(sequences)))
 
     def figures(self) -> dict[str, float]:
-        """Medians."""
+        """Return medians."""
         names = ("iteration_s", "rollout_s", "update_s", "train_s", "checkpoint_s", "useful_mfu_of_790")
         found = []
         for trained, rollout, sync, saved, useful in zip(
@@ -107,7 +109,7 @@ class Clock(TrainerCallback):
 
 
 def rollouts(clock: Clock, _: list[Any], trainer: Any) -> dict[str, Any]:
-    """All conversations of an iteration, turn by turn."""
+    """Run all conversations of an iteration, turn by turn."""
     seed = trainer.state.global_step
     own = [prompt for prompt in prompts(seed) for _ in range(ROLLOUTS)]
     completions: list[list[int]] = [[] for _ in own]
@@ -127,12 +129,12 @@ def rollouts(clock: Clock, _: list[Any], trainer: Any) -> dict[str, Any]:
 
 
 def reward(completions: list[Any], **_: Any) -> list[float | None]:
-    """Rewards that differ in every group."""
+    """Return rewards that differ within every group."""
     return [float(number % ROLLOUTS) for number in range(len(completions))]
 
 
 def random_policy(config: PreTrainedConfig) -> Any:
-    """In bfloat16, on the GPU."""
+    """Build a random model in bfloat16 on the GPU."""
     with torch.device("cuda"):
         return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
 
@@ -154,8 +156,8 @@ def main() -> int:
     parser.add_argument("--vllm-memory", type=float, default=0.4, help="share of the GPU's memory that vLLM takes")
     options = parser.parse_args()
     micro_batch = options.micro_batch or MICRO_BATCH.get(options.model, 1)
-    # The weights that vLLM makes up are replaced by the trainer's before the first rollout.
-    generation: Any = vllm_generation  # it does not export what it imports
+    # vLLM's dummy weights are replaced by the trainer's before the first rollout.
+    generation: Any = vllm_generation  # the module does not export the names it imports
     generation.LLM = partial(generation.LLM, load_format="dummy")
     torch.manual_seed(0)
     described = MODELS[options.model]()

@@ -1,8 +1,8 @@
-"""vLLM's side of `benchmarks.engine.gpu`: the same rollouts by vLLM alone, which trains nothing
-(`python -m benchmarks.engine.gpu_vllm 14B --quantization fp8`).
+"""vLLM's side of `benchmarks.engine.gpu`: `python -m benchmarks.engine.gpu_vllm 14B --quantization fp8`.
 
-Each turn is one `generate` over all 48 conversations, with token ids in and out, the log-probabilities of the sampled
-tokens, and vLLM's cache of prefixes. Made for vLLM 0.24.
+Makes the same rollouts with vLLM alone and trains nothing. Each turn is one `generate` over all 48 conversations, with
+token ids in and out, the log-probabilities of the sampled
+tokens, and vLLM's prefix cache. Made for vLLM 0.24.
 """
 
 import argparse
@@ -34,11 +34,11 @@ SAMPLED: dict[str, Callable[[], PreTrainedConfig]] = {
                        num_attention_heads=32, num_key_value_heads=4, head_dim=128, tie_word_embeddings=False,
                        num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True),
 }  # fmt: skip
-"""What vLLM makes rollouts with: also a mixture of experts, which the engine does not train."""
+"""Models for vLLM's rollouts, including a mixture of experts that the engine does not train."""
 
 
 def describe(name: str, directory: Path) -> None:
-    """Write what vLLM reads of a model beside its weights, which it makes up itself (`load_format="dummy"`)."""
+    """Write a model's config and tokenizer for vLLM, which invents the weights (`load_format="dummy"`)."""
     config = SAMPLED[name]()
     config.architectures = [ARCHITECTURES[config.model_type]]
     config.dtype = "bfloat16"
@@ -47,7 +47,7 @@ def describe(name: str, directory: Path) -> None:
 
 
 def rollouts(llm: Any, sampling: Any, seed: int) -> None:
-    """All conversations of an iteration, turn by turn."""
+    """Run all conversations of an iteration, turn by turn."""
     conversations = [list(prompt) for prompt in prompts(seed) for _ in range(ROLLOUTS)]
     for turn in range(TURNS):
         inputs = [{"prompt_token_ids": ids} for ids in conversations]

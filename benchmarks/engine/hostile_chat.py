@@ -1,9 +1,9 @@
-"""Chat requests that are made to hold up the engine, and how long others wait for it meanwhile.
+"""Send chat requests designed to block the engine, and measure how long others wait meanwhile.
 
     python -m benchmarks.engine.hostile_chat [NAME ...]
 
-Starts an engine with the tiny base on this machine. For each request: its status, how long it took, and the longest
-that `GET /health` took while it was handled.
+Starts an engine with the tiny base on this machine. Prints for each request its status, its duration, and the slowest
+`GET /health` while it was handled.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
-"""The same bits in any batch, with any number of threads, beside other work.
+"""Check that the engine computes the same bits in any batch, with any number of threads, and under other load.
 
     python -m benchmarks.engine.reproducibility [--only products speed weights] [--rounds 5] [--json]
 
-Three tables: how many matrix products differ from the same rows of a larger product, by MKL's mode; what the engine's
-mode and a second thread cost, in turns with the plain one; and the SHA-256 of the weights after one iteration of the
-email agent, by threads, beside a busy process for each core, and with the code that MKL keeps for Intel's processors.
-That code is run by overwriting the test of the processor's maker (see reproducibility_child.py): it shows what an Intel
-processor without AVX-512 would compute, but is not one. Deaths: see benchmarks.durability.kills.
+Prints three tables: how many matrix products differ from the same rows of a larger product, by MKL mode; what the
+engine's mode and a second thread cost, alternating with the plain mode; and the SHA-256 of the weights after one
+iteration of the email agent, by threads, with all cores busy, and with MKL's code for Intel processors. That code is
+enabled by overwriting the check of the processor's vendor (see reproducibility_child.py); it computes what an Intel
+processor without AVX-512 would, but the processor is still another one. For kills see benchmarks.durability.kills.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TABLES = ("products", "speed", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a child computes; `mode` is in its environment."""
+    """How a child computes; `mode` goes into its environment."""
 
     mode: Mapping[str, str]
     threads: int = 1
@@ -41,7 +41,7 @@ class Setting:
     as_intel: bool = False
 
     def measure(self, work: str) -> dict[str, Any]:
-        """What benchmarks.engine.reproducibility_child finds."""
+        """Run benchmarks.engine.reproducibility_child and return its figures."""
         command = [sys.executable, "-m", "benchmarks.engine.reproducibility_child", work]
         command += ["--threads", str(self.threads), "--train-threads", str(self.train_threads)]
         environment = {name: value for name, value in os.environ.items() if name not in (MKL_MODE, TORCH_MODE)}
@@ -49,7 +49,7 @@ class Setting:
         child = subprocess.run(
             command + ["--as-intel"] * self.as_intel, env=environment, stdout=subprocess.PIPE, check=True
         )
-        found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])  # the engine's log comes before
+        found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])  # the engine's log comes first
         return found
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Setting:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """A process that computes without end for each core."""
+    """Keep every core busy with a process that computes endlessly."""
     with ExitStack() as stack:
         for _ in range(os.cpu_count() or 1):
             child = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -69,7 +69,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def products() -> list[dict[str, Any]]:
-    """Each mode with one and two threads, on this processor and as on Intel's."""
+    """Measure each mode with one and two threads, with this processor's code and with Intel's."""
     return [
         {"setting": str(setting), **setting.measure("products")}
         for as_intel in (False, True)
@@ -79,8 +79,12 @@ def products() -> list[dict[str, Any]]:
 
 
 def speed(rounds: int) -> list[dict[str, Any]]:
-    """Medians over the rounds, as ratios to one thread without a mode, measured in the same round; and of sampling to
-    one thread in the engine's mode."""
+    """Return medians over the rounds of times and of ratios.
+
+    The ratios compare with one thread without a mode in the same round; `to_one_thread` compares sampling with one
+    thread
+    in the engine's mode.
+    """
     settings = [Setting(_PLAIN), Setting(cpu_mode()), Setting(cpu_mode(), threads=2), Setting(cpu_mode(), 2, 2)]
     taken = [[setting.measure("learn") for setting in settings] for _ in range(rounds)]
     names = ("sampling_s", "training_s", "cpu_s")
@@ -94,7 +98,7 @@ def speed(rounds: int) -> list[dict[str, Any]]:
 
 
 def weights() -> list[dict[str, str]]:
-    """SHA-256 of the weights after one iteration."""
+    """Return the SHA-256 of the weights after one iteration."""
     threads = [(1, 1), (2, 1), (2, 2)]
     found = [
         {"setting": str(setting), "sha256": setting.measure("learn")["sha256"]}

@@ -1,4 +1,4 @@
-"""One measurement of benchmarks.engine.reproducibility, in a process of its own: MKL reads its mode once.
+"""One measurement of benchmarks.engine.reproducibility, in a separate process because MKL reads its mode only once.
 
 Prints one JSON object: for `products`, how many of the tiny base's matrix products differ from the same rows of a
 larger one; for `learn`, the SHA-256 of the weights after one iteration, and the seconds it took.
@@ -20,15 +20,15 @@ import torch.nn.functional as F
 from benchmarks.learning.engine_learning import CONFIG, Agent, rewarded_groups
 
 SHAPES = ((192, 320), (192, 192), (192, 1024), (512, 192), (192, 1030))
-"""(inputs, outputs) of the tiny base's layers."""
+"""Inputs and outputs of the tiny base's layers."""
 ROWS = range(4, 132)
-"""Of a product; the engine makes none with fewer than 4."""
+"""Numbers of rows in a product; the engine uses at least 4."""
 
 SMALL = replace(CONFIG, groups_per_iteration=3, rollouts_per_group=8)
 
 
 def products(threads: int) -> dict[str, object]:
-    """Products of M rows beside the same rows of 4,096."""
+    """Compare products of M rows with the same rows of a product of 4,096."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     digest, differing = hashlib.sha256(), 0
@@ -42,7 +42,7 @@ def products(threads: int) -> dict[str, object]:
 
 
 def learn(threads: int, train_threads: int) -> dict[str, object]:
-    """The email agent's first iteration: 24 rollouts and a GRPO step."""
+    """Do the email agent's first iteration: 24 rollouts and a GRPO step."""
     with tempfile.TemporaryDirectory() as directory:
         agent = Agent(Path(directory), "cpu")
         torch.set_num_threads(threads)
@@ -62,9 +62,9 @@ def learn(threads: int, train_threads: int) -> dict[str, object]:
 
 
 def take_the_code_for_intel() -> None:
-    """Have MKL take this processor for one of Intel's, by overwriting the two functions that ask it for its maker.
+    """Make MKL treat this processor as Intel's, by overwriting the two functions that check its vendor.
 
-    So the kernels that MKL keeps for Intel run on any x86 processor with AVX2, where it would use others.
+    The kernels that MKL reserves for Intel then run on any x86 processor with AVX2.
     """
     library = ctypes.CDLL(str(Path(torch.__path__[0], "lib", "libtorch_cpu.so")))
     protect = ctypes.CDLL(None, use_errno=True).mprotect

@@ -1,9 +1,9 @@
-"""Sampled tokens per second of the engine's sampler against `transformers.generate`, same model, same process.
+"""Compare sampled tokens per second of the engine's sampler and `transformers.generate`, same model, same process.
 
     python -m benchmarks.engine.sampling [--model DIR] [--conversations 1 8 32 64] [--json]
 
-Every conversation has its own random prompt, and every reply has the full length, on both sides. The sides alternate,
-so that what else the machine does meets both; figures are medians.
+On both sides every conversation has its own random prompt and every reply has the full length. The sides alternate, so
+that other load on the machine affects both; figures are medians.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class Result:
 
 
 def tiny_model() -> Any:
-    """A random model of the shape of the one that the engine ships: 2.2 M parameters."""
+    """Build a random model with the shape of the included one: 2.2 M parameters."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=1030,
@@ -129,7 +129,7 @@ def main() -> None:
     set_cpu_mode()
     torch.set_num_threads(options.threads)
     model = AutoModelForCausalLM.from_pretrained(options.model) if options.model else tiny_model()
-    model.generation_config.eos_token_id = None  # replies of the full length on both sides
+    model.generation_config.eos_token_id = None  # replies have full length on both sides
     results = [
         compare(model, count, options.prompt_tokens, options.tokens, options.rounds) for count in options.conversations
     ]

@@ -1,6 +1,6 @@
-"""A stand-in for the engine on a machine of its own: it takes its time and computes nothing.
+"""A stand-in for an engine on another machine: it replies after a delay and computes nothing.
 
-It runs as a process of its own, and speaks as much of the engine's API as a session needs.
+It runs in a separate process and implements as much of the engine's API as a session needs.
 """
 
 import argparse
@@ -54,10 +54,11 @@ _OTHERS = json.dumps({"object": "list", "data": [{"id": "learnloop/tiny", "objec
 
 
 class _Model:
-    """ASGI application: a reply takes `reply_s` seconds, a stream's pieces at even intervals.
+    """An ASGI application whose replies take `reply_s` seconds; streams send their chunks at even intervals.
 
-    As replies of a model differ in length, each takes up to `spread` (a share of `reply_s`) more or less: always the
-    same for the same messages, so that two ways to ask are compared over equal replies.
+    Replies of a model differ in length, so each takes up to `spread` (a share of `reply_s`) more or less. The delay
+    depends
+    only on the messages, so that two ways of calling are compared with equal replies.
     """
 
     def __init__(self, reply_s: float, spread: float) -> None:
@@ -106,7 +107,7 @@ async def _send(send: Send, kind: str, body: bytes) -> None:
 
 @contextmanager
 def slow_model(reply_s: float, spread: float = 0.0) -> Iterator[str]:
-    """Gives its OpenAI base URL."""
+    """Run the stand-in; yield its OpenAI base URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
     flags = ("--port", str(port), "--reply-s", str(reply_s), "--spread", str(spread))
@@ -123,7 +124,7 @@ def _answers(url: str) -> bool:
 
 
 def main() -> None:
-    """Serve until it is ended."""
+    """Serve until terminated."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--reply-s", type=float, required=True)

@@ -1,11 +1,11 @@
-"""How long another client waits while schemas that are slow to enforce are sampled.
+"""Measure how long another client waits while the engine samples under schemas that are slow to enforce.
 
     python -m benchmarks.engine.slow_schemas [CASE ...]
 
-Starts an engine with the tiny base on this machine for each case. The other client asks for one reply of 16 tokens
+Starts an engine with the tiny base on this machine for each case. The other client requests one reply of 16 tokens
 after another; every fourth is a small JSON object. It stops when the case's own requests have ended, or after 60 s and
-the reply that is under way. The cases named `cheap` have replies of the same length under a schema that costs little,
-for comparison: 64 replies take all rows of the engine, whatever their schema.
+the reply in progress. The cases named `cheap` are the baseline: replies of the same length under a schema that costs
+little, because 64 replies take all rows of the engine under any schema.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _UNLIKE: Json = {
         "t": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": size} for size in range(1, 60)]}
     },
 }
-"""A text can be read in many ways as this, and all of them are followed."""
+"""An ambiguous schema: a text can be parsed in many ways, and the engine follows all of them."""
 
 CASES: dict[str, Callable[[], Sequence[Json]]] = {
     "cheap": lambda: [_body(response_format=_format(_CHEAP))] * 8,
@@ -77,7 +77,7 @@ CASES: dict[str, Callable[[], Sequence[Json]]] = {
 
 
 async def _ask(http: httpx.AsyncClient, body: Json) -> str:
-    """The reply's status, or the code of its error."""
+    """Return the reply's status, with the error code if it has one."""
     try:
         reply = await http.post("/v1/chat/completions", json=body)
     except httpx.TimeoutException:

@@ -1,12 +1,11 @@
-"""Seconds of a GRPO iteration and of a rollout: our loop against TRL's GRPOTrainer. Needs the extra `bench`.
+"""Compare the seconds of a GRPO iteration and a rollout: our loop and TRL's GRPOTrainer. Needs the extra `bench`.
 
     python -m benchmarks.engine.trl_rollouts [--rounds 3] [--threads 1 [--workers 1]] [--json]
 
-Both train the shipped base model on the same questions about the same invented inboxes, with the same prompts, tools,
-reward, numbers of rollouts and turns, and learning rate; torch has the same number of threads on each side. They take
-turns, an iteration each, after one that is not counted; figures are medians. Ours is the whole loop, as a run has it:
-it asks the engine, a process of its own, over HTTP, whose threads `--workers` spreads over so many processes. How TRL
-is used is told in `trl_side.py`.
+Both train the included base model on the same questions about the same synthetic inboxes, with the same prompts, tools,
+reward, numbers of rollouts and turns, learning rate, and number of torch threads. They alternate by iteration after an
+uncounted one; figures are medians. Our side is the complete loop of a run: it calls the engine process over HTTP.
+`--workers` spreads the engine's threads over that many processes. `trl_side.py` describes how TRL is used.
 """
 
 import argparse
@@ -31,11 +30,11 @@ from training.rollout.rollout import total
 from training.types import EvaluationConfig, IterationResult, RunConfig
 
 GOAL = 4.0
-"""How many times faster than TRL a rollout is to be."""
+"""Required ratio of TRL's seconds per rollout to ours."""
 
 
 def run_config(iterations: int, seed: int) -> RunConfig:
-    """Our defaults, with next to no evaluation: its time is not counted."""
+    """Return our defaults with minimal evaluation, whose time is not counted."""
     return RunConfig(
         iterations=iterations,
         seed=seed,
@@ -45,7 +44,7 @@ def run_config(iterations: int, seed: int) -> RunConfig:
 
 
 async def our_iterations(base_url: str, config: RunConfig) -> AsyncGenerator[Iteration, None]:
-    """Our loop, iteration by iteration."""
+    """Run our loop and yield each iteration."""
     backend = await embedded.connect(base_url, "none")
     try:
         policy = await backend.register(ModelSpec("benchmark", "agent", TINY_NAME))
@@ -73,7 +72,7 @@ def _ours(result: IterationResult) -> Iteration:
 async def compare(
     rounds: int, micro_batch: int, seed: int, threads: int, workers: int
 ) -> tuple[list[Iteration], list[Iteration]]:
-    """The iterations of both sides, one each in turns; the first, which warms up, is left out."""
+    """Alternate iterations of both sides; return them without the first, which warms up."""
     config = run_config(rounds + 1, seed)
     spawn = multiprocessing.get_context("spawn")
     turn, theirs_turn = spawn.Pipe()
@@ -97,7 +96,7 @@ async def compare(
 
 
 def figures(iterations: Sequence[Iteration], rollouts: int) -> dict[str, float]:
-    """Medians over the iterations."""
+    """Return medians over the iterations."""
 
     def median(value: Callable[[Iteration], float]) -> float:
         return round(statistics.median(map(value, iterations)), 4)

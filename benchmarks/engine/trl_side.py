@@ -1,8 +1,9 @@
-"""TRL's side of `benchmarks.engine.trl_rollouts`, in a process of its own: what ART changes in transformers breaks TRL.
+"""TRL's side of `benchmarks.engine.trl_rollouts`, in a separate process because ART's changes to transformers break
+TRL.
 
-TRL samples with `transformers.generate` (vLLM needs a GPU), and gets what its documentation offers for agents: the
-tools of an `environment_factory`. Its loop goes on as long as a reply calls a tool, so the final answer is left to the
-reward function and costs it no turn. Precision, checkpointing and micro-batch are those that are fastest here: fp32,
+TRL samples with `transformers.generate` (vLLM needs a GPU), and gets the tools of an `environment_factory`, as its
+documentation recommends for agents. TRL's loop continues while a reply calls a tool, so the reward function handles the
+final answer, which costs TRL no turn. Precision, checkpointing and micro-batch are the fastest on this machine: fp32,
 none, 16 trajectories (with 64 an iteration takes almost twice as long).
 """
 
@@ -41,15 +42,16 @@ class Iteration:
     seconds: float
     rollout_s: float
     tokens: int
-    """Sampled ones."""
+    """Sampled tokens."""
     turns: float
-    """Mean of the rollouts."""
+    """Mean over the rollouts."""
     reward: float
-    """Mean of the rollouts."""
+    """Mean over the rollouts."""
 
 
 class InboxTools:
-    """TRL's environment, around an episode of ours. Public methods are tools; TRL makes their schemas of docstrings."""
+    """TRL's environment around one of our episodes. TRL turns public methods into tools, and their docstrings into
+    schemas."""
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self._scenarios = scenarios
@@ -111,12 +113,12 @@ class InboxTools:
 
 
 class Trainer(TrainerCallback):
-    """GRPOTrainer on our task. Each iteration waits for a message and is answered with its figures."""
+    """GRPOTrainer on our task. Each iteration waits for a message and answers it with its figures."""
 
     def __init__(
         self, turn: "Connection[Iteration, None]", config: RunConfig, micro_batch: int, directory: str
     ) -> None:
-        """`micro_batch` is the number of trajectories of one forward and backward pass."""
+        """Set up the trainer; `micro_batch` is the number of trajectories in one forward and backward pass."""
         self._turn = turn
         self._started = self._rolled_out = self._ended = self._turns = self._reward = 0.0
         self._rollouts = config.groups_per_iteration * config.rollouts_per_group
@@ -160,7 +162,7 @@ class Trainer(TrainerCallback):
         )
 
     def train(self) -> None:
-        """All iterations."""
+        """Train all iterations. Raises RuntimeError if the two sides have different prompts."""
         prompt = _prompt(self._scenarios[0])
         ours = self._chat.prompt(prompt, [tool.openai() for tool in TOOLS])
         theirs = self._trainer.processing_class.apply_chat_template(
@@ -208,7 +210,10 @@ def _prompt(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def _tokenizer() -> Any:
-    """The base model's, with its template told our tools in our order, and which replies are calls for TRL's loop."""
+    """Return the base model's tokenizer, adapted to TRL.
+
+    Its chat template has our tools in our order, and its response template tells TRL's loop which replies are calls.
+    """
     tokenizer = AutoTokenizer.from_pretrained(TINY_BASE)
     tools = json.dumps([tool.openai() for tool in TOOLS])
     tokenizer.chat_template = tokenizer.chat_template.replace("tools or []", tools)
@@ -231,7 +236,7 @@ def _tokenizer() -> Any:
 
 
 def run(turn: "Connection[Iteration, None]", config: RunConfig, micro_batch: int, threads: int) -> None:
-    """The process: train, an iteration for each message."""
+    """Run the process: train one iteration for each message."""
     torch.set_num_threads(threads)
     with (
         tempfile.TemporaryDirectory(prefix="learnloop-") as directory,

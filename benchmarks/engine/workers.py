@@ -1,14 +1,13 @@
-"""`python -m benchmarks.engine.workers`: seconds of an iteration's parts with one and with two workers.
+"""Seconds of an iteration's parts with one and with two workers: `python -m benchmarks.engine.workers`.
 
-On a CPU the tiny base model, on GPUs (`--device cuda --models 1.7B,14B`) the shapes and the work of
-`benchmarks.engine.gpu`: 12 groups of 4 rollouts of 4 turns, then one GRPO step. Through the front as the engine has it,
-with real worker processes; without HTTP, tokenizing and an environment. Weights and tokens are random and lengths
-forced.
+Uses the tiny base model on a CPU. On GPUs (`--device cuda --models 1.7B,14B`) it uses the shapes and the work of
+`benchmarks.engine.gpu`: 12 groups of 4 rollouts of 4 turns, then one GRPO step. Calls the engine's front with real
+worker processes, without HTTP, tokenizing and environment. Weights and tokens are random and lengths are forced.
 
-`--workers 2,1+1 --staleness 0,1 --judge 5` measures the asynchronous pipeline (docs/staleness.md) beside the exact
-loop: with two workers that do everything and with one that samples beside one that trains, each group judged for 5 s.
+`--workers 2,1+1 --staleness 0,1 --judge 5` compares the asynchronous pipeline (docs/staleness.md) with the exact loop:
+with two workers that do everything, and with one that samples and one that trains, each group judged for 5 s.
 
-`--adapters 4` measures instead what sampling several adapters of a base at the same time brings: tokens/s of 12
+`--adapters 4` measures instead the benefit of sampling several adapters of a base concurrently: tokens/s of 12
 conversations of each, all together and one adapter after the other. (On a CPU they take turns, token by token.)
 """
 
@@ -36,29 +35,29 @@ from training.engine.cpu_mode import set_cpu_mode
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An iteration's rollouts; numbers of tokens but for the first three."""
+    """An iteration's rollouts; all but the first three numbers are numbers of tokens."""
 
     groups: int
     rollouts: int
     turns: int
     shared: int
-    """Of all prompts."""
+    """Prompt tokens shared by all groups."""
     own: int
-    """Of a group's prompt."""
+    """Prompt tokens of one group only."""
     reply: int
     result: int
-    """Of a tool, between two turns."""
+    """Tokens of a tool result between two turns."""
 
 
 ART_E = Work(12, 4, 4, 900, 100, 60, 500)
 SMALL = Work(6, 4, 3, 200, 50, 40, 80)
 ADAPTER_CONVERSATIONS = 12
 TOKEN_IDS = 300
-"""Prompts are drawn from so many."""
+"""Number of token ids that prompts are drawn from."""
 
 
 def make_model(name: str, directory: Path) -> None:
-    """A random model of that shape, and a tokenizer that has a word for each of its token ids."""
+    """Write a random model of that shape, and a tokenizer with a word for each of its token ids."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -79,15 +78,15 @@ def make_model(name: str, directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Those of an iteration, judged."""
+    """The judged rollouts of an iteration."""
 
     groups: Sequence[Any]
     seconds: float
-    """In which they were sampled."""
+    """Time that sampling took."""
 
 
 class Iterations:
-    """Iterations of one model on a pool of workers; `roles` says of each whether it samples, and whether it trains."""
+    """Iterations of one model on a pool of workers; `roles` says whether each worker samples and whether it trains."""
 
     def __init__(
         self, directory: Path, base: Path, work: Work, roles: Sequence[tuple[bool, bool]], device: str, judge_s: float
@@ -110,7 +109,7 @@ class Iterations:
         self._model = self._registry.create(project="benchmark", name="policy", base_model="base").id
 
     def add_adapters(self, count: int) -> list[Any]:
-        """New adapters of the base, to be sampled."""
+        """Create adapters of the base for sampling and return their targets."""
         from training.engine.registry.tuning import Tuning
 
         names = [f"adapter{number}" for number in range(count)]
@@ -119,7 +118,7 @@ class Iterations:
         return [self._registry.resolve(f"benchmark/{name}") for name in names]
 
     async def sampled(self, targets: Sequence[Any], seed: int) -> float:
-        """Tokens a second of an iteration's conversations of one group for each adapter, all at the same time."""
+        """Sample one group of conversations per adapter, all concurrently; return tokens per second."""
         work, draw = self._work, np.random.default_rng(seed)
         prompts = draw.integers(2, TOKEN_IDS, (len(targets), work.shared + work.own)).tolist()
         started = time.perf_counter()
@@ -133,13 +132,15 @@ class Iterations:
         return len(targets) * ADAPTER_CONVERSATIONS * work.turns * work.reply / (time.perf_counter() - started)
 
     async def ready(self) -> None:
-        """All workers are up."""
+        """Wait until all workers are up."""
         while not all(each["up"] for each in self.pool.details["workers"]):
             await asyncio.sleep(0.1)
 
     async def measured(self, count: int, staleness: int) -> dict[str, float]:
-        """Mean seconds of an iteration and its parts, as it waited for them, after one that is not counted; those ahead
-        are under way from its beginning to the end."""
+        """Return mean seconds of an iteration and of its parts, after an uncounted one.
+
+        A part counts for as long as the iteration waited for it. Rollouts run `staleness` iterations ahead throughout.
+        """
         ahead = deque(asyncio.create_task(self._rolled_out(seed)) for seed in range(staleness + 1))
         found = []
         for seed in range(staleness + 1, staleness + count + 2):
@@ -166,7 +167,7 @@ class Iterations:
         }
 
     async def _rolled_out(self, seed: int) -> Rollouts:
-        """An iteration's rollouts by the newest policy."""
+        """Make an iteration's rollouts with the newest policy."""
         work, target = self._work, self._registry.resolve("benchmark/policy")
         draw = np.random.default_rng(seed)
         shared = draw.integers(2, TOKEN_IDS, work.shared).tolist()
@@ -185,7 +186,7 @@ class Iterations:
         return Rollouts(groups, max(sampled))
 
     async def _train(self, groups: Sequence[Any]) -> float:
-        """One step, until its checkpoint is written; when it had been taken."""
+        """Train until the checkpoint is written; return the time at which the step had been taken."""
         from training.engine.computing import PolicyStep, TrainingTask
         from training.engine.trainer.grpo_loss import TrainOptions
         from training.engine.trainer.grpo_step import Progress
@@ -236,7 +237,7 @@ class Iterations:
 async def measure(
     base: Path, work: Work, workers: str, device: str, iterations: int, stalenesses: Sequence[int], judge_s: float
 ) -> dict[int, dict[str, float]]:
-    """The figures of each staleness, with the seconds until all workers were up."""
+    """Return the figures of each staleness, with the seconds until all workers were up."""
     found = {}
     with tempfile.TemporaryDirectory(dir=base.parent) as directory:
         started = time.perf_counter()
@@ -253,7 +254,7 @@ async def measure(
 
 
 async def measure_adapters(base: Path, work: Work, device: str, iterations: int, count: int) -> dict[str, float]:
-    """Sampled tokens a second with one worker, prefill included; the median of so many iterations."""
+    """Return sampled tokens per second with one worker, including prefill; medians of `iterations`."""
     with tempfile.TemporaryDirectory(dir=base.parent) as directory:
         running = Iterations(Path(directory), base, work, roles("1"), device, 0.0)
         targets = running.add_adapters(count)
@@ -271,7 +272,8 @@ async def measure_adapters(base: Path, work: Work, device: str, iterations: int,
 
 
 def roles(workers: str) -> list[tuple[bool, bool]]:
-    """Whether each samples, and whether it trains: `2` do everything, of `1+1` one samples and one trains."""
+    """Parse the roles of workers, as (samples, trains): with `2` both do everything, with `1+1` one samples and one
+    trains."""
     samplers, apart, trainers = workers.partition("+")
     if not apart:
         return [(True, True)] * int(workers)
@@ -295,7 +297,7 @@ def main() -> int:
     set_cpu_mode()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if options.device == "cuda":
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the engine does
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as in the engine
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if options.make:
         make_model(options.make[0], Path(options.make[1]))
@@ -307,7 +309,7 @@ def main() -> int:
             base = Path(directory) / "base"
             if name == "tiny":
                 base.symlink_to(TINY_BASE)
-            else:  # in a process of its own, which gives the GPU's memory back
+            else:  # a separate process gives the GPU's memory back
                 subprocess.run(
                     [sys.executable, "-m", "benchmarks.engine.workers", "--make", name, str(base)], check=True
                 )

@@ -1,1 +1,1 @@
-"""What agents learn, and from how much."""
+"""What agents learn, and how much training that takes."""

@@ -1,1 +1,1 @@
-"""What the service costs, and what it withstands."""
+"""The costs of the service and its resistance to load and attacks."""
