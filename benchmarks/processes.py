@@ -42,8 +42,10 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
 
 @contextmanager
 def worker(data_dir: Path, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start `learnloop worker` and yield it. It logs to `worker.log` in `data_dir`; `settings` are environment
-    variables."""
+    """Start `learnloop worker` and yield it. It logs to `worker.log` in `data_dir`.
+
+    `settings` are environment variables.
+    """
     with _child(["app.cli", "worker", "--data-dir", str(data_dir)], data_dir / "worker.log", settings) as child:
         yield child
 

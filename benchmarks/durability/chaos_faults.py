@@ -150,8 +150,7 @@ class Nemesis:
         return False
 
     def _crash(self) -> bool:
-        """Stop the server immediately in half of the cases, else kill one of its children so that it goes into
-        recovery."""
+        """Either stop the server immediately or kill one of its children, which makes it recover."""
         try:
             server = psutil.Process(int((self._postgres.pgdata / "postmaster.pid").read_text().splitlines()[0]))
             if self._rng.random() < 0.5:

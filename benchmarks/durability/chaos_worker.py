@@ -81,7 +81,7 @@ class Freezes:
         self._done: set[str] = set()
 
     def at(self, point: str, model: str) -> None:
-        """Freeze if this is the model's point; callers pass here only in iterations that train."""
+        """Freeze here if this is the model's point. Called only in iterations that train."""
         if self._wanted and model.endswith(f"-{point}") and model not in self._done:
             self._done.add(model)
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # with os.kill this thread could run on briefly

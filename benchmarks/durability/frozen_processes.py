@@ -119,8 +119,7 @@ async def _timed_models(client: httpx.AsyncClient) -> str:
 
 
 async def frozen_postgres(data_dir: Path, port: int, limit_s: float) -> None:
-    """Report how long the service takes to stop while its Postgres is frozen, what is left, and whether it starts
-    again."""
+    """Stop the service while its Postgres is frozen; report the time, what is left, and whether it starts again."""
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
     async with client, _service(data_dir, port) as process:
         await _seconds_until(lambda: _up(client), _START_S)

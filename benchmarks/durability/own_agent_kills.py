@@ -131,7 +131,7 @@ class Stage:
                 )
 
     def kill(self, target: str) -> bool:
-        """Send SIGKILL to the target; return False if it is not running or if a rollout could lose its agent too
+        """Kill the target with SIGKILL. Returns False if it is not running or a rollout could lose its agent too
         often."""
         if target in ("claimer", "agent") and not self._may_lose_agents():
             return False

@@ -52,8 +52,7 @@ def spread(times: Sequence[float]) -> dict[str, float]:
 
 
 def journal_percent(log: Path) -> dict[str, float]:
-    """Return the time spent waiting for the journal, and writing it in the background, as percentages of iteration
-    time."""
+    """Return the time spent waiting for the journal and writing it in the background, in percent of iteration time."""
     saved = [each for each in _entries(log.read_bytes().splitlines()) if each["event"] == "iteration saved"]
 
     def total_s(name: str) -> float:

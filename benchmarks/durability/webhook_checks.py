@@ -1,5 +1,4 @@
-"""Invariants of webhooks under any failure: compares deliveries and attempts in the database with what receivers
-got."""
+"""Invariants of webhooks under any failure: compares deliveries and attempts in the database with what arrived."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,8 +57,7 @@ def _count(what: str, wrong: Iterable[bool]) -> Iterator[str]:
 
 
 def _signed(secret: str, arrival: Arrival) -> bool:
-    """Check the signature with the reference library's `sign`; its `verify` refuses messages older than five
-    minutes."""
+    """Check the signature with the reference library's `sign`, as `verify` refuses messages older than 5 minutes."""
     sent_at = datetime.fromtimestamp(int(arrival.headers["webhook-timestamp"]), UTC)
     return Webhook(secret).sign(arrival.id, sent_at, arrival.raw.decode()) == arrival.headers["webhook-signature"]
 

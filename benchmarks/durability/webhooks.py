@@ -209,8 +209,7 @@ async def _told_while_killed(
     options: argparse.Namespace,
     rng: random.Random,
 ) -> set[tuple[str, int]]:
-    """Append events while dispatchers are killed in the middle of their work; return run id and number of each
-    event."""
+    """Append events while dispatchers are killed at work; return the run id and number of each event."""
     runs = [await stage.run("faulty") for _ in range(_RUNS)]
     told = {(run_id, 1) for run_id in runs}
     for number in range(options.kills):

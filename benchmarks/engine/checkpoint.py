@@ -1,5 +1,4 @@
-"""Milliseconds until a checkpoint of the tiny policy is safe from a power cut: `python -m
-benchmarks.engine.checkpoint`.
+"""Milliseconds to write a checkpoint of the tiny policy durably: `python -m benchmarks.engine.checkpoint`.
 
 Writes the tiny base's weights and AdamW state like the engine after a training step: files, their digests and a
 manifest, all synced and then renamed into place. Alternates this with writing the same number of bytes to one synced

@@ -92,8 +92,7 @@ class Shape:
         )
 
     def limit(self) -> float:
-        """Return the minimum seconds for the iteration's arithmetic and memory traffic, with each prefix computed
-        once."""
+        """Return the minimum seconds for the iteration's arithmetic and memory traffic, computing each prefix once."""
         count = GROUPS * ROLLOUTS
         whole = SHARED_PROMPT + OWN_PROMPT + TURNS * REPLY + (TURNS - 1) * TOOL_RESULT
         contexts = [SHARED_PROMPT + OWN_PROMPT + t * (REPLY + TOOL_RESULT) + REPLY / 2 for t in range(TURNS)]

@@ -5,8 +5,8 @@
 Prints three tables: how many matrix products differ from the same rows of a larger product, by MKL mode; what the
 engine's mode and a second thread cost, alternating with the plain mode; and the SHA-256 of the weights after one
 iteration of the email agent, by threads, with all cores busy, and with MKL's code for Intel processors. That code is
-enabled by overwriting the check of the processor's vendor (see reproducibility_child.py); it computes what an Intel
-processor without AVX-512 would, but the processor is still another one. For kills see benchmarks.durability.kills.
+enabled by overwriting the check of the processor's vendor (see reproducibility_child.py). It shows what an Intel
+processor without AVX-512 would compute, but does not replace a test on one. For kills see benchmarks.durability.kills.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""TRL's side of `benchmarks.engine.trl_rollouts`, in a separate process because ART's changes to transformers break
-TRL.
+"""TRL's side of `benchmarks.engine.trl_rollouts`, in a separate process.
 
-TRL samples with `transformers.generate` (vLLM needs a GPU), and gets the tools of an `environment_factory`, as its
-documentation recommends for agents. TRL's loop continues while a reply calls a tool, so the reward function handles the
-final answer, which costs TRL no turn. Precision, checkpointing and micro-batch are the fastest on this machine: fp32,
-none, 16 trajectories (with 64 an iteration takes almost twice as long).
+ART's changes to transformers would break TRL in the same process. TRL samples with `transformers.generate` (vLLM needs
+a GPU), and gets the tools of an `environment_factory`, as its documentation recommends for agents. TRL's loop continues
+while a reply calls a tool, so the reward function handles the final answer, which costs TRL no turn. Precision,
+checkpointing and micro-batch are the fastest on a CPU: fp32, none, 16 trajectories (with 64 an iteration takes almost
+twice as long).
 """
 
 import contextlib
@@ -50,8 +50,10 @@ class Iteration:
 
 
 class InboxTools:
-    """TRL's environment around one of our episodes. TRL turns public methods into tools, and their docstrings into
-    schemas."""
+    """TRL's environment around one of our episodes.
+
+    TRL turns public methods into tools, and their docstrings into schemas.
+    """
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self._scenarios = scenarios

@@ -272,8 +272,7 @@ async def measure_adapters(base: Path, work: Work, device: str, iterations: int,
 
 
 def roles(workers: str) -> list[tuple[bool, bool]]:
-    """Parse the roles of workers, as (samples, trains): with `2` both do everything, with `1+1` one samples and one
-    trains."""
+    """Parse the workers' roles as (samples, trains): in `2` both do everything, in `1+1` one samples and one trains."""
     samplers, apart, trainers = workers.partition("+")
     if not apart:
         return [(True, True)] * int(workers)

@@ -61,10 +61,9 @@ class Fuzzed:
 
 
 async def fuzz(data_dir: Path, database_url: str | None, *, examples: int, seed: int, phases: str) -> Fuzzed:
-    """Serve and fuzz. `data_dir` is for the service and must be empty; without `database_url` it starts its own
-    Postgres.
+    """Serve and fuzz. Raises RuntimeError if schemathesis could not work.
 
-    Raises RuntimeError if schemathesis could not work.
+    `data_dir` is for the service and must be empty; without `database_url` the service starts its own Postgres.
     """
     unlimited = {"rate_per_s": 0, "failed_keys_per_minute": 0}  # schemathesis tries wrong keys on every operation
     settings = settings_for(

@@ -223,8 +223,10 @@ async def stream_figures(database: Database, port: int, clients: int, events: in
 
 
 async def _follow(port: int, run_id: str, seen: dict[int, float]) -> None:
-    """Record when each event of the stream arrived. Without an HTTP library 500 clients hardly affect the
-    measurement."""
+    """Record when each event of the stream arrived.
+
+    It uses no HTTP library, so that the load of 500 clients hardly affects the measurement.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n".encode())
     while line := await reader.readline():

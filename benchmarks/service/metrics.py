@@ -68,8 +68,7 @@ async def _touch_routes(client: httpx.AsyncClient, paths: list[str]) -> None:
 
 
 async def _milliseconds(count: int, ask: httpx.AsyncClient | Database) -> tuple[list[float], float]:
-    """Return the milliseconds of each scrape, and the mean CPU time of this process, which is both service and
-    client."""
+    """Return the milliseconds of each scrape, and the mean CPU time of this process (both service and client)."""
     taken, cpu = [], time.process_time()
     for _ in range(count):
         started = time.perf_counter()

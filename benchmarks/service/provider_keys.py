@@ -49,7 +49,7 @@ class Figures:
     connected_inside: int
     """The service connected to an address that is not public."""
     inside: Sequence[str]
-    """The addresses connected to that are not public."""
+    """Non-public addresses that the service connected to."""
 
 
 async def _judge(client: httpx.AsyncClient, run_id: str, model: str) -> int:

@@ -110,8 +110,7 @@ def _made(directory: Path) -> Path:
 
 
 def _rollouts(client: Service, run_id: str) -> float:
-    """Return the number of finished rollouts, including the unfinished phase because iterations alone are too
-    coarse."""
+    """Return the number of finished rollouts, including those of the unfinished phase for precision."""
     progress = client.run(run_id)["progress"]
     done = 64.0 * int(progress["iterations_done"])
     return done + float(progress["done"] or 0 if progress["phase"] == "rollout" else 0)

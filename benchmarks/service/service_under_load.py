@@ -75,8 +75,10 @@ def load(port: int, path: str, seconds: float, connections: int, pause_s: float)
 
 @dataclass(slots=True)
 class Memory:
-    """Peaks in MB: resident memory of API and engine, proportional memory of Postgres, whose processes share most of
-    it."""
+    """Peaks in MB: resident memory of API and engine, proportional set size of Postgres.
+
+    Most memory of Postgres is shared by its processes.
+    """
 
     api: float = 0.0
     engine: float = 0.0

@@ -66,8 +66,10 @@ class Client:
             await asyncio.sleep(_AGAIN_S)
 
     async def _one_connection(self) -> bool:
-        """Read one connection; return whether the end was seen. Without an HTTP library clients hardly affect the
-        measurement."""
+        """Read one connection; return whether the end was seen.
+
+        It uses no HTTP library, so that the load of the clients hardly affects the measurement.
+        """
         self.connections += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", self.rng.choice(self.ports))
         try:
