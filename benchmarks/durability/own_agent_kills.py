@@ -131,8 +131,7 @@ class Stage:
                 )
 
     def kill(self, target: str) -> bool:
-        """Kill the target with SIGKILL. Returns False if it is not running or a rollout could lose its agent too
-        often."""
+        """Kill the target with SIGKILL; return False if it is down or a rollout could lose its agent too often."""
         if target in ("claimer", "agent") and not self._may_lose_agents():
             return False
         with suppress(psutil.Error, StopIteration):
@@ -141,7 +140,7 @@ class Stage:
         return False
 
     def _may_lose_agents(self) -> bool:
-        """Spare agents that were lost twice: a third loss fails the rollout by design."""
+        """Return whether no open rollout has lost its agent twice; a third loss fails a rollout by design."""
         with suppress(psycopg.Error, OSError), self.database() as connection:
             return connection.execute(_SPARED).fetchone() == (0,)
         return False
