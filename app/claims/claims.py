@@ -1,4 +1,4 @@
-"""Claims: which worker works on which run or evaluation.
+"""Claims: which worker drives which run or evaluation.
 
 A row can be claimed if it is queued, or if its worker has not renewed the lease in time.
 """
@@ -17,42 +17,42 @@ from app.domain.event_types import EventType
 from app.domain.run_state import Move, RunStatus
 
 MAX_CLAIMS = 5
-"""Claims without any progress, before the work is given up."""
+"""Maximum number of claims without any progress before the work fails."""
 _CLAIMING = 0x636C61696D
-"""Advisory lock: one claim at a time, so that limits and turns hold."""
+"""Key of the advisory lock that serializes claims, so that limits and turns hold."""
 
 
 class Claims(Generic[Row]):
-    """One worker's claims of the rows of a table. Each call is one transaction."""
+    """One worker's claims on the rows of a table. Each call is one transaction."""
 
     table: type[Row]
     noun: ClassVar[str]
-    """What a row is called in messages."""
+    """The word for a row in messages."""
     append: Callable[[AsyncSession, str, EventType, str, Mapping[str, Any]], Awaitable[int]]
-    """Appends an event of the row with that id to its log, by that actor and with that data."""
+    """Appends an event to the log of a row: transaction, row id, event type, actor, data."""
     started: ClassVar[EventType]
     released: ClassVar[EventType]
     failed: ClassVar[EventType]
     unowned: ClassVar[Mapping[str, Any]]
-    """The columns of a row that no worker works on."""
+    """Columns to set on a row that no worker owns any more."""
 
     def __init__(self, database: Database, worker: str, *, ttl_s: float, engine: str) -> None:
-        """`engine` is the name of the engine that the worker can reach."""
+        """Set up claims by `worker`. `engine` is the name of the engine that the worker can reach."""
         self._database = database
         self.worker = worker
         self.ttl_s = ttl_s
         self._engine = engine
 
     def _conditions(self) -> Sequence[ColumnElement[bool]]:
-        """What must hold of a row, besides, so that this worker may claim it."""
+        """Return further conditions that a row must meet for this worker to claim it."""
         return ()
 
     def _taking(self) -> Mapping[str, Any]:
-        """Further columns that a claim sets."""
+        """Return further columns that a claim sets."""
         return {}
 
     async def claim(self) -> tuple[Row, Lease[Row]] | None:
-        """Claim the row whose turn it is; None if there is none."""
+        """Claim the next row in turn. Returns None if there is none."""
         async with self._database.begin() as tx:
             await tx.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
             while (found := await self._next(tx)) is not None:
@@ -109,7 +109,7 @@ class Claims(Generic[Row]):
 
     async def release(self, lease: Lease[Row]) -> None:
         """Let any worker continue immediately. Does nothing if the lease is lost."""
-        # A worker that stops in good order says nothing against the work.
+        # A worker that shuts down cleanly does not count against the work.
         claims = func.greatest(self.table.claims - 1, 0)
         async with self._database.begin() as tx:
             if await move_held(tx, lease, Move.RELEASE, claims=claims, **self.unowned):

@@ -1,4 +1,4 @@
-"""Renews a worker's leases from a separate thread and connection: a blocked event loop does not lose its work."""
+"""Renews a worker's leases on a separate thread and connection, so that a blocked event loop does not lose its work."""
 
 import threading
 import time
@@ -15,15 +15,15 @@ from app.logs import RepeatedLog
 from environment.first_line import first_line
 
 _PATIENCE = 0.8
-"""The fraction of a lease's time without a renewal after which the work stops: before another worker may begin."""
+"""Fraction of a lease's time without renewal after which the work stops, before another worker can claim it."""
 
 log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """Renews the leases that `leases()` returns every third of their time, and calls `lost` with those that are gone.
+    """Renews the leases that `leases()` returns, every third of their time, and calls `lost` with those that are gone.
 
-    Both are called on the thread. A lease that `leases` leaves out is not renewed, and lapses.
+    Both callbacks run on the heartbeat's thread. A lease that `leases()` leaves out is not renewed, and expires.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Heartbeat:
             pool_size=1,
             max_overflow=0,
             pool_pre_ping=True,
-            # The server ends the transaction with the statement. If that were left to us, a process that was frozen in
-            # between would keep the rows locked, and no other worker could take them over.
+            # The server ends the transaction with the statement. If we had to commit, a process that froze before the
+            # commit would keep the rows locked, and no other worker could take them over.
             isolation_level="AUTOCOMMIT",
             connect_args={
                 "connect_timeout": 5,
@@ -52,11 +52,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat_for_ever, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop. Leases that are not released lapse."""
+        """Stop renewing. Leases that are not released expire."""
         self._stop.set()
         self._thread.join(self._ttl_s)
         self._engine.dispose()
@@ -73,7 +73,7 @@ class Heartbeat:
         sent = time.monotonic()
         try:
             held = self._renew(leases)
-        except Exception as error:  # any: if the thread ended, every lease would lapse unnoticed
+        except Exception as error:  # any: if the thread ended, every lease would expire unnoticed
             unexpected = None if isinstance(error, DATABASE_DOWN) else error
             self._repeated.warning("leases not renewed", error=first_line(error), exc_info=unexpected)
             self._lose_overdue(leases, sent - _PATIENCE * self._ttl_s)
@@ -90,7 +90,7 @@ class Heartbeat:
                 self._lost(lease)
 
     def _renew(self, leases: Sequence[Lease[Any]]) -> set[Lease[Any]]:
-        """The leases that we still hold."""
+        """Renew the leases, and return those that we still hold."""
         held: set[Lease[Any]] = set()
         with self._engine.connect() as connection:
             for table in {lease.table for lease in leases}:

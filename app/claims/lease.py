@@ -1,7 +1,7 @@
-"""A lease: the right of one worker to work on a run or an evaluation for a while. All times are the database's.
+"""A lease: one worker's right to work on a run or an evaluation for a limited time. All times are the database's.
 
-Each claim raises the row's epoch, the fencing token that every commit must carry (`Lease.held`): a worker with an older
-one changes nothing, and stops.
+Each claim raises the row's epoch, the fencing token that every commit must carry (`Lease.held`). A worker with an
+older epoch cannot change anything, and stops.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Lease(Generic[Row]):
     worker: str
 
     def held(self) -> ColumnElement[bool]:
-        """True of the row while we hold the lease. We still hold one that has lapsed until another claim."""
+        """Return the condition that we hold the lease on a row. An expired lease is still held until another claim."""
         table = self.table
         return and_(table.id == self.id, table.epoch == self.epoch, table.status == RunStatus.RUNNING)
 
@@ -38,24 +38,24 @@ class Lease(Generic[Row]):
 
 
 class LeaseLost(Exception):
-    """Another worker has claimed the work, or it has ended."""
+    """Raised when another worker has claimed the work, or the work has ended."""
 
     def __init__(self, lease: Lease[Any], why: str = "it is lost") -> None:
         super().__init__(f"the lease on {lease.table.__tablename__} {lease.id} with epoch {lease.epoch}: {why}")
 
 
 async def require(tx: AsyncSession, lease: Lease[Any]) -> None:
-    """Hold the lease until the transaction ends: the row cannot be claimed before. Raises LeaseLost."""
+    """Lock the lease's row, so that it cannot be claimed before the transaction ends. Raises LeaseLost."""
     query = select(lease.table.id).where(lease.held()).with_for_update(key_share=True)
     if (await tx.execute(query)).scalar_one_or_none() is None:
         raise LeaseLost(lease)
 
 
 def until(ttl_s: float) -> ColumnElement[Any]:
-    """The end of a lease that is taken or renewed now."""
+    """Return the end of a lease that is taken or renewed now."""
     return func.clock_timestamp() + timedelta(seconds=ttl_s)
 
 
 def lapsed(lease_until: SQLColumnExpression[Any]) -> ColumnElement[bool]:
-    """Whether a lease is over, or there is none."""
+    """Return the condition that a lease has expired or was never taken."""
     return func.coalesce(lease_until < func.clock_timestamp(), True)

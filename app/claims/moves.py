@@ -11,21 +11,21 @@ from app.domain.run_state import Move
 
 
 def moving(table: type[Claimable], move: Move, *where: ColumnElement[bool], **values: Any) -> Update:
-    """Makes the move, and sets `values`, for rows that match `where` and are in a state that the move starts from.
+    """Return an update that makes the move and sets `values`, for matching rows that are in a source state of the move.
 
-    Callers add `returning` to learn whether it was made.
+    Callers add `returning` to find out whether the move was made.
     """
     return update(table).where(table.status.in_(move.sources), *where).values(status=move.target, **values)
 
 
 async def move_held(tx: AsyncSession, lease: Lease[Any], move: Move, **values: Any) -> bool:
-    """Make the move with the lease's row; returns whether it was made, which a lost lease prevents."""
+    """Make the move on the lease's row. Returns False, without a change, if the lease is lost."""
     moved = moving(lease.table, move, lease.held(), **values).returning(lease.table.id)
     return (await tx.execute(moved)).scalar_one_or_none() is not None
 
 
 async def move_locked(tx: AsyncSession, row: Claimable, move: Move, **values: Any) -> None:
-    """Make the move with a row that is locked, and was found in one of the move's source states."""
+    """Make the move on a row that is locked and was found in a source state of the move."""
     table = type(row)
     moved = moving(table, move, table.id == row.id, **values).returning(table)
     (await tx.execute(moved, execution_options={"populate_existing": True})).scalar_one()

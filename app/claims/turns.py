@@ -1,4 +1,4 @@
-"""Whose turn it is: projects are served in rotation, so that one with many queued rows delays another one's by one."""
+"""The order of claims: projects take turns, so that one with many queued rows delays another one by at most one row."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from app.domain.run_state import RunStatus
 
 
 def turns(table: type[Claimable]) -> Subquery:
-    """Each `project` with queued rows: how many of its rows are `running`, and when it was last `served`."""
+    """Return, for each `project` with queued rows, its number of `running` rows and the time of its last claim
+    (`served`)."""
     other: Any = aliased(table)
     running = select(func.count()).where(other.project == table.project, other.status == RunStatus.RUNNING)
     served = select(func.max(other.claimed_at)).where(other.project == table.project)
@@ -27,10 +28,10 @@ def turns(table: type[Claimable]) -> Subquery:
 
 
 def in_turn(table: type[Claimable], turn: Subquery) -> list[SQLColumnExpression[Any]]:
-    """The order of claims, where each row is joined with the turn of its project, if that has one.
+    """Return the order of claims, for rows that are outer-joined with the turn of their project.
 
-    Work whose worker is gone comes first. Then the project with the fewest rows in progress; among equals the one whose
-    last claim is the longest ago; and of a project its oldest row.
+    Work of lost workers comes first, then the project with the fewest running rows. Ties go to the project whose last
+    claim is the longest ago. Within a project, the oldest row comes first.
     """
     return [
         table.status == RunStatus.QUEUED,
