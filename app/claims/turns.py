@@ -10,8 +10,8 @@ from app.domain.run_state import RunStatus
 
 
 def turns(table: type[Claimable]) -> Subquery:
-    """Return, for each `project` with queued rows, its number of `running` rows and the time of its last claim
-    (`served`)."""
+    """Count the `running` rows of each `project` with queued rows, and find when it was last `served` (claimed
+    from)."""
     other: Any = aliased(table)
     running = select(func.count()).where(other.project == table.project, other.status == RunStatus.RUNNING)
     served = select(func.max(other.claimed_at)).where(other.project == table.project)

@@ -1,4 +1,4 @@
-"""How the tasks of a run reach an agent that lives elsewhere: posted to a URL, or claimed by whoever asks for one."""
+"""Sends the tasks of a run to an agent that runs elsewhere: posts them to a URL, or offers them to be claimed."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSes
 
 Result = TypeVar("Result")
 DELAYS_S = (0.5, 2.0)
-"""Before a task is posted again; then its rollout has failed."""
+"""Delays before a task is posted again. After the last one its rollout fails."""
 _RETRIED = (408, 425, 429)
 _ANSWER = AnswerLimits(2_000_000)
 
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 def task_document(task: RemoteTask, run_id: str | None) -> dict[str, Json]:
-    """What an agent is told of its task, besides the session."""
+    """Return the description of a task for the agent, without the session."""
     return {
         "task": dict(task.scenario.task),
         "scenario_id": task.scenario.id,
@@ -49,27 +49,27 @@ class Receiver:
 
     url: str
     secrets: Sequence[str] = field(default=(), repr=False)
-    """The requests are signed with each of them."""
+    """Each request is signed with every one of these."""
 
 
 class _Refused(Exception):
-    """The runner did not take the task; the message says why."""
+    """Raised when the runner did not take the task. The message says why."""
 
     def __init__(self, reason: str, *, again: bool) -> None:
-        """`again`: that may be otherwise next time."""
+        """`again` means that a retry can succeed."""
         super().__init__(reason)
         self.again = again
 
 
 @dataclass(frozen=True)
 class PushDispatch:
-    """Posts each task. The runner answers 200 with the outcome, or 202 and sends it to the session later."""
+    """Posts each task. The runner replies 200 with the outcome, or 202 and sends the outcome to the session later."""
 
     database: RolloutSessions
     guard: AddressGuard
     receiver: Receiver
     service_url: str
-    """Where the agent finds us."""
+    """URL at which the agent reaches us."""
     run_id: str | None
     now: Callable[[], datetime]
 
@@ -92,10 +92,12 @@ class PushDispatch:
             ended.cancel()
 
     async def _have_done(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
-        """The outcome that the runner answered with, or why there is none; None: the session tells it."""
+        """Post the task, with retries. Returns the outcome in the reply, or one that says why there is none; None if
+        the session
+        receives it."""
         delays = iter(DELAYS_S)
         while True:
-            if session.api_key is None:  # we, or the worker before us, have posted it already
+            if session.api_key is None:  # this worker or the previous one has already posted the task
                 try:
                     session = await self.database.restart(session.id)
                 except SessionOver:
@@ -111,7 +113,7 @@ class PushDispatch:
             session = RolloutSession(session.id, session.path, session.attempt, None)
 
     async def _post(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
-        """Raises _Refused."""
+        """Post the task once. Returns None if the session receives the outcome. Raises _Refused."""
         now = self.now()
         access = {"id": session.id, "base_url": f"{self.service_url}{session.path}", "api_key": session.api_key}
         document = {
@@ -123,7 +125,7 @@ class PushDispatch:
         body = json.dumps(document)
         headers = {"content-type": "application/json", "user-agent": "learnloop"}
         headers |= signed_headers(f"{session.id}.{session.attempt}", now, body, self.receiver.secrets)
-        # What ends a request that hangs is the session's deadline.
+        # The session's deadline ends a request that hangs.
         limits = httpx.Timeout(None, connect=15.0, write=15.0)
         transport = BoundedTransport(guarded_transport(self.guard), _ANSWER)
         try:
@@ -139,7 +141,7 @@ class PushDispatch:
 
 
 def _read(status: int, content: bytes) -> Outcome | None:
-    """Raises _Refused."""
+    """Return the outcome in the reply, or None if it comes later. Raises _Refused."""
     if status == httpx.codes.ACCEPTED:
         return None
     if status != httpx.codes.OK:
@@ -156,7 +158,7 @@ def _read(status: int, content: bytes) -> Outcome | None:
 
 @dataclass(frozen=True)
 class PullDispatch:
-    """Offers each task to whoever claims it."""
+    """Offers each task to agents that ask for one."""
 
     database: RolloutSessions
     tasks: AgentTasks
@@ -165,7 +167,7 @@ class PullDispatch:
     run_id: str | None
 
     def ttl_s(self, task: RemoteTask) -> float:
-        """Its time begins when it is claimed."""
+        """Return how long a task can stay unclaimed. Its own time limit starts when it is claimed."""
         return UNCLAIMED.total_seconds()
 
     async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
@@ -173,7 +175,7 @@ class PullDispatch:
         offered = (session.id, self.project, self.run_id, document, task.timeout_s)
         await self._at_home(lambda: self.tasks.offer(*offered))
         ended = await self.database.ended(session.id)
-        with suppress(Exception):  # a row that is left goes with its session
+        with suppress(Exception):  # a leftover row is deleted with its session
             await self._at_home(lambda: self.tasks.withdraw(session.id))
         return ended
 

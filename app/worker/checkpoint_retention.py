@@ -1,4 +1,4 @@
-"""Prunes the checkpoints of a running run: the best, the newest, and one every so many steps are kept."""
+"""Prunes the checkpoints of a running run. The best and newest ones, and those at regular steps, are kept."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -22,14 +22,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A checkpoint of a run; `success` None: it was not evaluated."""
+    """A checkpoint of a run. `success` is None if it was not evaluated."""
 
     step: int
     success: float | None
 
 
 def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) -> list[int]:
-    """The steps that need not be kept. `best_step` is always kept; of equally good ones the later is better."""
+    """Return the steps that need not be kept. `best_step` is always kept. Of equally successful ones, the later is
+    better."""
     rated = sorted((each for each in made if each.success is not None), key=lambda each: (each.success, each.step))
     kept = {best_step} | {each.step for each in rated[-keep.keep_best :]}
     kept |= set(sorted(each.step for each in made)[-keep.keep_last :])
@@ -46,10 +47,11 @@ async def prune(
     backend: Backend,
     policy: Policy,
 ) -> None:
-    """Delete the run's checkpoints that `keep` (None: all) does not name; `main_loop` is the event loop of `sessions`.
+    """Delete the run's checkpoints that `keep` does not cover (None covers all). `main_loop` is the database's event
+    loop.
 
-    What is needed is kept: promoted checkpoints, those of other runs of the model, and those that rollouts of this run
-    are still sampled from. If deleting fails it is retried after the next iteration.
+    Checkpoints in use are kept: promoted ones, those of the model's other runs, those that unfinished forks start from,
+    and those that rollouts of this run are still sampled from. A failed deletion is retried after the next iteration.
     """
     if keep is None:
         return
@@ -79,7 +81,8 @@ async def _steps_to_delete(database: Database, run: Run, keep: KeptCheckpoints) 
 
 
 def _needed_by_others(run: Run) -> Any:
-    """Steps of the model that were ever promoted, that another run made, or that a waiting fork starts from."""
+    """Return the model's steps that were ever promoted, that another run made, or that an unfinished fork starts
+    from."""
     promoted = select(Promotion.step).where(
         Promotion.project == run.model_project, Promotion.model_name == run.model_name
     )

@@ -1,4 +1,4 @@
-"""Drives one run under a lease: builds what it needs, resumes where it was, saves what the learn loop yields."""
+"""Drives a run under a lease: sets it up, continues where it stopped, and saves what the learn loop yields."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ from training.types import IterationResult, Progress, Resume, RunConfig
 from training.warm_start import Demonstrations
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
-"""What the judge of a run may use; called and used on the run's own event loop."""
+"""Makes the services for a run's judge. Called, and the services used, on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
@@ -73,19 +73,19 @@ class LearnLoop(Protocol):
 
 _AWAY = (EngineUnavailable, BackendUnavailable)
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
-"""Before we try a backend again that is away; when they are used up without progress the run pauses."""
+"""Delays before retries of an unavailable backend. Once they are used up without progress, the run pauses."""
 
 _TRACED_APART = ("environment", "judge", "agent", "model")
 
 _SETTLE_S = 5.0
-"""How long the journal and the ledger wait for a database that is away when the work has stopped."""
+"""How long the journal and the ledger wait for an unavailable database once the work has stopped."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass
 class _Work:
-    """What belongs to the driving of one run."""
+    """State of driving one run."""
 
     run: Run
     request: StoredRequest
@@ -96,22 +96,22 @@ class _Work:
     note: Callable[[Progress], None]
     waits: Callable[[str], None]
     clock: DatabaseTime
-    """Asked for anew with each iteration: the monotonic clock stands still while a machine sleeps."""
+    """Database time, read again after each iteration because the monotonic clock stops while a machine sleeps."""
 
     def now(self) -> float:
-        """In seconds since the epoch, by the database's clock."""
+        """Return the database's time in seconds since the epoch."""
         return self.clock.now().timestamp()
 
 
 class _FilesBeside:
-    """Writes a run's results files beside its next iteration, which needs nothing of them; one write at a time."""
+    """Writes a run's results files while its next iteration runs, which does not need them. One write at a time."""
 
     def __init__(self, write: Callable[[], Coroutine[None, None, None]]) -> None:
         self._write = write
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Begin to write what there is now, once the write before has ended. Raises what that one raised."""
+        """Start to write the current results once the previous write has ended. Raises what that write raised."""
         await self._end()
         self._task = asyncio.create_task(self._write())
 
@@ -125,7 +125,7 @@ class _FilesBeside:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the write. What ended the run before counts more than that the database is away."""
+        """Wait for the write. An error that ended the run takes precedence over an unavailable database."""
         with suppress(*(DATABASE_DOWN if kind else ())):
             await self._end()
 
@@ -143,9 +143,9 @@ class Driver:
     tracing: Tracing
     own_agents: OwnAgents
     access: Access | None = None
-    """What the runs' environments may reach; None: nothing."""
+    """What the runs' environments can reach; None means nothing."""
     clock: Clock = time.monotonic
-    """Measures the time that a run is driven."""
+    """Clock that measures how long a run is driven."""
 
     async def drive(
         self,
@@ -155,10 +155,10 @@ class Driver:
         waits: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """Drive the run to its end, on a thread of its own; what is saved is saved on the caller's event loop.
+        """Drive the run to its end on a separate thread. Results are saved on the caller's event loop.
 
         `note`, `waits` (with what the run waits for) and `on_lost` are called on that thread. Raises LeaseLost,
-        BudgetReached, NoSignalStop, and what ends a run.
+        BudgetReached, NoSignalStop, and whatever else ends a run.
         """
         main_loop = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.database, run.id))
@@ -176,7 +176,7 @@ class Driver:
             raise
 
     async def _settle(self, work: _Work) -> None:
-        """Save what the unfinished iteration used. Nothing but these figures is lost where that cannot be done."""
+        """Save what the unfinished iteration used. If the database stays down, only these figures are lost."""
         seconds = work.meter.unsettled_s()
         try:
             await retry_while_database_is_down(
@@ -186,7 +186,7 @@ class Driver:
             log.warning("ledger not saved", run_id=work.run.id, error=str(error))
 
     async def _retrying(self, work: _Work) -> None:
-        """A backend that is away is waited for, longer and longer; any progress makes us patient again."""
+        """Learn, and wait with growing delays for an unavailable backend. Any progress resets the delays."""
         structlog.contextvars.bind_contextvars(run_id=work.run.id)
         pauses = iter(_PAUSES_S)
 
@@ -196,7 +196,7 @@ class Driver:
                 pauses = iter(_PAUSES_S)
             work.note(progress)
 
-        # Opened here: a thread begins without its parent's context.
+        # Opened here because a new thread does not inherit its parent's context.
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             while True:
                 try:
@@ -209,13 +209,14 @@ class Driver:
                     await asyncio.sleep(pause_s)
 
     async def _learn_and_keep(self, work: _Work, note: Callable[[Progress], None]) -> None:
-        """Learn. Whatever ends that, the journal has all that was finished and answered before we return."""
+        """Learn. On failure or cancellation, flush the journal, so that finished rollouts and answered calls are
+        kept."""
         try:
             await self._learn(work, note)
         except (LeaseLost, *DATABASE_DOWN):
             raise
         except asyncio.CancelledError:
-            with suppress(LeaseLost, *DATABASE_DOWN):  # a planned end does not wait for a database that is away
+            with suppress(LeaseLost, *DATABASE_DOWN):  # a planned stop tolerates an unavailable database
                 await work.journal.flush(_SETTLE_S)
             raise
         except Exception:
@@ -224,7 +225,7 @@ class Driver:
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, main_loop = work.run, work.request, work.main_loop
-        await run_on_loop(main_loop, self._check_signal(work))  # the worker before may have died before it did so
+        await run_on_loop(main_loop, self._check_signal(work))  # the previous worker may have died before its check
         resume = await run_on_loop(main_loop, retry_while_database_is_down(lambda: resume_of(self.database, run.id)))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
@@ -268,14 +269,14 @@ class Driver:
             files = await stack.enter_async_context(_FilesBeside(partial(self._write_files, work)))
             await stack.enter_async_context(aclosing(results))
             async for result in results:
-                # A commit that is half done is neither saved nor not saved: it goes to its end.
+                # Shielded from cancellation: after an interrupted commit we would not know whether it was saved.
                 await shielded(self._save(work, result))
                 await files.begin()
                 await run_on_loop(main_loop, self._check_signal(work))
                 await prune(self.database, main_loop, run, request.checkpoints, backend, policy)
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
-        """What the run's warm start learns from, if that is still to be done."""
+        """Return the demonstrations for the run's warm start; empty if it has none or has finished it."""
         start, config = work.request.warm_start, work.request.config
         if start is None or (resume is not None and resume.iteration > config.supervised_iterations):
             return ()
@@ -287,19 +288,20 @@ class Driver:
         return found
 
     async def _player(self, work: _Work, environment: Choice) -> Player | None:
-        """Who makes the rollouts, in place of the built-in loop."""
+        """Return the player that replaces the built-in loop, if any."""
         elsewhere = self.own_agents.of_run(environment, work.run, work.lease, work.main_loop, lambda: work.clock.now())
         modules = self.own_agents.settings.agent_modules
         return elsewhere or await asyncio.to_thread(make_player, work.request.agent, environment, modules)
 
     async def _check_signal(self, work: _Work) -> None:
-        """Raises NoSignalStop."""
+        """Raise NoSignalStop if the run's rule stops it now."""
         rule = work.request.on_no_signal
         await retry_while_database_is_down(lambda: check_rule(self.database, work.run.id, rule))
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
-        """On the run's own thread, where rollouts that run ahead are charged to the meter meanwhile."""
-        await work.journal.flush()  # an entry that came after the iteration would stay
+        """Save an iteration. Called on the run's thread, because rollouts that run ahead are charged to its meter
+        there."""
+        await work.journal.flush()  # an entry that is written after the iteration would stay
         meter, seconds = work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)
         await run_on_loop(work.main_loop, self._save_rows(work, result, used))
@@ -329,7 +331,7 @@ class Driver:
 
 
 def _trace_inputs(run: Run, request: StoredRequest) -> dict[str, Json]:
-    """What the run's first span shows."""
+    """Return the inputs that the run's first span shows."""
     return {
         "model": asdict(model_spec(run)),
         "environment": request.environment.model_dump(),

@@ -1,4 +1,4 @@
-"""The data of an iteration's event, for the frontend."""
+"""Builds the data of an iteration's event, for the frontend."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +10,7 @@ from training.types import IterationResult
 
 
 def iteration_data(result: IterationResult) -> dict[str, Any]:
-    """The event's data, without whose iteration it is and when it ended."""
+    """Return the event's data, without the run and the time."""
     return {
         "iteration": result.iteration,
         "status": RunStatus.RUNNING,
@@ -24,7 +24,7 @@ def iteration_data(result: IterationResult) -> dict[str, Any]:
 
 
 def _sampled(result: IterationResult) -> dict[str, Any]:
-    """Of rollouts that ran ahead."""
+    """Return the figures of rollouts that ran ahead."""
     if not result.staleness:
         return {}
     return {"sampled_step": result.sampled_step, "staleness": result.staleness}
@@ -36,7 +36,7 @@ def _supervised(result: IterationResult) -> dict[str, Any]:
 
 
 def _shown(result: IterationResult) -> dict[str, Any]:
-    """The email and the node scores, where the environment has them. To send feedback, name the `trajectory_id`."""
+    """Return the email and the node scores, if the environment has them. Feedback refers to the `trajectory_id`."""
     if result.reflection is None:
         return {}
     showcase, scores = result.reflection.showcase.rollout, result.reflection.state.get("node_scores")

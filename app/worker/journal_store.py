@@ -1,6 +1,6 @@
-"""The journal of a run's unfinished iteration in the database. Entries are written in groups, under the run's lease.
+"""Stores the journal of a run's unfinished iteration. Entries are written in batches, under the run's lease.
 
-Each has a checksum. What does not fit is dropped when it is read, with an event that says so, and made again.
+Each entry has a checksum. A damaged entry is dropped when it is read, an event reports it, and its work is repeated.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from training.journal import ALL_JUDGED, TRAINED, repair
 from training.phases import Phase
 
 _GROUP_S = 0.05
-"""Entries that come within this time are written together."""
+"""Entries that arrive within this time, in seconds, are written together."""
 _LEVEL = 1
-"""zlib's fastest: a rollout's log-probabilities shrink to a fifth all the same."""
+"""zlib's fastest level, which still shrinks a rollout's log-probabilities to a fifth."""
 _COMPLETED = {ALL_JUDGED: (Phase.ROLLOUT, Phase.JUDGE), TRAINED: (Phase.TRAIN,)}
-"""The phases that are complete once an entry of that name is kept."""
+"""Phases that are complete once an entry of that name is stored."""
 
 Row = tuple[int, str, bytes, int]
 """Iteration, name, compressed value and checksum."""
 
 log = structlog.get_logger(__name__)
 
-# One statement for any number of entries, so that it is built once. A commit whose reply was lost is tried again: what
-# it wrote is there.
+# One statement for any number of entries, so that it is built once. When a commit is retried because its reply was
+# lost, its entries are already there.
 _WRITE = text(
     "INSERT INTO journal (run_id, epoch, iteration, name, value, checksum) "
     "SELECT :run_id, :epoch, entry.* FROM unnest(CAST(:iterations AS integer[]), CAST(:names AS text[]), "
@@ -47,7 +47,7 @@ _WRITE = text(
 
 @dataclass
 class Cost:
-    """Seconds that a run waited for its journal, and seconds of writes beside which it went on."""
+    """Seconds that a run waited for its journal, and seconds of writes in the background."""
 
     waited_s: float = 0.0
     beside_s: float = 0.0
@@ -70,7 +70,8 @@ class Cost:
 
 
 class StoredJournal:
-    """For one run under one lease; used on the run's own event loop, written on the service's (`main_loop`)."""
+    """The journal of one run under one lease. Used on the run's own event loop, written on the service's
+    (`main_loop`)."""
 
     def __init__(
         self,
@@ -79,10 +80,10 @@ class StoredJournal:
         main_loop: asyncio.AbstractEventLoop,
         on_lost: Callable[[], None],
     ) -> None:
-        """`on_lost` is told that the lease is gone, where nobody waits for the write that found it out."""
+        """`on_lost` is called when a background write finds that the lease is lost."""
         self._database = database
         self.cost = Cost()
-        """Since somebody put a new one here."""
+        """Cost since the caller last replaced this object."""
         self._lease = lease
         self._main_loop = main_loop
         self._on_lost = on_lost
@@ -92,7 +93,8 @@ class StoredJournal:
         self._background: set[asyncio.Task[None]] = set()
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
-        """Raises LeaseLost: who comes too late would find the entries of a saved iteration gone, and do it again."""
+        """Return the entries of an iteration. Raises LeaseLost, because a worker that is too late would find the
+        entries of a saved iteration deleted, and repeat it."""
 
         async def read() -> dict[str, str]:
             async with self._database.begin() as tx:
@@ -106,7 +108,7 @@ class StoredJournal:
             return dict(await run_on_loop(self._main_loop, retry_while_database_is_down(read)))
 
     async def _read(self, tx: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
-        """The entries, and the names of those that are damaged."""
+        """Return the intact entries, and the names of the damaged ones."""
         query = select(Journal.name, Journal.value, Journal.checksum).where(
             Journal.run_id == self._lease.id, Journal.iteration == iteration
         )
@@ -122,7 +124,8 @@ class StoredJournal:
         return whole, sorted(damaged)
 
     async def _repair(self, tx: AsyncSession, iteration: int, whole: dict[str, str], damaged: list[str]) -> None:
-        """Drop what is damaged, and what rests on it, from the table and from `whole`; log an event that says so."""
+        """Drop the damaged entries and all that depend on them, from the table and from `whole`, and append an
+        event."""
         found = repair(whole, damaged)
         names = sorted(found.drop)
         log.error("journal entries damaged: their work is done again", run_id=self._lease.id, entries=names)
@@ -137,7 +140,7 @@ class StoredJournal:
         await append(tx, self._lease.id, EventType.JOURNAL_DAMAGED, self._lease.actor, data, iteration=iteration)
 
     async def keep(self, iteration: int, name: str, value: str) -> None:
-        """Raises LeaseLost."""
+        """Store an entry durably before returning. Raises LeaseLost."""
         with self.cost.waited():
             self._add(iteration, name, value)
             await self.flush()
@@ -149,8 +152,9 @@ class StoredJournal:
             self._timer = asyncio.get_running_loop().call_later(_GROUP_S, self._flush_soon)
 
     async def flush(self, at_most_s: float = LONG_S) -> None:
-        """Everything that was kept so far survives us when this returns. Raises LeaseLost, and DATABASE_DOWN after
-        `at_most_s` seconds of a database that is away."""
+        """Write everything that was added so far. Raises LeaseLost, and DATABASE_DOWN after `at_most_s` seconds without
+        a
+        database."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -200,7 +204,7 @@ class StoredJournal:
                     )
 
     async def _insert(self, tx: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
-        """Those that are new, by iteration and name."""
+        """Insert the rows that are new, and return their iterations and names."""
         iterations, names, values, checksums = (list(column) for column in zip(*rows, strict=True))
         mine = {"run_id": self._lease.id, "epoch": self._lease.epoch}
         entries = {"iterations": iterations, "names": names, "values": values, "checksums": checksums}
@@ -209,7 +213,7 @@ class StoredJournal:
 
 
 def _unpacked(value: bytes) -> str | None:
-    """The text; None if it is damaged, which an entry without a checksum can still be found to be."""
+    """Decompress a value. Returns None if it is damaged, which can show even without a checksum."""
     try:
         return zlib.decompress(value).decode()
     except (zlib.error, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What the service lends to judges: the listed models, a cache of verdicts, and the feedback there is."""
+"""Services for judges: the listed models, a cache of verdicts, and feedback."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,8 +29,10 @@ def judge_services(
     run: Run | None,
     environment: Environment,
 ) -> JudgeServices:
-    """For the judge of one run, which works on a loop of its own; the database is asked on `main_loop`. Without a run
-    there is no feedback."""
+    """Return the services for a run's judge. Without a run there is no feedback.
+
+    The judge works on another event loop; the database is queried on `main_loop`.
+    """
     return JudgeServices(
         rubric=environment.rubric,
         models=ListedModels(settings, _rate(settings, database, main_loop)),
@@ -40,7 +42,7 @@ def judge_services(
 
 
 class StoredVerdicts:
-    """The table of verdicts. Without the database nothing is cached, and judging continues."""
+    """Caches verdicts in the database. Without the database nothing is cached, and judging continues."""
 
     def __init__(self, database: Database, main_loop: asyncio.AbstractEventLoop) -> None:
         self._database = database
@@ -77,11 +79,11 @@ def _rate(settings: Settings, database: Database, main_loop: asyncio.AbstractEve
 
 
 class StoredRate:
-    """Requests to each judge model at even distances, whichever worker sends them.
+    """Spaces the requests to each judge model evenly across all workers.
 
     The generic cell rate algorithm (ITU-T I.371, virtual scheduling, without a burst) on the database's clock, for
-    requests and for tokens: each request moves the time at which the next one may be sent. Without the database nothing
-    is limited, and judging continues.
+    requests and for tokens: each request moves the earliest time of the next one. Without the database nothing is
+    limited, and judging continues.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class StoredRate:
         tokens_per_minute: float | None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """None is no limit. `sleep` waits until it is a request's turn."""
+        """None means no limit. `sleep` waits until it is a request's turn."""
         self._database = database
         self._main_loop = main_loop
         self._request_s = 60 / requests_per_minute if requests_per_minute else 0.0

@@ -1,4 +1,4 @@
-"""What a worker tells Prometheus of the work that it saved."""
+"""Prometheus metrics of the work that a worker has saved."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from training.types import IterationResult, Rollout
 
 
 def count_iteration(result: IterationResult) -> None:
-    """Count an iteration that was saved."""
+    """Count a saved iteration."""
     instruments.ITERATION_SECONDS.observe(result.timing.total_s)
     for phase in Phase:
         if seconds := getattr(result.timing, f"{phase}_s"):
@@ -33,7 +33,7 @@ def count_iteration(result: IterationResult) -> None:
 
 
 def count_rollouts(kind: str, rollouts: Iterable[Rollout]) -> None:
-    """Count rollouts of that kind of trajectory, and their tokens."""
+    """Count rollouts of one kind of trajectory, and their tokens."""
     for rollout in rollouts:
         instruments.ROLLOUTS.labels(kind, "failed" if rollout.failure is not None else "ok").inc()
         for part in ("prompt", "completion"):
@@ -41,7 +41,7 @@ def count_rollouts(kind: str, rollouts: Iterable[Rollout]) -> None:
 
 
 def count_judge_calls(calls: Iterable[JudgeCall]) -> None:
-    """Count what judge models were asked."""
+    """Count calls to judge models."""
     for call in calls:
         outcome = "failed" if call.error is not None else "cached" if call.cached else "ok"
         instruments.JUDGE_CALLS.labels(outcome).inc()

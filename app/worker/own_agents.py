@@ -1,4 +1,4 @@
-"""The agents of runs that live elsewhere: who makes the rollouts, from a stored request."""
+"""Connects runs and evaluations to the agents that make their rollouts elsewhere, as their requests say."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from training.rollout.agents.sessions import RolloutSessions
 
 @dataclass(frozen=True)
 class OwnAgents:
-    """What it takes to reach agents that live elsewhere."""
+    """Connects to agents that run elsewhere."""
 
     database: Database
     settings: Settings
@@ -40,7 +40,8 @@ class OwnAgents:
         main_loop: asyncio.AbstractEventLoop,
         now: Callable[[], datetime],
     ) -> RemoteRollouts | None:
-        """None: the run's rollouts are made here. Raises ValueError."""
+        """Return the rollouts of an agent that runs elsewhere, or None if the run's agent runs here. Raises
+        ValueError."""
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
             return None
@@ -57,7 +58,7 @@ class OwnAgents:
         main_loop: asyncio.AbstractEventLoop,
         now: Callable[[], datetime],
     ) -> RemoteRollouts | None:
-        """The same for one of the models that an evaluation compares. Raises ValueError."""
+        """Do the same for one of the models that an evaluation compares. Raises ValueError."""
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
             return None
@@ -93,12 +94,12 @@ class OwnAgents:
 
 
 def sealed(box: SecretBox, runner: Push) -> dict[str, str]:
-    """The secret of a runner as a request is stored. It can only be used for the same URL."""
+    """Return a runner's secret as a stored request has it. It can only be used for the same URL."""
     return {"sealed": base64.b64encode(box.seal(runner.secret, _owner(runner))).decode()}
 
 
 def opened(box: SecretBox, runner: Push) -> str:
-    """The secret of a stored runner. Raises ValueError where it cannot be read."""
+    """Return the secret of a stored runner. Raises ValueError if it cannot be read."""
     try:
         return box.open(base64.b64decode(runner.secret["sealed"], validate=True), _owner(runner))
     except (SecretUnreadable, binascii.Error, KeyError, TypeError) as error:

@@ -31,9 +31,9 @@ Result = TypeVar("Result")
 
 
 class LeasedSessions:
-    """`training.rollout.agents.sessions.RolloutSessions` of one run or evaluation, under its lease.
+    """`training.rollout.agents.sessions.RolloutSessions` for one run or evaluation, under its lease.
 
-    Used on any event loop; the database is asked on the service's (`main_loop`).
+    Can be used on any event loop; the database is queried on the service's (`main_loop`).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LeasedSessions:
         limits: SessionLimits,
         ttl_s: float,
     ) -> RolloutSession:
-        """As the protocol."""
+        """See `RolloutSessions`."""
         slot = self._slot(iteration, entry)
         spec = SessionSpec(
             self._project,
@@ -86,7 +86,7 @@ class LeasedSessions:
         return _shown(await self._leased(lambda session: self._store.open_in(session, spec)))
 
     async def restart(self, session_id: str) -> RolloutSession:
-        """As the protocol. Raises SessionOver."""
+        """See `RolloutSessions`. Raises SessionOver."""
         mine = AgentSession.id == session_id
         try:
             return _shown(await self._leased(lambda session: self._store.restart_in(session, mine)))
@@ -94,11 +94,11 @@ class LeasedSessions:
             raise SessionOver(str(error)) from error
 
     async def ended(self, session_id: str) -> SessionEnd:
-        """As the protocol."""
+        """See `RolloutSessions`."""
         return await run_on_loop(self._main_loop, self._outcomes.wait(session_id))
 
     async def end(self, session_id: str, outcome: Outcome) -> SessionEnd:
-        """As the protocol."""
+        """See `RolloutSessions`."""
         try:
             await self._on_main_loop(lambda: self._store.end(self._owner, session_id, outcome))
         except (SessionIsOver, OutcomeKnown):
@@ -106,7 +106,7 @@ class LeasedSessions:
         return SessionEnd(outcome)
 
     async def calls(self, session_id: str) -> list[AnsweredCall]:
-        """As the protocol."""
+        """See `RolloutSessions`."""
         return await self._on_main_loop(lambda: self._calls.of_last_attempt(session_id))
 
     @property

@@ -1,4 +1,4 @@
-"""Runs, as a `Runner` drives and ends them."""
+"""How a `Runner` drives and ends runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from training.types import Progress
 
 @dataclass(frozen=True)
 class RunJobs:
-    """`app.worker.runner.Jobs` of runs."""
+    """`app.worker.runner.Jobs` for runs."""
 
     database: Database
     claims: RunClaims

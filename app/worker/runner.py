@@ -1,4 +1,4 @@
-"""A worker: claims runs and evaluations, drives each to its end or hands it over, and stops in good order."""
+"""A worker: claims runs and evaluations, drives each to its end or hands it over, and shuts down cleanly."""
 
 import asyncio
 import contextlib
@@ -47,22 +47,22 @@ _EXPECTED = (
     TrainingFailed,
     ValueError,
 )
-"""Failures that their message explains: no traceback in the log."""
+"""Failures that their message explains, so they are logged without a traceback."""
 
 log = structlog.get_logger(__name__)
 
 
 class Activity(Protocol):
-    """What driven work tells its runner. Called from any thread."""
+    """How driven work reports to its runner. Can be called from any thread."""
 
     def note(self, progress: Progress) -> None:
-        """It made progress."""
+        """Report progress."""
 
     def wait(self, reason: str) -> None:
-        """It waits and will try again, which is not a hang."""
+        """Report that the work waits and will retry, which does not count as hanging."""
 
     def lose(self) -> None:
-        """It has found that its lease is lost."""
+        """Report that the lease is lost."""
 
 
 class Jobs(Protocol):
@@ -73,32 +73,35 @@ class Jobs(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many this worker drives at the same time."""
+        """Maximum number of rows that this worker drives at the same time."""
 
     @property
     def instruments(self) -> instruments.Work: ...
 
     async def drive(self, row: Any, lease: Lease[Any], activity: Activity) -> Any:
-        """Drive the row to its end; returns its result. Raises LeaseLost, RunBudgetReached, and what ends it."""
+        """Drive the row to its end and return its result. Raises LeaseLost, RunBudgetReached, and whatever else ends
+        it."""
 
     async def report(
         self, lease: Lease[Any], progress: Progress | None, wait_reason: str | None, driven_s: float
     ) -> PendingRequests:
-        """Save new progress, what it waits for, and the time driven since the last report; return what its owner has
-        asked for. Raises LeaseLost."""
+        """Save a report, and return what the owner has requested. Raises LeaseLost.
+
+        `progress` is None if it has not changed; `driven_s` is the time driven since the last report.
+        """
 
     def pause_reason(self, error: BaseException) -> str | None:
-        """Why it is paused after that error; None: it has failed."""
+        """Return why the work is paused after the error, or None if it fails."""
 
     async def suspend(self, lease: Lease[Any], reason: str, shortage: Mapping[str, Any] | None = None) -> None:
-        """Pause it; `shortage` describes the budget that stopped it. Does nothing if the lease is lost."""
+        """Pause the work. `shortage` describes the budget that stopped it. Does nothing if the lease is lost."""
 
     async def finish(self, lease: Lease[Any], status: RunStatus, error: str | None, result: Any) -> None:
-        """Save how it ended; `result` is what `drive` returned. Does nothing if the lease is lost."""
+        """Save how the work ended. `result` is what `drive` returned. Does nothing if the lease is lost."""
 
 
 class _End(StrEnum):
-    """Why we ended the work before it was done."""
+    """Why the runner ended work before it was done."""
 
     CANCELLED = "cancelled"
     PAUSED = "paused"
@@ -109,24 +112,24 @@ class _End(StrEnum):
 
 @dataclass(eq=False)
 class _Active:
-    """What we drive: `work` does so, `supervisor` waits for it and saves how it ended."""
+    """Work that is being driven. `work` does it; `supervisor` waits for it and saves how it ended."""
 
     jobs: Jobs
     lease: Lease[Any]
     main_loop: asyncio.AbstractEventLoop
     about: Mapping[str, str]
-    """Its id, for the log."""
+    """The row's id, for the log."""
     work: asyncio.Task[Any] | None = None
     supervisor: asyncio.Task[None] | None = None
     progress: Progress | None = None
     moved_at: float = field(default_factory=time.monotonic)
-    """When it last made progress, on the monotonic clock."""
+    """Time of the last progress, on the monotonic clock."""
     reported_at: float = field(default_factory=time.monotonic)
     wait_reason: str | None = None
-    """What it waits for before it can continue."""
+    """What the work waits for before it can continue."""
     end: _End | None = None
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set if the work hangs, and its end is not waited for."""
+    """Set when the work hangs, so that the supervisor does not wait for its end."""
 
     def note(self, progress: Progress) -> None:
         self.progress, self.wait_reason, self.moved_at = progress, None, time.monotonic()
@@ -138,7 +141,7 @@ class _Active:
         self.stop_soon(_End.LOST)
 
     def stop(self, why: _End) -> None:
-        """End the work; the first reason counts."""
+        """Cancel the work. Only the first reason counts."""
         if self.end is None and self.work is not None:
             self.end = why
             self.work.cancel()
@@ -146,16 +149,16 @@ class _Active:
                 self.abandoned.set()
 
     def stop_soon(self, why: _End) -> None:
-        """Like `stop`, from any thread."""
+        """Call `stop` from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything has ended
             self.main_loop.call_soon_threadsafe(self.stop, why)
 
 
 class Runner:
-    """Drives work of several kinds, each up to the number of its slots at the same time."""
+    """Drives several kinds of work, each up to its number of slots at the same time."""
 
     def __init__(self, url: URL, kinds: Sequence[Jobs], *, ttl_s: float, phase_timeout_s: float) -> None:
-        """`phase_timeout_s`: work without any progress for that long hangs, and fails."""
+        """Work without progress for `phase_timeout_s` counts as hung, and fails."""
         self._kinds = kinds
         self._repeated = RepeatedLog(log)
         self._phase_timeout_s = phase_timeout_s
@@ -165,19 +168,18 @@ class Runner:
         self._heartbeat = Heartbeat(url, ttl_s, self._alive, self._lost)
 
     def start(self) -> None:
-        """Start to claim work."""
+        """Start claiming work."""
         for jobs in self._kinds:
             jobs.instruments.slots.set(jobs.slots)
         self._heartbeat.start()
         self._claimer = asyncio.create_task(self._claim_forever(), name="claimer")
 
     def wake(self) -> None:
-        """Look for work to claim now: there may be some."""
+        """Look for work to claim now."""
         self._wake.set()
 
     def nudge(self, id: str) -> None:
-        """The owner of that run or evaluation has asked for something: look for it now, if we drive it or can claim
-        it."""
+        """Check now for requests by the owner of a run or evaluation, if this worker drives it or can claim it."""
         self.wake()
         if (active := self._active.get(id)) is not None:
             asyncio.get_running_loop().create_task(self._save_progress(active, None)).add_done_callback(_log_failure)
@@ -191,12 +193,12 @@ class Runner:
             active.stop(_End.STOPPED)
         if supervisors := {active.supervisor for active in self._active.values() if active.supervisor is not None}:
             _, stuck = await asyncio.wait(supervisors, timeout=_CLOSE_S)
-            for supervisor in stuck:  # the database is down: the leases lapse
+            for supervisor in stuck:  # the database is down: the leases expire
                 supervisor.cancel()
         await asyncio.to_thread(self._heartbeat.close)
 
     def _alive(self) -> list[Lease[Any]]:
-        """The leases to renew: all but those of work that hangs. Called on the heartbeat's thread."""
+        """Return the leases to renew: all except those of hung work. Called on the heartbeat's thread."""
         since = time.monotonic() - self._phase_timeout_s
         actives = list(self._active.values())
         for active in actives:
@@ -218,7 +220,7 @@ class Runner:
             except DATABASE_DOWN as error:
                 self._repeated.warning("database unavailable, nothing is claimed", error=first_line(error))
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+                # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
                 async with asyncio.timeout(_POLL_S):
                     await self._wake.wait()
 
@@ -236,7 +238,7 @@ class Runner:
         log.info(f"{noun} claimed", **about, epoch=lease.epoch, claims=row.claims)
 
     async def _supervise(self, active: _Active) -> None:
-        """Wait until the work ends or hangs; then save how it ended."""
+        """Wait until the work ends or hangs, then save how it ended."""
         assert active.work is not None
         reporting = asyncio.create_task(self._report(active))
         abandoned = asyncio.create_task(active.abandoned.wait())
@@ -293,14 +295,16 @@ class Runner:
         log.info(f"{active.jobs.claims.noun} paused", **active.about, reason=reason)
 
     async def _finish(self, active: _Active, status: RunStatus, error: str | None = None, result: Any = None) -> None:
-        """Save how it ended, even if the database is down for up to an hour. After that its lease lapses, and the next
-        worker finds everything saved and ends it in the same way."""
+        """Save how the work ended, retrying for up to an hour while the database is down.
+
+        After that the lease expires. The next worker finds everything saved, and ends the work in the same way.
+        """
         await retry_while_database_is_down(lambda: active.jobs.finish(active.lease, status, error, result))
         active.jobs.instruments.ended.labels(status).inc()
         log.info(f"{active.jobs.claims.noun} ended", **active.about, status=status, error=error)
 
     async def _report(self, active: _Active) -> None:
-        """Save the progress and look for requests of the owner, again and again."""
+        """Save progress and check for the owner's requests, periodically."""
         saved: Progress | None = None
         while True:
             progress = active.progress
@@ -309,7 +313,7 @@ class Runner:
             await asyncio.sleep(_REPORT_S)
 
     async def _save_progress(self, active: _Active, progress: Progress | None) -> bool:
-        """Returns whether the progress was saved, and does what the owner has asked for."""
+        """Save progress and act on the owner's requests. Returns whether the progress was saved."""
         before, active.reported_at = active.reported_at, time.monotonic()
         driven_s = active.reported_at - before
         try:
@@ -334,13 +338,13 @@ def _note_loss(active: _Active) -> None:
 
 
 def _log_failure(task: asyncio.Task[bool]) -> None:
-    """The next report makes up for a nudge that failed."""
+    """Log a failed nudge. The next report makes up for it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("nudge failed", error=first_line(error))
 
 
 def _reason(active: _Active, error: BaseException) -> str:
-    """The failure as it is saved. Unexpected errors are logged with their traceback."""
+    """Return the error message to save. Unexpected errors are logged with a traceback."""
     noun = active.jobs.claims.noun
     if isinstance(error, _EXPECTED):
         return str(error)

@@ -1,4 +1,4 @@
-"""Saves what an iteration gave: the result's objects become rows, in one transaction."""
+"""Saves the result of an iteration as rows, in one transaction."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,12 +24,12 @@ from training.types import IterationResult, Rollout, ScoredRollout
 
 Row = dict[str, Any]
 _ROWS_AT_ONCE = 16
-"""Between two portions requests get their turn."""
+"""Trajectories per insert. Between inserts the event loop serves other requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationRows:
-    """An iteration as rows. Making them takes a while, so it is not done on the API's event loop."""
+    """An iteration as rows. Building them takes a while, so it is not done on the API's event loop."""
 
     result: IterationResult
     iteration: Row
@@ -39,11 +39,11 @@ class IterationRows:
     reflection: Row | None
     ledger: Sequence[ledger.Entry]
     event: Row
-    """What the event log says of it."""
+    """Data of the iteration's event."""
 
 
 def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entry]) -> IterationRows:
-    """What is to be saved of an iteration; `used` is what its phases used."""
+    """Convert an iteration to rows. `used` is what its phases used."""
     return IterationRows(
         result,
         _iteration_row(run.id, result),
@@ -57,7 +57,7 @@ def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entr
 
 
 async def save_iteration(database: Database, lease: Lease[Run], rows: IterationRows) -> None:
-    """Save an iteration once: a second call with the same rows changes nothing. Raises LeaseLost."""
+    """Save an iteration. A second call with the same rows changes nothing. Raises LeaseLost."""
     run_id, iteration = lease.id, rows.result.iteration
     async with database.begin() as tx:
         in_a_row = await _advance(tx, lease, rows.result)
@@ -88,9 +88,10 @@ async def save_iteration(database: Database, lease: Lease[Run], rows: IterationR
 
 
 async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:
-    """Move the run's counters past this iteration; None if that was done before (a reply was lost).
+    """Advance the run's counters past this iteration, and return how many iterations in a row, up to this one, had no
+    signal.
 
-    Returns how many iterations in a row, up to this one, taught nothing.
+    Returns None if that was already done (the reply to a commit was lost). Raises LeaseLost.
     """
     cause = no_signal_of(result.groups)
     rollouts = sum(len(group.rollouts) for group in result.groups)
@@ -125,7 +126,7 @@ async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult)
 
 
 async def _save_checkpoint(tx: AsyncSession, run_id: str, result: IterationResult) -> None:
-    """The iteration's checkpoint, unless it trained nothing and its step is there; and which one is the best."""
+    """Save the iteration's checkpoint, unless its step already has one, and mark the run's best one."""
     success = next(
         (e.success for e in result.evaluations if (e.split, e.mode, e.step) == ("validation", "sampled", result.step)),
         None,
@@ -216,12 +217,12 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
 
 
 def scored_row(scored: ScoredRollout) -> Row:
-    """The columns of a rollout and its verdict."""
+    """Return the columns of a rollout, its verdict and its advantage."""
     return rollout_row(scored.rollout) | verdict_row(scored) | {"advantage": scored.advantage}
 
 
 def verdict_row(scored: ScoredRollout) -> Row:
-    """The columns of a verdict alone, but for the advantage, which belongs to training."""
+    """Return the columns of a verdict, without the advantage, which belongs to training."""
     return {
         "score": scored.score.value,
         "score_explanation": scored.score.explanation,
@@ -233,7 +234,7 @@ def verdict_row(scored: ScoredRollout) -> Row:
 
 
 def rollout_row(rollout: Rollout) -> Row:
-    """The columns of a rollout alone."""
+    """Return the columns of a rollout without its verdict."""
     scenario, trajectory = rollout.scenario, rollout.trajectory
     metrics = trajectory.metrics
     return {

@@ -1,4 +1,4 @@
-"""The budget of an evaluation: as that of a run, and it counts the price of prompted models, too."""
+"""The budget of an evaluation: like a run's, but it also counts the price of prompted models."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from training.types import Rollout, RunConfig
 
 
 def prices_of(request: StoredEvaluation, models: Models) -> tuple[Price | None, ...]:
-    """Of each model; None: unknown, or nothing. Raises UnknownModel."""
+    """Return the price of each model, or None if it is unknown or free. Raises UnknownModel."""
     return tuple(models.model(each.model).price if each.kind == "prompted" else None for each in request.models)
 
 
@@ -27,14 +27,14 @@ def _used(row: Any, price: Price | None) -> Usage:
 
 
 def _priced(used: Usage, price: Price | None) -> Usage:
-    """The same with what it cost."""
+    """Return the usage with its cost."""
     if price is None:
         return used
     return replace(used, usd=price.of(used.prompt_tokens, used.completion_tokens))
 
 
 def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[Price | None]) -> Usage:
-    """What the saved rollouts and verdicts used."""
+    """Return what the saved rollouts and verdicts used."""
     judge = Usage(job.judge.get("prompt_tokens", 0), job.judge.get("completion_tokens", 0), job.judge.get("usd"))
     rollouts = (_used(row, prices[slot.model]) for slot, row in rows.items())
     return sum(rollouts, judge)
@@ -43,7 +43,7 @@ def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[P
 def meter_of(
     job: EvaluationJob, request: StoredEvaluation, rows: Mapping[Slot, Any], prices: Sequence[Price | None]
 ) -> Meter:
-    """A meter that continues from what earlier workers used."""
+    """Return a meter that continues from the usage of earlier workers."""
     means = [row.prompt_tokens / row.turns for row in rows.values() if row.turns]
     used = saved_usage(job, rows, prices) + Usage(**job.lost)
     prior = PriorUsage(used, job.driven_s, prompt_per_turn=max(means, default=None))
@@ -51,7 +51,7 @@ def meter_of(
 
 
 class EvaluationBudget:
-    """What the calls of an evaluation are charged to. All come from its own event loop."""
+    """Charges the calls of an evaluation to its meter. Used only on the evaluation's own event loop."""
 
     def __init__(
         self, meter: Meter, request: StoredEvaluation, environment: Environment, prices: Sequence[Price | None]
@@ -63,7 +63,7 @@ class EvaluationBudget:
 
     @asynccontextmanager
     async def rollout(self, model: int, scenario: Scenario) -> AsyncIterator[Reservation]:
-        """Around a rollout of that model. Raises BudgetReached."""
+        """Reserve the budget of a rollout of that model. Raises BudgetReached."""
         price = self._prices[model]
 
         def most() -> Usage | None:
@@ -74,12 +74,13 @@ class EvaluationBudget:
             yield _Priced(reserved, price)
 
     def saw(self, rollout: Rollout) -> None:
-        """Take in a finished rollout."""
+        """Update the estimates with a finished rollout."""
         self._estimates.saw_rollout(rollout)
 
     @asynccontextmanager
     async def judging(self) -> AsyncIterator[Callable[[Judgement], None]]:
-        """Around the verdicts on a scenario's rollouts; call what it yields with them. Raises BudgetReached."""
+        """Reserve the budget of judging a scenario's rollouts. Call the yielded function with the judgement. Raises
+        BudgetReached."""
         async with self._meter.reserve(Phase.EVALUATE, lambda: self._estimates.judging) as reserved:
 
             def judged(judgement: Judgement) -> None:
@@ -91,7 +92,7 @@ class EvaluationBudget:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A reservation whose usage has a price."""
+    """A reservation that adds the price to the usage."""
 
     reservation: Reservation
     price: Price | None

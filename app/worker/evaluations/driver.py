@@ -1,8 +1,8 @@
-"""Drives one evaluation under a lease: makes the rollouts that are missing, has them judged, and saves the results.
+"""Drives an evaluation under a lease: makes the missing rollouts, has them judged, and saves the results.
 
-A finished rollout is a row as soon as it ends, and the verdicts on a scenario's rollouts are one transaction: a worker
+A rollout is saved when it ends, and the verdicts on a scenario's rollouts are saved in one transaction, so a worker
 that takes over does only what is missing. All models attempt a scenario at about the same time, and its rollouts are
-judged together, so that a judge that compares can.
+judged together, so that a judge can compare them.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from training.task_errors import first_of_several
 from training.types import Failure, FailureKind, Progress, Rollout
 
 _PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
-"""Before a backend that is away is tried again; when they are used up without progress the evaluation fails."""
+"""Delays before retries of an unavailable backend. Once they are used up without progress, the evaluation fails."""
 
 log = structlog.get_logger(__name__)
 
@@ -79,10 +79,10 @@ class EvaluationDriver:
         note: Callable[[Progress], None],
         waits: Callable[[str], None],
     ) -> dict[str, Json]:
-        """Drive it to its end on a separate thread, where `note` and `waits` (with what it waits for) are called;
-        returns the report.
+        """Drive the evaluation to its end on a separate thread, and return the report.
 
-        Raises LeaseLost, RunBudgetReached, and what ends it.
+        `note` and `waits` (with what the evaluation waits for) are called on that thread. Raises LeaseLost,
+        RunBudgetReached, and whatever else ends it.
         """
         main_loop = asyncio.get_running_loop()
         request = StoredEvaluation.parse(job.request)
@@ -100,7 +100,8 @@ class EvaluationDriver:
             raise
 
     async def _settle(self, work: "_Driven") -> None:
-        """Save what was used for nothing: it counts for the budget. Nothing else is lost where that cannot be done."""
+        """Save the usage that led to nothing, since it counts toward the budget. If the database is down, only this is
+        lost."""
         if not work.meter.limited:
             return
         store, job = EvaluationStore(self.database), work.job
@@ -192,7 +193,7 @@ class EvaluationDriver:
 
 @dataclass
 class _Made:
-    """Counts what was saved. Anything that is makes us patient again with a backend that is away."""
+    """Counts what was saved. Each save resets the retry delays for an unavailable backend."""
 
     note: Callable[[Progress], None]
     total: int
@@ -200,7 +201,7 @@ class _Made:
     pauses: Any = field(default_factory=lambda: iter(_PAUSES_S))
 
     def saved(self, rollouts: int = 0) -> None:
-        """Rollouts or verdicts were saved."""
+        """Record that rollouts or verdicts were saved."""
         self.done, self.pauses = self.done + rollouts, iter(_PAUSES_S)
         self.note(Progress(0, Phase.EVALUATE, self.done, self.total))
 
@@ -211,7 +212,7 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Driven:
-    """What belongs to the driving of one evaluation."""
+    """State of driving one evaluation."""
 
     job: EvaluationJob
     request: StoredEvaluation
@@ -225,7 +226,7 @@ class _Driven:
 
 @dataclass(frozen=True)
 class _Saved:
-    """The rows of the evaluation, used on its own event loop and written on the service's."""
+    """The evaluation's rows. Used on the evaluation's own event loop; the database is accessed on the service's."""
 
     store: EvaluationStore
     lease: Lease[EvaluationJob]
@@ -251,7 +252,7 @@ class _Saved:
 
 @dataclass(frozen=True)
 class _Work:
-    """One evaluation under way."""
+    """An evaluation in progress."""
 
     job: EvaluationJob
     request: StoredEvaluation
@@ -264,10 +265,11 @@ class _Work:
     now: Callable[[], float]
     made: _Made
     players: Sequence[Player | None]
-    """Who makes the rollouts of each model, in place of the built-in loop."""
+    """For each model, the player that replaces the built-in loop, if any."""
 
     async def all_scenarios(self) -> dict[str, Json] | None:
-        """Make and judge whatever is not saved yet; of a trial, until it is decided. Returns what it decided."""
+        """Make and judge everything that is not saved yet. A trial stops once it is decided, and its verdict is
+        returned."""
         request = self.request
         saved = await self.saved.rows()
         if request.trial is None:
@@ -278,7 +280,7 @@ class _Work:
         for start in range(0, request.scenarios, rule.look_every):
             end = min(start + rule.look_every, request.scenarios)
             await self._some(start, end, saved)
-            # Only what was looked at by now: who takes over sees the same evidence at each look.
+            # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
             seen = {slot: row for slot, row in (await self.saved.rows()).items() if slot.scenario < end}
             found = evidence(differences(request, seen), rule)
             if found.decision(rule) is not Decision.CONTINUE:
@@ -286,14 +288,14 @@ class _Work:
         return _verdict(found, rule)
 
     async def _some(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
-        """The scenarios from number `start` to before `end`. Nothing is left running at the end."""
+        """Make and judge the scenarios from number `start` to before `end`. No task is left running."""
         request = self.request
         scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
         with first_of_several(LeaseLost):
             async with asyncio.TaskGroup() as group:
                 for number, scenario in enumerate(scenarios, start):
                     group.create_task(self._scenario(number, scenario, saved))
-                    await asyncio.sleep(0)  # the first rollouts begin while the others are still being made
+                    await asyncio.sleep(0)  # lets the first rollouts start before all tasks are created
 
     async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
         slots = [
@@ -320,8 +322,9 @@ class _Work:
         count_judge_calls(judgement.calls)
 
     async def _rollout(self, slot: Slot, scenario: Scenario) -> Rollout:
-        """A new rollout, saved. Raises BackendUnavailable where the endpoint was away so long that the rollout gave up:
-        that says nothing about the model."""
+        """Make a rollout and save it. Raises BackendUnavailable if the rollout gave up on an unavailable endpoint,
+        because that
+        says nothing about the model."""
         request, chat = self.request, self.chats[slot.model]
         limits = RolloutLimits(
             request.max_turns, request.max_completion_tokens, request.rollout_timeout_s, request.temperature
@@ -333,7 +336,7 @@ class _Work:
                 chat,
                 limits,
                 id=str(ULID()),
-                # The same for all models: what they are asked differs in nothing but the model.
+                # The same for all models, so that they differ in nothing else.
                 seed=seed_of(request.seed, "evaluation", request.split, slot.scenario, slot.sample),
                 reservation=reservation,
                 agent=self.players[slot.model],
@@ -362,7 +365,7 @@ class _Work:
 
 
 def _verdict(found: Evidence, rule: Rule) -> dict[str, Json]:
-    """What a trial decided, and why."""
+    """Return a trial's decision and the evidence for it."""
     decision = found.decision(rule)
     return {
         "decision": "undecided" if decision is Decision.CONTINUE else str(decision),
@@ -381,12 +384,12 @@ class _StoredTrajectory:
 
     messages_and_choices: list[Json]
     additional_histories: tuple[()] = ()
-    """They are in the messages: see `training.rollout.histories.transcript`."""
+    """Always empty: the messages include them, see `training.rollout.histories.transcript`."""
     reward: float = 0.0
 
 
 def _again(scenario: Scenario, row: Any, messages: list[Json]) -> Rollout:
-    """A rollout that an earlier worker saved."""
+    """Rebuild a rollout that an earlier worker saved."""
     failure = None if row.error is None else Failure(FailureKind.OTHER, row.error)
     return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)
 

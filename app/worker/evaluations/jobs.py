@@ -1,4 +1,4 @@
-"""Evaluations, as a `Runner` drives and ends them."""
+"""How a `Runner` drives and ends evaluations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from training.types import Progress
 
 @dataclass(frozen=True)
 class EvaluationJobs:
-    """`app.worker.runner.Jobs` of evaluations."""
+    """`app.worker.runner.Jobs` for evaluations."""
 
     store: EvaluationStore
     claims: EvaluationClaims

@@ -1,7 +1,7 @@
-"""Publishes completed evaluations to W&B Weave, one after the other, in processes of their own.
+"""Publishes completed evaluations to W&B Weave, one at a time, each in a separate process.
 
-Which are to be published stands in the database (app/evaluations/publications.py): what a worker that dies leaves
-behind, another one publishes. An evaluation has completed before any of this begins, and nothing here changes it.
+The database records which ones are due (app/evaluations/publications.py), so another worker publishes what a worker
+that died has left. Publishing starts after an evaluation has completed, and does not change it.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class NotPublished(Exception):
-    """Weave has it not, or not whole; the message says why."""
+    """Raised when an evaluation did not reach Weave completely. The message says why."""
 
 
 class EvaluationPublisher:
@@ -61,16 +61,16 @@ class EvaluationPublisher:
         return self._settings.weave_project is not None and self._settings.wandb_api_key is not None
 
     def start(self) -> None:
-        """Start to publish what is due."""
+        """Start publishing what is due."""
         if self.configured:
             self._task = asyncio.create_task(self._publish_forever(), name="evaluation-publisher")
 
     def wake(self) -> None:
-        """Look for what is due now."""
+        """Look for evaluations to publish now."""
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop; what is not published yet is left to the next worker."""
+        """Stop. The next worker publishes what is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -101,12 +101,15 @@ class EvaluationPublisher:
         await self._publications.succeeded(job.id, urls)
 
     async def _published(self, job: EvaluationJob) -> dict[str, str]:
-        """The address of each model's evaluation. Raises NotPublished, ProjectUnavailable, httpx.HTTPError, OSError."""
+        """Publish the evaluation, and return the URL for each model.
+
+        Raises NotPublished, ProjectUnavailable, httpx.HTTPError, OSError.
+        """
         settings = self._settings
         assert settings.weave_project is not None
         assert settings.wandb_api_key is not None
         key, base_url = settings.wandb_api_key.get_secret_value(), str(settings.wandb_base_url).rstrip("/")
-        # Asked first: a wrong key or name is reported without starting a process.
+        # Opened first, so that a wrong key or name is reported without starting a process.
         project = await asyncio.to_thread(open_project, settings.weave_project, key, base_url)
         rows = {Slot.parse(row.slot): row for row in await self._store.rows(job.id)}
         with tempfile.TemporaryDirectory(prefix="learnloop-weave-") as folder:
@@ -127,7 +130,7 @@ class EvaluationPublisher:
         whole = {
             "project": project,
             "name": job.id,
-            # The same for all models: Weave compares evaluations of the same data.
+            # The same for all models, because Weave compares evaluations of the same data.
             "dataset": [shown[slot]["inputs"] for slot in shown if slot.model == 0 and slot.sample == 0],
             "scorers": list(_SCORES),
             "attributes": {
@@ -172,7 +175,7 @@ class EvaluationPublisher:
 
 
 def _environment(settings: Settings, key: str, base_url: str, folder: str) -> dict[str, str]:
-    """Ours, with what the package takes from it instead of from files of the user."""
+    """Return our environment variables, with explicit settings for W&B in place of the user's files."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "WEAVE_", "WF_"))}
     server = settings.wf_trace_server_url
     return {
