@@ -1,7 +1,7 @@
-"""A run's budget: its limits, its usage so far, and whether the next call still fits. No SQL.
+"""A run's budget: its limits, its usage so far, and whether the next call still fits. Contains no SQL.
 
-A run's meter lives on the run's own event loop for as long as one worker drives it. What it counted is saved with each
-iteration and when the work stops (app/runs/ledger.py); the next worker's meter starts from that.
+A run's meter is used on the run's own event loop for as long as one worker drives it. Its counts are saved with each
+iteration and when the work stops (app/runs/ledger.py), and the next worker's meter starts from them.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What a run has used, wasted work included. Prices count where they are known."""
+    """What a run has used, including wasted work. Only known prices count."""
 
     usd: float = 0.0
     minutes: float = 0.0
@@ -30,7 +30,7 @@ class RunUsage:
 
 @dataclass(frozen=True, slots=True)
 class BudgetExceeded:
-    """The next call may exceed `limit` (`max_tokens`, ...), which is `max`; to begin it the limit must be `needs`."""
+    """The next call could exceed `limit` (`max_tokens`, ...), which is `max` and would have to be `needs`."""
 
     limit: str
     max: float
@@ -46,12 +46,12 @@ class BudgetExceeded:
         )
 
     def figures(self) -> dict[str, Any]:
-        """As the event log has it."""
+        """Return the fields as the event log has them."""
         return asdict(self)
 
 
 class RunBudgetReached(BudgetReached):
-    """With the limit that stopped the run."""
+    """Raised when a run reaches its budget. `exceeded` describes the limit that stopped it."""
 
     def __init__(self, exceeded: BudgetExceeded) -> None:
         super().__init__(str(exceeded))
@@ -60,32 +60,32 @@ class RunBudgetReached(BudgetReached):
 
 @dataclass(frozen=True, slots=True)
 class PriorUsage:
-    """What a run used before a worker took it."""
+    """What a run used before this worker claimed it."""
 
     usage: Usage = field(default_factory=Usage)
-    """Without that of unfinished iterations."""
+    """Usage, without that of unfinished iterations."""
     seconds: float = 0.0
     iteration: int = 0
-    """The next one to be finished."""
+    """The next iteration to finish."""
     unfinished: Mapping[int, Mapping[Phase, Usage]] = field(default_factory=dict)
-    """By iteration: that one, and later ones whose rollouts ran ahead."""
+    """Usage by iteration: the next one to finish, and later ones whose rollouts ran ahead."""
     prompt_per_turn: float | None = None
     judging: Usage | None = None
 
 
 class Meter:
-    """Counts what a run uses, and lets no call begin that does not fit its budget (training.budget.RunBudget).
+    """Counts what a run uses, and admits only calls that fit its budget (training.budget.RunBudget).
 
-    Not thread-safe: for as long as the learn loop has rollouts under way it belongs to their thread.
+    Not thread-safe: while the learn loop has rollouts in flight, the meter belongs to their thread.
     """
 
     def __init__(self, budget: Budget, prior: PriorUsage, clock: Clock = time.monotonic) -> None:
         self.prompt_per_turn, self.judging = prior.prompt_per_turn, prior.judging
         self.iteration = prior.iteration
-        """The next one to be finished."""
+        """The next iteration to finish."""
         self._unfinished = {iteration: dict(used) for iteration, used in prior.unfinished.items()}
         self._lost: dict[int, dict[Phase, Usage]] = {}
-        """By iteration, of work that is done again."""
+        """Usage by iteration of lost work, which is repeated."""
         self._budget = budget
         self._clock = clock
         self._settled_at = clock()
@@ -97,11 +97,11 @@ class Meter:
 
     @property
     def unfinished(self) -> Mapping[int, Mapping[Phase, Usage]]:
-        """What each unfinished iteration used, without what was lost."""
+        """Usage of each unfinished iteration, without what was lost."""
         return self._unfinished
 
     def lost(self, iteration: int) -> Mapping[Phase, Usage]:
-        """What it used for work that is done again, since that was last saved."""
+        """Return what the iteration used for lost work since the last save."""
         return self._lost.get(iteration, {})
 
     @property
@@ -112,16 +112,16 @@ class Meter:
 
     @property
     def spent(self) -> RunUsage:
-        """All of the run so far."""
+        """Everything that the run has used so far."""
         usage = self.used
         return RunUsage(usage.usd or 0.0, (self._seconds + self.unsettled_s()) / 60, usage.tokens)
 
     def unsettled_s(self) -> float:
-        """How long the run was driven since that was last saved."""
+        """Return how long the run was driven since the last save, in seconds."""
         return self._clock() - self._settled_at
 
     def settled(self, seconds: float, iteration: int) -> None:
-        """`seconds` of driving were saved, and with them an iteration that is finished."""
+        """Record that `seconds` of driving and a finished iteration were saved."""
         self._seconds += seconds
         self._settled_at += seconds
         for each in (self._unfinished, self._lost):
@@ -133,7 +133,7 @@ class Meter:
         return IterationMeter(self, iteration)
 
     def keep(self, iteration: int, kept: Mapping[Phase, Usage]) -> None:
-        """Of what that iteration used only this is kept: the rest led to nothing."""
+        """Keep only this much of the iteration's usage. The rest led to nothing and counts as lost."""
         lost = self._lost.setdefault(iteration, {})
         for phase, used in self._unfinished.get(iteration, {}).items():
             more = _without(used, kept.get(phase, Usage()))
@@ -145,7 +145,7 @@ class Meter:
     async def reserve(
         self, phase: Phase, most: Callable[[], Usage | None], iteration: int | None = None
     ) -> AsyncIterator["MeterReservation"]:
-        """See training.budget.IterationBudget. Charged to the next iteration to be finished, or to that one."""
+        """See training.budget.IterationBudget. Charges `iteration`, by default the next one to finish."""
         charged = self.iteration if iteration is None else iteration
         reservation = MeterReservation(self, charged, phase, await self._admit(most))
         self._open.append(reservation)
@@ -156,8 +156,10 @@ class Meter:
             self._change()
 
     async def _admit(self, most: Callable[[], Usage | None]) -> Usage:
-        """What is reserved for a call, once it fits. After one that did not fit no other begins; those that have begun
-        are finished."""
+        """Wait until a call fits, and return what is reserved for it. Raises RunBudgetReached.
+
+        After a call that did not fit, no other call starts; running calls finish.
+        """
         if not self.limited:
             return Usage()
         while True:
@@ -178,7 +180,7 @@ class Meter:
         return self._budget != Budget()
 
     async def extend(self, reservation: "MeterReservation", most: Callable[[], Usage]) -> None:
-        """Reserve more for a running call, once it fits."""
+        """Reserve more for a running call once it fits. Raises RunBudgetReached."""
         while (more := _without(most(), reservation.left)).tokens:
             exceeded = self._exceeded(more)
             if exceeded is None:
@@ -214,7 +216,7 @@ class Meter:
         }
         for unit, needs in after.items():
             most = getattr(self._budget, f"max_{unit}")
-            # A call whose usage cannot be foreseen begins while anything is left.
+            # A call whose usage cannot be foreseen starts while anything is left.
             unforeseen = needed is None or unit == "minutes"
             if most is not None and (needs > most or (unforeseen and needs >= most)):
                 return BudgetExceeded(f"max_{unit}", most, needs, spent)
@@ -236,15 +238,15 @@ class IterationMeter:
 
 @dataclass(eq=False)
 class MeterReservation:
-    """What is reserved for one call (training.budget.Reservation)."""
+    """The reservation for one call (training.budget.Reservation)."""
 
     meter: Meter
     iteration: int
     phase: Phase
     left: Usage
-    """Of what was reserved, without what was used."""
+    """The reserved usage that is left."""
     waits: bool = False
-    """It needs more, and there is none."""
+    """Whether the call waits because it needs more than there is."""
 
     async def room_for(self, most: Callable[[], Usage]) -> None:
         if self.meter.limited:

@@ -23,19 +23,19 @@ UNOWNED: Mapping[str, Any] = {
     "phase_done": None,
     "phase_total": None,
 }
-"""The columns of a run that no worker drives."""
+"""Columns to set on a run that no worker drives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many runs may be driven at the same time; None is no limit."""
+    """Maximum numbers of runs that are driven at the same time; None means no limit."""
 
     per_project: int | None = None
     per_backend: int | None = None
 
 
 class RunClaims(Claims[Run]):
-    """One worker's claims of runs."""
+    """One worker's claims on runs."""
 
     table = Run
     noun = "run"
@@ -55,7 +55,7 @@ class RunClaims(Claims[Run]):
         return {"engine": case((Run.backend == EMBEDDED, self._engine), else_=None)}
 
     def _conditions(self) -> list[ColumnElement[bool]]:
-        """A running run, to be taken over, is within the limits already."""
+        """Return the limits as conditions. A running run that is taken over is already within them."""
         other = aliased(Run)
         allowed: list[ColumnElement[bool]] = [Run.backend.in_(self._backends)]
         for name, limit in (("project", self._limits.per_project), ("backend", self._limits.per_backend)):

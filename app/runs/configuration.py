@@ -1,4 +1,4 @@
-"""From a stored request to what the learn loop takes."""
+"""Builds what the learn loop takes from a stored request."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,34 +23,39 @@ from training.rollout.rollout import Player
 
 
 def make_environment(choice: Choice, data_dir: Path, access: Access | None = None) -> Environment:
-    """Without `access` it opens no episode that reaches out. Raises UnknownEnvironment, ValueError for a bad config or
-    something that the operator does not allow, or PluginFault."""
+    """Build the environment. Without `access` it opens no episode that uses servers or other processes.
+
+    Raises UnknownEnvironment, ValueError for a bad config or something that the operator does not allow, or
+    PluginFault.
+    """
     return environment.registry.build(choice.name, choice.config, data_dir, access)
 
 
 def make_judge(choice: Choice, services: JudgeServices) -> Judge:
-    """Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
+    """Build the judge. Raises UnknownJudge, ValueError for a bad config, or PluginFault."""
     return judges.registry.build(choice.name, choice.config, services)
 
 
 def make_agent(choice: Choice | None) -> Agent | None:
-    """Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
+    """Build the agent, if any. Raises UnknownAgent, ValueError for a bad config, or PluginFault."""
     return None if choice is None else training.rollout.agents.registry.build(choice.name, choice.config)
 
 
 def make_player(choice: Choice | None, environment: Choice, modules: Sequence[str]) -> Player | None:
-    """Who makes the rollouts, in place of the built-in loop. Raises as `make_agent` and `make_own_agent` do."""
+    """Build the player that replaces the built-in loop, if any. Raises like `make_agent` and `make_own_agent`."""
     return make_own_agent(environment, modules) or make_agent(choice)
 
 
 def runner_of(environment: Choice) -> Runner | None:
-    """How tasks reach an agent that lives elsewhere; None: the rollouts are made here. Raises ValueError."""
+    """Return how tasks reach the user's own agent, or None in other environments. Raises ValueError."""
     return parse_runner(environment.config.get("runner")) if environment.name == OWN_AGENT else None
 
 
 def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
-    """The agent that the environment brings: the function that it names, or its own loop; None if it brings none.
-    `modules` are those whose functions the operator allows. Raises ValueError."""
+    """Build the agent that the environment brings, if any: its own loop, or the function that it names.
+
+    `modules` are those whose functions the operator allows. Raises ValueError.
+    """
     if environment.name == VERIFIERS:
         return VerifiersAgent(Gym(environment.config))
     runner = runner_of(environment)
@@ -58,5 +63,5 @@ def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
 
 
 def model_spec(run: Run) -> ModelSpec:
-    """The model that the run trains."""
+    """Return the model that the run trains."""
     return ModelSpec(run.model_project, run.model_name, run.base_model)

@@ -1,9 +1,8 @@
-"""Graphs, sets of scenarios and demonstrations that requests bring: each is stored once a project, by the hash of its
-canonical JSON.
+"""Stores graphs, scenario sets and demonstrations from requests, once per project, by the hash of their canonical JSON.
 
-What a caller of all projects stores (its project is `*`) all projects may use; else a project finds only its own.
-The first two lie in the environment's config, which is a run's JSON column: there a reference stands in their place,
-as everybody who watches a run reads that column.
+A project can use its own documents, and those that a caller of all projects (project `*`) stores. Graphs and scenario
+sets are part of the environment's config, which is a run's JSON column. References replace them there, because that
+column is read with every look at a run.
 """
 
 import asyncio
@@ -29,12 +28,12 @@ from environment.registry import documents as environment_documents
 
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
-"""Those that settings of an environment hold, which are called so."""
+"""Kinds of documents that are settings of an environment, with the same names."""
 _canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 class UnknownDocument(ValueError):
-    """Nothing of that kind is stored under that hash for the project that asks."""
+    """Raised when the project has no stored document with that kind and hash."""
 
     def __init__(self, kind: Kind, hash: str) -> None:
         super().__init__(f"no stored {kind} has the SHA-256 {hash!r}")
@@ -43,7 +42,7 @@ class UnknownDocument(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NewDocument:
-    """A document on its way to the database; `reference` stands for it elsewhere."""
+    """A document to be saved. `reference` replaces it elsewhere."""
 
     project: str
     kind: Kind
@@ -52,8 +51,8 @@ class NewDocument:
 
 
 def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
-    """Raises ValueError for what is no JSON (NaN). Takes a while for a big graph: not for the event loop."""
-    # Item by item, so that other threads get their turn.
+    """Serialize a document. Slow for a big graph, so not for the event loop. Raises ValueError for NaN."""
+    # Item by item, so that other threads can run in between.
     text = f"[{','.join(_canonical(item) for item in content)}]"
     hash = sha256(text.encode()).hexdigest()
     return NewDocument(project, kind, text, {"sha256": hash, **_size(kind, content)})
@@ -67,7 +66,7 @@ def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
 
 
 async def save(tx: AsyncSession, documents: Iterable[NewDocument]) -> None:
-    """Store them in the session's transaction; what is there already stays."""
+    """Save documents in the caller's transaction. Those that are already stored stay as they are."""
     for each in documents:
         content = cast(literal(each.text, Text), JSONB)
         row = insert(Document).values(
@@ -77,7 +76,7 @@ async def save(tx: AsyncSession, documents: Iterable[NewDocument]) -> None:
 
 
 async def stored_text(database: Database, project: str | None, kind: Kind, hash: str) -> str:
-    """The JSON text of a stored document that the project, or with None any, may use. Raises UnknownDocument."""
+    """Return the JSON text of a document that the project (None: any) can use. Raises UnknownDocument."""
     query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind).limit(1)
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
@@ -91,7 +90,7 @@ async def stored_text(database: Database, project: str | None, kind: Kind, hash:
 async def listed(
     database: Database, project: str | None, kind: Kind, limit: int
 ) -> Sequence[tuple[str, int, datetime]]:
-    """Hash, stored bytes and time of the documents that the project, or with None any, may use; newest first."""
+    """Return hash, stored bytes and time of the documents that the project (None: any) can use, newest first."""
     size = func.pg_column_size(Document.content)
     query = select(Document.sha256, func.max(size), func.max(Document.created_at)).where(Document.kind == kind)
     if project is not None:
@@ -102,10 +101,10 @@ async def listed(
 
 
 async def resolve_references(database: Database, data_dir: Path, environment: Choice, project: str | None) -> Choice:
-    """The environment with documents in place of the references in its config. Raises UnknownDocument.
+    """Replace the references in the environment's config with documents. Raises UnknownDocument.
 
-    Only documents that the project may use are found; None: any. An inbox that it refers to is put into the data
-    directory.
+    Only documents that the project (None: any) can use are found. An inbox that the config refers to is put into the
+    data directory.
     """
     await make_present(database, data_dir, environment)
     config = dict(environment.config)
@@ -115,9 +114,9 @@ async def resolve_references(database: Database, data_dir: Path, environment: Ch
 
 
 def extract_documents(environment: Choice, resolved: Choice, project: str) -> tuple[Choice, list[NewDocument]]:
-    """The environment with references in place of documents, and those that are new.
+    """Replace the documents in the environment's config with references. Also returns the documents that are new.
 
-    `resolved` is what `resolve_references` returned for it. Raises ValueError for what is no JSON.
+    `resolved` is what `resolve_references` returned for it. Raises ValueError for NaN.
     """
     config, contents = dict(environment.config), resolved.config
     for kind, hash in list(_references(config)):
@@ -128,7 +127,7 @@ def extract_documents(environment: Choice, resolved: Choice, project: str) -> tu
 
 
 def reference(environment: Choice, kind: Kind) -> str | None:
-    """The hash of the document that the environment's config refers to; None if it refers to none of that kind."""
+    """Return the hash of the document of that kind that the environment's config refers to, if any."""
     return dict(_references(environment.config)).get(kind)
 
 

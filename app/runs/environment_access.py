@@ -1,4 +1,4 @@
-"""What environments may reach outside of this process, by the operator's settings."""
+"""What environments can reach outside this process, according to the operator's settings."""
 
 import asyncio
 import shlex
@@ -18,7 +18,7 @@ _ANY_ARGUMENTS = "*"
 
 
 class EnvironmentAccess:
-    """`environment.access.Access`."""
+    """`environment.access.Access` according to the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self.max_servers = settings.environment_servers
@@ -28,14 +28,14 @@ class EnvironmentAccess:
         self._secrets = settings.environment_secrets
 
     def check_url(self, url: str) -> None:
-        """Raises ValueError."""
+        """Raise ValueError for a URL that is never allowed."""
         try:
             parse(url)
         except AddressRefused as refused:
             raise ValueError(f"{url}: {refused}") from refused
 
     def check_command(self, command: Sequence[str]) -> None:
-        """Raises ValueError unless the settings have the command, word for word, or its beginning followed by `*`."""
+        """Raise ValueError unless the settings list the command, word for word, or its beginning followed by `*`."""
         for allowed in self._commands:
             if list(command) == allowed:
                 return
@@ -47,14 +47,14 @@ class EnvironmentAccess:
         )
 
     def check_module(self, name: str) -> None:
-        """Raises ValueError unless the settings have the module."""
+        """Raise ValueError unless the settings list the module."""
         if name not in self._modules:
             raise ValueError(
                 f"{name!r} may not be loaded here: the operator allows Python modules in LEARNLOOP_ENVIRONMENT_MODULES"
             )
 
     def secret(self, server: str, name: str) -> str:
-        """Raises ValueError."""
+        """Return the secret from the settings. Raises ValueError if there is none."""
         secret = self._secrets.get(server, {}).get(name)
         if secret is None:
             raise ValueError(
@@ -66,7 +66,7 @@ class EnvironmentAccess:
         return guarded_transport(self._guard)
 
     async def connect(self, url: str) -> socket.socket:
-        """Raises OSError or ValueError."""
+        """Open a TCP connection to a checked address of the URL's host. Raises OSError or ValueError."""
         try:
             parsed = parse(url)
             addresses = await self._guard.addresses(parsed)
@@ -82,7 +82,7 @@ class EnvironmentAccess:
         raise AssertionError("the guard gives at least one address")
 
     async def start(self, command: Sequence[str], environment: Mapping[str, str], directory: Path) -> Process:
-        """Raises OSError or ValueError."""
+        """Start an allowed command. Raises OSError or ValueError."""
         self.check_command(command)
         return await spawn(
             command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd=directory, death_signal=SIGKILL

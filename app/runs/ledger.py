@@ -1,9 +1,8 @@
-"""The ledger: what each phase of an iteration used, in rows. The sum of a run's rows is what the run has spent.
+"""The ledger: what each phase of an iteration used, as rows. The sum of a run's rows is what the run has spent.
 
-An iteration has at most one row for each phase that is not wasted. Work that stops in the middle of an iteration saves
-what it used so far; when the iteration is saved its seconds are added up, and its tokens and price are those of the
-result. Wasted rows name work that led to nothing: it was lost, failed, or belongs to a group that could not be trained
-on.
+An iteration has at most one row per phase that is not wasted. Work that stops in the middle of an iteration saves what
+it used so far. When the iteration is saved, its seconds are added up, and its tokens and price are those of the result.
+Wasted rows are for work that led to nothing: it was lost, failed, or belongs to a group that could not be trained on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +24,12 @@ from training.phases import Phase
 from training.types import IterationResult, ScoredRollout
 
 OTHER = "other"
-"""Driven time that belongs to no finished phase: starting, saving, and interrupted work."""
+"""Phase name for driven time outside finished phases: starting, saving, and interrupted work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row to be. Wasted work has no seconds of its own: it was done alongside other work."""
+    """A row to be saved. Wasted work has no seconds, because it was done alongside other work."""
 
     phase: str
     seconds: float = 0.0
@@ -40,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of all rows of a run, and of its wasted ones."""
+    """Sums over all rows of a run, and over its wasted ones."""
 
     seconds: float
     usage: Usage
@@ -48,13 +47,15 @@ class Totals:
 
     @property
     def spent(self) -> RunUsage:
-        """As a budget counts it."""
+        """The sums as a budget counts them."""
         return RunUsage(self.usage.usd or 0.0, self.seconds / 60, self.usage.tokens)
 
 
 def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[Entry]:
-    """The rows of an iteration that is done; `driven_s` since the last rows were saved. What the meter counted beyond
-    the result led to nothing: requests of rollouts that began again."""
+    """Return the rows of a finished iteration. `driven_s` is the time driven since rows were last saved.
+
+    What the meter counted beyond the result led to nothing: requests of rollouts that started again.
+    """
     seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in Phase}
     rollouts: dict[Phase, list[tuple[ScoredRollout, bool]]] = {
         Phase.ROLLOUT: [
@@ -109,7 +110,10 @@ def _used_any(usage: Usage) -> bool:
 
 
 async def save(tx: AsyncSession, run_id: str, iteration: int, entries: Sequence[Entry], *, whole: bool) -> None:
-    """Save rows of an iteration in the caller's transaction; `whole`: it is done, and these are all of its tokens."""
+    """Save rows of an iteration in the caller's transaction.
+
+    `whole` means that the iteration is finished and the rows contain all of its tokens.
+    """
     mine = (LedgerEntry.run_id == run_id, LedgerEntry.iteration == iteration, LedgerEntry.wasted.is_(False))
     before = {row.phase: row for row in (await tx.execute(select(LedgerEntry).where(*mine))).scalars()}
     merged = {entry.phase: entry for entry in entries if not entry.wasted}
@@ -136,7 +140,7 @@ async def save(tx: AsyncSession, run_id: str, iteration: int, entries: Sequence[
 
 
 async def save_unfinished(database: Database, lease: Lease[Run], meter: Meter, seconds: float) -> None:
-    """Save what the unfinished iterations used so far, when the work stops. Raises LeaseLost."""
+    """Save what the unfinished iterations have used, when the work stops. Raises LeaseLost."""
     async with database.begin() as tx:
         await require(tx, lease)
         for iteration in sorted({meter.iteration, *meter.unfinished}):
@@ -147,7 +151,7 @@ async def save_unfinished(database: Database, lease: Lease[Run], meter: Meter, s
 
 
 async def prior_usage(database: Database, run_id: str) -> PriorUsage:
-    """What a run used before this worker drives it."""
+    """Return what a run used before this worker drives it."""
     mine = (JudgeCall.run_id == run_id, JudgeCall.cached.is_(False))
     most = select(
         select(func.max(cast(Trajectory.prompt_tokens, Float) / Trajectory.turns))
@@ -178,17 +182,17 @@ async def prior_usage(database: Database, run_id: str) -> PriorUsage:
 
 
 SUMS = ("wasted", "seconds", "prompt_tokens", "completion_tokens", "usd")
-"""The columns of `sums_of`."""
+"""Columns of `sums_of`."""
 
 
 def sums_of(run_id: str) -> Select[Any, Any]:
-    """The sums of a run's rows, of the wasted ones and of the others."""
+    """Return the query for the sums of a run's wasted rows, and of its other rows."""
     sums = (func.sum(getattr(LedgerEntry, name)).label(name) for name in SUMS[1:])
     return select(LedgerEntry.wasted, *sums).where(LedgerEntry.run_id == run_id).group_by(LedgerEntry.wasted)
 
 
 def totals_of(sums: Iterable[Mapping[str, Any]]) -> Totals:
-    """From the rows of `sums_of`."""
+    """Build totals from the rows of `sums_of`."""
     seconds, by_kind = 0.0, {False: Usage(), True: Usage()}
     for row in sums:
         seconds += row["seconds"]
@@ -197,13 +201,15 @@ def totals_of(sums: Iterable[Mapping[str, Any]]) -> Totals:
 
 
 async def totals(tx: AsyncSession, run_id: str) -> Totals:
-    """The sums of a run's rows."""
+    """Return the totals of a run."""
     return totals_of([dict(row) for row in (await tx.execute(sums_of(run_id))).mappings()])
 
 
 async def change_budget(tx: AsyncSession, run: Run, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Change the budget of a run that is resumed; None leaves it. Returns the budget; raises Conflict if it would stop
-    the run again."""
+    """Change the budget of a resumed run, unless `given` is None, and return it.
+
+    Raises Conflict if it would stop the run again.
+    """
     stored = run.stored_request.budget
     budget = {**(asdict(stored) if stored else {}), **(given or {})}
     reached = select(Event.data).where(

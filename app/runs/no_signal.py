@@ -1,4 +1,4 @@
-"""What becomes of a run that learns nothing: its stop rule, and what is said of it."""
+"""Runs that learn nothing: the rule that stops them, and the warnings about them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from training.no_signal import NoSignal
 
 
 class NoSignalStop(Exception):
-    """The run's own rule stops it: too many iterations in a row taught nothing."""
+    """Raised when a run's own rule stops it: too many iterations in a row taught nothing."""
 
     def __init__(self, message: str, rule: NoSignalRule) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class NoSignalStop(Exception):
 
 
 async def check_rule(database: Database, run_id: str, rule: NoSignalRule) -> None:
-    """Raises NoSignalStop if the run's rule stops it now."""
+    """Raise NoSignalStop if the run's rule stops it now."""
     if rule.action == "continue":
         return
     async with database() as tx:
@@ -33,7 +33,7 @@ async def check_rule(database: Database, run_id: str, rule: NoSignalRule) -> Non
 
 
 def warnings_of(iterations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is to be said of a run's newest iterations, in order; the baseline counts for nothing."""
+    """Return warnings about a run's newest iterations, given in order. The baseline does not count."""
     trained = [each for each in iterations if each["iteration"] > 0]
     idle = [each for each in trained if each["no_signal"] is not None]
     if not idle:

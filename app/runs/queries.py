@@ -1,4 +1,4 @@
-"""What is read of runs for the API. Every query walks an index and has a limit."""
+"""Reads runs for the API. Every query uses an index and has a limit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -29,7 +29,7 @@ from app.runs.ledger import SUMS, Totals, sums_of, totals_of
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
-"""How many of the newest iterations a run shows at once."""
+"""Maximum number of iterations that are shown with a run: the newest ones."""
 
 _REWARDS = ("mean", "median", "min", "max", "count")
 _EVALUATION = ("iteration", "split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
@@ -43,25 +43,25 @@ _NAMES = (
     Run.environment,
     Run.judge,
 )
-"""What a search for runs looks at."""
+"""Columns that a search for runs looks at."""
 
 
 class RunFigures(NamedTuple):
-    """A run with the figures that belong to it; the lists hold dicts, as the API shows them."""
+    """A run with its figures. The lists hold dicts in the API's format."""
 
     run: Run
     iterations: list[dict[str, Any]]
-    """The newest, ascending."""
+    """The newest iterations, ascending."""
     evaluations: list[dict[str, Any]]
-    """The baseline's and the newest, ascending."""
+    """Evaluations of the baseline and of the newest iterations, ascending."""
     deliveries: dict[str, int]
-    """Webhook deliveries by state."""
+    """Number of webhook deliveries by state."""
     used: Totals
-    """The sums of its ledger."""
+    """Sums of the run's ledger."""
 
 
 class ShownIteration(NamedTuple):
-    """An iteration with the trajectory of its showcase, without messages and tools; None if there was none."""
+    """An iteration with the trajectory of its showcase, if any, without messages and tools."""
 
     row: Iteration
     showcase: Trajectory | None
@@ -72,7 +72,7 @@ def _object(columns: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
 
 
 def _list(of: ColumnElement[Any], *order: InstrumentedAttribute[Any]) -> Select[Any]:
-    """All rows as one JSON list, so that a run's figures come in one round trip."""
+    """Select all rows as one JSON list, so that a run's figures take one round trip."""
     rows = func.json_agg(aggregate_order_by(of, *order) if order else of)
     return select(func.coalesce(rows, literal_column("'[]'::json")))
 
@@ -112,17 +112,17 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any]:
 
 
 _FIGURES = _figures_query()
-"""Made once: to put it together takes longer than to execute it."""
+"""Built once, because that takes longer than executing it."""
 
 
 class RunQueries:
-    """Reads; no call changes anything."""
+    """Read-only queries for runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def figures(self, run_ids: Sequence[str]) -> dict[str, RunFigures]:
-        """Of those runs that there are, in one statement."""
+        """Return the figures of those runs that exist, in one statement."""
         async with self._database() as tx:
             found = (await tx.execute(_FIGURES, {"run_ids": run_ids})).all()
         return {run.id: _figures(run, *lists) for run, *lists in found}
@@ -136,10 +136,13 @@ class RunQueries:
         project: str | None = None,
         search: str | None = None,
     ) -> Sequence[Run]:
-        """The newest first, of one project or of all; `before` is a run's id, `search` a part of one of its names."""
+        """Return runs of one project or of all, newest first.
+
+        `before` is a run's id; `search` matches part of a run's id, model, environment or judge.
+        """
         query = select(Run).order_by(Run.id.desc()).limit(limit)
         if search is not None:
-            # Names are ASCII: by the rules of no language, letters are compared in half the time.
+            # Names are ASCII, and comparing them without the rules of a language takes half the time.
             query = query.where(or_(*(name.collate("C").icontains(search, autoescape=True) for name in _NAMES)))
         if project is not None:
             query = query.where(Run.model_project == project)
@@ -150,7 +153,7 @@ class RunQueries:
         return await self._rows(query)
 
     async def curves(self, run_ids: Sequence[str], points: int) -> dict[str, list[float]]:
-        """Mean rewards of runs in the order of iterations, at most `points` of each, evenly thinned out."""
+        """Return mean rewards by run, in the order of iterations, evenly thinned out to at most `points` per run."""
         every = func.greatest(1, (Run.next_iteration + points - 2) // points)
         query = (
             select(Iteration.run_id, func.array_agg(aggregate_order_by(Iteration.reward_mean, Iteration.iteration)))
@@ -164,7 +167,7 @@ class RunQueries:
             return {run_id: [mean for mean in means if mean is not None] for run_id, means in found}
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
-        """In order, from the one after `after`."""
+        """Return iterations in order, from the one after `after`."""
         mine = and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
         query = (
             select(Iteration, Trajectory)
@@ -179,8 +182,9 @@ class RunQueries:
             return [ShownIteration(*row) for row in await tx.execute(query)]
 
     async def reflection(self, run_id: str, iteration: int | None) -> Reflection:
-        """What was learned after an iteration, None for the newest. Raises NotFound."""
-        own = (Reflection.run_id == run_id, Reflection.iteration >= 0)  # a fork begins with its parent's as -1
+        """Return what was learned after an iteration; None means the newest. Raises NotFound."""
+        # a fork starts with its parent's reflection as -1
+        own = (Reflection.run_id == run_id, Reflection.iteration >= 0)
         query = select(Reflection).where(*own).order_by(Reflection.iteration.desc()).limit(1)
         if iteration is not None:
             query = query.where(Reflection.iteration == iteration)
@@ -191,14 +195,14 @@ class RunQueries:
         return rows[0]
 
     async def judge_calls(self, run_id: str, *, iteration: int | None, after: int, limit: int) -> Sequence[JudgeCall]:
-        """In order, from the one after `after`."""
+        """Return judge calls in order, from the one after `after`."""
         query = select(JudgeCall).where(JudgeCall.run_id == run_id, JudgeCall.id > after)
         if iteration is not None:
             query = query.where(JudgeCall.iteration == iteration)
         return await self._rows(query.order_by(JudgeCall.iteration, JudgeCall.id).limit(limit))
 
     async def checkpoints(self, run_id: str, *, after: int, limit: int) -> Sequence[Checkpoint]:
-        """In order of steps, from the one after `after`."""
+        """Return checkpoints in order of steps, from the one after `after`."""
         return await self._rows(
             select(Checkpoint)
             .where(Checkpoint.run_id == run_id, Checkpoint.step > after)
@@ -209,7 +213,10 @@ class RunQueries:
     async def trajectories(
         self, run_id: str, *, after: int, limit: int, **filters: str | int | None
     ) -> Sequence[Row[Any]]:
-        """Light rows in the order of saving, from the one after `after`; `filters` are columns, None for any."""
+        """Return trajectories without their bulky columns in the order of saving, from the one after `after`.
+
+        `filters` are columns with the values to match; None matches any.
+        """
         query = select(*_LIGHT).where(Trajectory.run_id == run_id, Trajectory.seq > after)
         for name, value in filters.items():
             column: InstrumentedAttribute[Any] = getattr(Trajectory, name)
@@ -220,7 +227,7 @@ class RunQueries:
     async def asked_as(
         self, promoted: str, *, project: str | None, before: int | None, limit: int
     ) -> Sequence[Row[Any]]:
-        """Light rows of what a promoted name was asked, newest first; by callers of that project, or by all."""
+        """Return trajectories of requests to a promoted name, newest first, from callers of one project or of all."""
         query = select(*_LIGHT).where(Trajectory.asked_as == promoted)
         if project is not None:
             query = query.where(Trajectory.project == project)
@@ -230,7 +237,7 @@ class RunQueries:
             return (await tx.execute(query.order_by(Trajectory.seq.desc()).limit(limit))).all()
 
     async def trajectory(self, trajectory_id: str) -> Trajectory:
-        """Raises NotFound."""
+        """Return a trajectory. Raises NotFound."""
         async with self._database() as tx:
             found = await tx.get(Trajectory, trajectory_id)
         if found is None:
@@ -238,7 +245,7 @@ class RunQueries:
         return found
 
     async def tokens(self, trajectory_id: str) -> Sequence[Any]:
-        """What the agent sampled in a trajectory, turn by turn. Raises NotFound."""
+        """Return what the agent sampled in a trajectory, turn by turn. Raises NotFound."""
         query = select(Trajectory.tokens).where(Trajectory.id == trajectory_id)
         async with self._database() as tx:
             found: Sequence[Any] | None = (await tx.execute(query)).scalar_one_or_none()
@@ -247,7 +254,7 @@ class RunQueries:
         return found
 
     async def newest_trained(self, environment: str, project: str | None = None) -> Run | None:
-        """The newest run on that environment that has a checkpoint, of one project or of all."""
+        """Return the newest run on the environment that has a checkpoint, of one project or of all."""
         query = select(Run).where(Run.environment == environment, Run.best_step.is_not(None))
         if project is not None:
             query = query.where(Run.model_project == project)
@@ -255,12 +262,12 @@ class RunQueries:
         return rows[0] if rows else None
 
     async def engine_of(self, backend: str, project: str, name: str) -> str | None:
-        """The engine that has the model, as far as runs tell; None if none was driven yet."""
+        """Return the engine that has the model, according to its newest driven run; None if there is none."""
         async with self._database() as tx:
             return (await tx.execute(selected_engine(backend, project, name))).scalar_one_or_none()
 
     async def require_run(self, run_id: str) -> None:
-        """Raises NotFound."""
+        """Raise NotFound if the run does not exist."""
         async with self._database() as tx:
             if (await tx.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
                 raise NotFound(f"There is no run {run_id!r}.")
@@ -271,7 +278,7 @@ class RunQueries:
 
 
 def selected_engine(backend: str, project: str, name: str) -> Select[str | None]:
-    """The engine that has the model, as far as runs tell; no row if none was driven yet."""
+    """Select the engine that has the model, according to its newest driven run; no row if there is none."""
     return (
         select(Run.engine)
         .where(Run.backend == backend, Run.model_project == project, Run.model_name == name)

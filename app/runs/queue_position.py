@@ -13,14 +13,14 @@ from app.runs.claims import Limits
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """`position` queued runs are claimed before this one; `reason` says why it has not started."""
+    """How many queued runs are claimed before this one (`position`), and why it has not started (`reason`)."""
 
     position: int
     reason: str
 
 
 async def queue_position(database: Database, run: Run, limits: Limits) -> QueuePosition | None:
-    """None unless the run is queued."""
+    """Return the position of a queued run; None if the run is not queued."""
     if run.status != RunStatus.QUEUED:
         return None
     others = and_(Run.status == RunStatus.RUNNING, Run.id != run.id)
@@ -32,7 +32,7 @@ async def queue_position(database: Database, run: Run, limits: Limits) -> QueueP
     )
     async with database() as tx:
         before, of_project, on_backend, in_all = (await tx.execute(counts)).one()
-    before = before or 0  # none: it has been claimed meanwhile
+    before = before or 0  # None if it was claimed in the meantime
     if limits.per_project is not None and of_project >= limits.per_project:
         return QueuePosition(before, f"The project has reached its limit of {_runs(limits.per_project)} in progress.")
     if limits.per_backend is not None and on_backend >= limits.per_backend:
@@ -47,7 +47,7 @@ async def queue_position(database: Database, run: Run, limits: Limits) -> QueueP
 
 
 def _ahead(run_id: str) -> ScalarSelect[int]:
-    """How many queued runs are claimed before that one, if no run ends meanwhile."""
+    """Count the queued runs that would be claimed before that one if no run ended meanwhile."""
     turn, oldest_first = turns(Run), (Run.created_at, Run.id)
     place = func.row_number().over(partition_by=Run.project, order_by=oldest_first)
     oldest = func.first_value(Run.id).over(partition_by=Run.project, order_by=oldest_first)
@@ -57,7 +57,7 @@ def _ahead(run_id: str) -> ScalarSelect[int]:
         .where(Run.status == RunStatus.QUEUED)
         .subquery()
     )
-    # In a round each project is served once. One that has fewer in progress was served in an earlier round already.
+    # Each round serves each project once. A project with fewer running runs was already served in an earlier round.
     order = (queued.c.round, queued.c.running.desc(), queued.c.served.nulls_first(), queued.c.oldest)
     numbered = select(queued.c.id, func.row_number().over(order_by=order).label("number")).subquery()
     return select(numbered.c.number - 1).where(numbered.c.id == run_id).scalar_subquery()

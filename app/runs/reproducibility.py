@@ -1,4 +1,4 @@
-"""Keeps with a run whether its backend repeats it to the bit."""
+"""Saves whether a run's backend can reproduce it bit for bit."""
 
 from sqlalchemy import update
 
@@ -9,7 +9,7 @@ from training.backends.base import Reproducibility
 
 
 async def save_reproducibility(database: Database, lease: Lease[Run], found: Reproducibility) -> None:
-    """A run that some worker's backend could not repeat stays irreproducible, whoever resumes it."""
+    """Save the verdict. Once a worker's backend could not reproduce the run, it stays irreproducible."""
     keep = (
         update(Run)
         .where(lease.held(), Run.reproducible.is_not(False))

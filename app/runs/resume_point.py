@@ -1,4 +1,4 @@
-"""Where a run goes on: read from what its finished iterations left."""
+"""Where a run continues, read from its finished iterations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,18 +13,18 @@ from training.rollout_schedule import sampled_after
 from training.types import Resume, Snapshot
 
 INHERITED = -1
-"""The iteration of the reflection that a forked run starts with: before its baseline."""
+"""Iteration number of the reflection that a fork starts with, before its baseline."""
 
 
 async def inherited_state(database: Database, run_id: str) -> Mapping[str, Any] | None:
-    """What the environment of a forked run had learned before the run; None if it begins with nothing."""
+    """Return what the environment of a fork had learned before the run; None if it starts with nothing."""
     async with database() as tx:
         reflection = await tx.get(Reflection, (run_id, INHERITED))
     return reflection.state if reflection else None
 
 
 def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> None:
-    """Let a new environment go on from what was learned. Raises ValueError if that does not fit it."""
+    """Restore what was learned to a new environment. Raises ValueError if that does not fit it."""
     if state is not None and isinstance(environment, Reflective):
         try:
             environment.restore(state)
@@ -33,7 +33,7 @@ def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> Non
 
 
 async def resume_of(database: Database, run_id: str) -> Resume | None:
-    """None for a run whose baseline is not saved yet."""
+    """Return where a run continues; None if its baseline is not saved yet."""
     async with database() as tx:
         run = await tx.get_one(Run, run_id)
         if run.next_iteration == 0:
@@ -77,7 +77,7 @@ async def resume_of(database: Database, run_id: str) -> Resume | None:
 
 
 async def sampled_steps(tx: AsyncSession, run_id: str) -> set[int]:
-    """The steps that rollouts of a run are still sampled from, or will be, of those that it has made."""
+    """Return the run's existing steps that its rollouts are still sampled from, or will be."""
     run = await tx.get_one(Run, run_id)
     config = run.stored_request.config
     if run.next_iteration > config.all_iterations:

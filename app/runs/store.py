@@ -39,12 +39,12 @@ _AFRESH: Mapping[str, Any] = {
     "pause_requested": False,
     "no_signal_iterations": 0,
 }
-"""The columns of a run that is queued again."""
+"""Columns to reset on a run that is queued again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRequests:
-    """What the owner of a running run has asked its worker to do."""
+    """What a run's owner has asked its worker to do."""
 
     cancel: bool
     pause: bool
@@ -64,7 +64,7 @@ class RunStore:
         also: Callable[[AsyncSession], Awaitable[None]] | None = None,
         actor: str = "local",
     ) -> None:
-        """Save a queued run, its documents and, before its first event, what `also` adds to the transaction.
+        """Save a queued run and its documents. `also` can add to the transaction before the run's first event.
 
         Raises ModelBusy if a live run holds its model.
         """
@@ -72,7 +72,7 @@ class RunStore:
             async with self._database.begin() as tx:
                 await _hold_models(tx, run)
                 tx.add(run)
-                await tx.flush()  # a busy model is found before a large graph is sent
+                await tx.flush()  # detects a busy model before a large graph is sent
                 await save(tx, documents)
                 if also is not None:
                     await also(tx)
@@ -89,7 +89,7 @@ class RunStore:
             return (await tx.execute(query)).scalar_one_or_none()
 
     async def get(self, run_id: str) -> Run:
-        """Raises NotFound."""
+        """Return a run. Raises NotFound."""
         async with self._database() as tx:
             run = await tx.get(Run, run_id)
         if run is None:
@@ -99,7 +99,7 @@ class RunStore:
     async def heartbeat(
         self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None = None
     ) -> PendingRequests:
-        """Save a running run's progress and what it waits for; return what its owner asked for. Raises LeaseLost."""
+        """Save a running run's progress and what it waits for. Returns its owner's requests. Raises LeaseLost."""
         values: dict[str, Any] = {"wait_reason": wait_reason}
         if progress is not None:
             values |= {
@@ -116,7 +116,7 @@ class RunStore:
         return PendingRequests(*row)
 
     async def cancel(self, run_id: str, actor: str) -> RunStatus:
-        """Cancel a waiting run, or ask the worker of a running one to stop; returns the status after that.
+        """Cancel a waiting run, or ask the worker of a running one to stop. Returns the resulting status.
 
         Raises NotFound, NotAllowed.
         """
@@ -132,7 +132,7 @@ class RunStore:
             return RunStatus(run.status)
 
     async def pause(self, run_id: str, actor: str) -> RunStatus:
-        """Pause a waiting run, or ask the worker of a running one to do so; otherwise as `cancel`."""
+        """Pause a waiting run, or ask the worker of a running one to pause it. Otherwise like `cancel`."""
         async with self._database.begin() as tx:
             run = await _locked(tx, run_id, Verb.PAUSE)
             if run.status == RunStatus.RUNNING:
@@ -146,14 +146,14 @@ class RunStore:
             return RunStatus(run.status)
 
     async def resume(self, run_id: str, actor: str, budget: Mapping[str, Any] | None = None) -> RunStatus:
-        """Queue a paused run again; `budget` replaces those limits of its budget that it names.
+        """Queue a paused run again. `budget` replaces the limits that it names.
 
-        Raises NotFound, NotAllowed, and Conflict where its budget would stop it again.
+        Raises NotFound, NotAllowed, and Conflict if its budget would stop the run again.
         """
         return await self._requeue(run_id, Verb.RESUME, Move.RESUME, EventType.RUN_RESUMED, actor, budget)
 
     async def retry(self, run_id: str, actor: str) -> RunStatus:
-        """Queue a failed run again; it continues after what it finished. Raises NotFound, NotAllowed, ModelBusy."""
+        """Queue a failed run again, to continue after what it finished. Raises NotFound, NotAllowed, ModelBusy."""
         return await self._requeue(run_id, Verb.RETRY, Move.RETRY, EventType.RUN_RETRIED, actor)
 
     async def _requeue(
@@ -211,9 +211,9 @@ class RunStore:
                 await append(tx, lease.id, event, lease.actor, data)
 
     async def delete(self, run_id: str, forget_model: Callable[[], Awaitable[None]]) -> Run:
-        """Delete a run that has ended and all its rows; returns the deleted run. Raises NotFound, NotAllowed.
+        """Delete a run that has ended, with all its rows, and return it. Raises NotFound, NotAllowed.
 
-        `forget_model` deletes its model first, unless another run needs that; if it raises, nothing is deleted.
+        `forget_model` deletes its model first, unless another run needs it. If that raises, nothing is deleted.
         """
         async with self._database.begin() as tx:
             run = await _locked(tx, run_id, Verb.DELETE)
@@ -227,9 +227,9 @@ class RunStore:
 
     @asynccontextmanager
     async def holding_model(self, backend: str, model: ModelName, *, unneeded: bool = False) -> AsyncIterator[None]:
-        """While it is open, no run of the model is created or deleted.
+        """Prevent runs of the model from being created or deleted within the context.
 
-        Raises ModelBusy if a live run holds it; with `unneeded`, Conflict if any run still needs it.
+        Raises ModelBusy if a live run holds the model; with `unneeded`, Conflict if any run still needs it.
         """
         async with self._database.begin() as tx:
             await _hold(tx, {str(model)})
@@ -242,7 +242,7 @@ class RunStore:
 
 
 async def _locked(tx: AsyncSession, run_id: str, verb: Verb) -> Run:
-    """The run's row, locked until the transaction ends. Raises NotFound, NotAllowed."""
+    """Return the run's row, locked until the transaction ends. Raises NotFound, NotAllowed."""
     run = await tx.get(Run, run_id, with_for_update={"key_share": True})
     if run is None:
         raise NotFound(f"There is no run {run_id!r}.")
@@ -251,15 +251,17 @@ async def _locked(tx: AsyncSession, run_id: str, verb: Verb) -> Run:
 
 
 def require_verb(run: Run, verb: Verb) -> None:
-    """Raises NotAllowed if the run's state does not allow that."""
+    """Raise NotAllowed if the run's state does not allow the verb."""
     verbs = allowed(RunStatus(run.status))
     if verb not in verbs:
         raise NotAllowed(f"Cannot {verb} a {run.status} run", verbs)
 
 
 async def _hold_models(tx: AsyncSession, run: Run) -> None:
-    """Until the transaction ends no other creates or deletes a run of its model or of its base model: a model must not
-    be deleted while a new run begins to need it."""
+    """Lock the run's model and base model, so that until the transaction ends their runs are not created or deleted.
+
+    Otherwise a model could be deleted while a new run starts to need it.
+    """
     base, at, _ = run.base_model.partition("@")
     await _hold(tx, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
 
@@ -273,7 +275,7 @@ async def _hold(tx: AsyncSession, names: Iterable[str]) -> None:
 
 
 def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:
-    """True of runs that train the model, and of forks that have yet to make theirs from a checkpoint of it."""
+    """Return the condition that a run trains the model, or is a fork yet to be made from a checkpoint of it."""
     same = and_(Run.model_project == model.project, Run.model_name == model.name)
     ended = Run.status.in_((RunStatus.COMPLETED, RunStatus.CANCELLED))
     forks = and_(Run.base_model.startswith(f"{model}@", autoescape=True), Run.step.is_(None), ~ended)
@@ -281,7 +283,7 @@ def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:
 
 
 def _live(backend: str, model: ModelName) -> Select[str]:
-    """The id of the live run that holds the model; there is at most one."""
+    """Select the id of the live run that holds the model. There is at most one."""
     return select(Run.id).where(
         Run.backend == backend,
         Run.model_project == model.project,
