@@ -1,6 +1,6 @@
-"""Confidence intervals by the bootstrap over scenarios, the same ones for all models.
+"""Confidence intervals by the bootstrap over scenarios, with the same draws for all models.
 
-Scenarios are drawn with replacement; each draw gives every model's mean, and so the differences between models on the
+Scenarios are drawn with replacement. Each draw gives every model's mean, and thus the differences between models on the
 same scenarios (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13: percentile intervals; Koehn,
 *Statistical Significance Tests for Machine Translation Evaluation*, 2004: the paired bootstrap).
 """
@@ -16,7 +16,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and the interval that holds it at LEVEL."""
+    """A mean and its confidence interval at LEVEL."""
 
     mean: float
     low: float
@@ -24,8 +24,11 @@ class Interval:
 
 
 def intervals(values: Sequence[Sequence[float]], seed: int = 0) -> tuple[list[Interval], list[Interval]]:
-    """Of each model's mean, and of its difference from the first model's; `values` are a model's figures, one per
-    scenario, in the same order for all. The same for the same seed."""
+    """Return the interval of each model's mean, and of its difference from the first model's mean.
+
+    `values` has one sequence per model: its figures, one per scenario, in the same order for all models. The same seed
+    gives the same intervals.
+    """
     count = len(values[0])
     draw = Random(seed)
     means: list[list[float]] = [[] for _ in values]

@@ -9,11 +9,11 @@ from app.domain.event_types import EventType
 from app.events.log import append_to_evaluation
 
 UNOWNED: Mapping[str, Any] = {"owner": None, "lease_until": None, "wait_reason": None}
-"""The columns of an evaluation that no worker drives."""
+"""Columns to set on an evaluation that no worker drives."""
 
 
 class EvaluationClaims(Claims[EvaluationJob]):
-    """One worker's claims of evaluations."""
+    """One worker's claims on evaluations."""
 
     table = EvaluationJob
     noun = "evaluation"

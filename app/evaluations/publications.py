@@ -1,7 +1,7 @@
-"""Which evaluations are to be published, and what came of it. All times are the database's.
+"""Which evaluations are to be published, and with what result. All times are the database's.
 
-`published` of a row is None (nobody asked), `due` with the number of attempts and the time of the next one, `published`
-with the addresses, or `failed` with the reason.
+A row's `published` is None (not requested), `due` with the number of attempts and the time of the next one, `published`
+with the URLs, or `failed` with the reason.
 """
 
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ from app.db.tables import EvaluationJob
 
 MAX_ATTEMPTS = 5
 NEW = {"state": "due", "attempts": 0, "next_at": "-infinity"}
-"""Of one that has completed."""
+"""State of an evaluation that has just completed."""
 _STATE = EvaluationJob.published["state"].astext
 _NEXT = cast(EvaluationJob.published["next_at"].astext, DateTime(timezone=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Publications:
-    """Each call is one transaction."""
+    """Evaluations to publish. Each call is one transaction."""
 
     database: Database
 
     async def claim(self, hidden_s: float) -> EvaluationJob | None:
-        """One that is due; nobody else gets it for `hidden_s` seconds."""
+        """Claim an evaluation that is due. No other worker gets it for `hidden_s` seconds."""
         due = (
             select(EvaluationJob)
             .where(_STATE == "due", func.now() >= _NEXT)
@@ -48,11 +48,11 @@ class Publications:
             return row
 
     async def succeeded(self, id: str, urls: Mapping[str, str]) -> None:
-        """It is published, each model at its address."""
+        """Record that the evaluation is published, with the URL for each model."""
         await self._set(id, {"state": "published", "urls": dict(urls)})
 
     async def failed(self, job: EvaluationJob, error: str, retry_s: float) -> None:
-        """It was not; it is tried again after `retry_s` seconds, unless it was tried often enough."""
+        """Record a failed attempt. The next one is due after `retry_s` seconds, unless this was the last."""
         attempts = job.published["attempts"] if job.published else 1
         if attempts >= MAX_ATTEMPTS:
             await self._set(job.id, {"state": "failed", "error": error})

@@ -1,4 +1,4 @@
-"""An evaluation's report as Markdown, and as a plot in SVG."""
+"""Renders an evaluation's report as Markdown, and as a plot in SVG."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 720, 200, 90, 34, 48
 
 
 def markdown(name: str, report: Mapping[str, Json]) -> str:
-    """A table of the models, and one of why their rollouts failed."""
+    """Return a table of the models, and a table of why their rollouts failed."""
     method = report["method"]
     lines = [
         f"# Evaluation {name}",
@@ -71,7 +71,7 @@ def _plain(value: float | None, digits: int) -> str:
 
 
 def svg(name: str, report: Mapping[str, Json]) -> str:
-    """The success of each model with its interval, from 0 to 100%."""
+    """Plot the success of each model with its interval, from 0 to 100%."""
     models: Sequence[Mapping[str, Json]] = report["models"]
     height = _TOP + _ROW * len(models) + 36
     title = f"Success on {report['scenarios']} scenarios, {report['method']['level']:.0%} intervals"

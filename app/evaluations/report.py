@@ -1,4 +1,4 @@
-"""The figures of an evaluation, from its judged rollouts. Everything is recomputable from the stored trajectories."""
+"""Computes the figures of an evaluation from its judged rollouts. The stored trajectories suffice to recompute them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from app.evaluations.bootstrap import DRAWS, LEVEL, intervals
 from environment.json_type import Json
 
 _PAIRED = ("success", "reward", "sources", "turns")
-"""What has intervals."""
+"""Figures that have intervals."""
 
 
 def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[float | None]) -> dict[str, Json]:
-    """`rows` are the evaluation's trajectories; `costs` what each model's tokens cost, None where that is unknown.
+    """Return the report. `rows` are the evaluation's trajectories; `costs` is per model, None if unknown.
 
-    A rollout that failed was no success; one that the judge could not score does not count for success and reward. A
+    A failed rollout counts as no success. One that the judge could not score does not count for success and reward. A
     scenario is compared only if every model has a figure for it.
     """
     by_slot = {Slot.parse(row.slot): row for row in rows}
@@ -49,7 +49,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
 
 
 def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[float]:
-    """The second model's success less the first one's, of each scenario that both have figures for, in order."""
+    """Return the second model's success minus the first's, for each scenario with figures for both, in order."""
     found = []
     for scenario in range(request.scenarios):
         first, second = (_scenario_figure("success", request, rows, model, scenario) for model in (0, 1))
@@ -61,13 +61,13 @@ def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[flo
 def _scenario_figure(
     name: str, request: StoredEvaluation, rows: Mapping[Slot, Any], model: int, scenario: int
 ) -> float | None:
-    """The mean over a model's samples of a scenario."""
+    """Return the mean over a model's samples of a scenario."""
     slots = (Slot(model, scenario, sample) for sample in range(request.samples))
     return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
 
 
 def _compared(name: str, request: StoredEvaluation, rows: Mapping[Slot, Any]) -> dict[str, Json] | None:
-    """Means and differences with their intervals, and the number of scenarios behind them; None without any."""
+    """Return means and differences with intervals, and the number of scenarios behind them; None without any."""
     table = []
     for scenario in range(request.scenarios):
         figures = [_scenario_figure(name, request, rows, model, scenario) for model in range(len(request.models))]
@@ -117,7 +117,7 @@ def _figures(rows: Sequence[Any]) -> dict[str, Json]:
 
 
 def _kind_of_error(row: Any) -> str | None:
-    """Why the rollout is no success; None if it is one."""
+    """Return why the rollout is not a success; None if it is one."""
     if row.error is not None:
         return "failed"
     if row.success:

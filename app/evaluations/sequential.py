@@ -1,10 +1,10 @@
-"""Whether a challenger is better than the champion: a test on pairs that may be looked at after every one of them.
+"""A sequential test whether a challenger is better than the champion. It can be evaluated after every pair.
 
-Each scenario gives the challenger's success less the champion's, d in [-1, 1]. Against the hypothesis that it is at
-most 0 on average we bet: a stake grows by the factor 1 + b * d with each scenario, for several fixed b, and their mean
-is the wealth. If the hypothesis holds, the wealth is a supermartingale, so that it ever reaches 1 / alpha with a
-probability of at most alpha, however often one looks (Ville's inequality). A second bet against "better by at least
-`margin`" tells when to give up. (Waudby-Smith and Ramdas, *Estimating Means of Bounded Random Variables by Betting*,
+Each scenario gives the challenger's success minus the champion's, d in [-1, 1]. We bet against the hypothesis that its
+mean is at most 0: a stake grows by the factor 1 + b * d with each scenario, for several fixed b, and the mean of the
+stakes is the wealth. If the hypothesis holds, the wealth is a supermartingale, so the probability that it ever reaches
+1 / alpha is at most alpha, however often one looks (Ville's inequality). A second bet against "better by at least
+`margin`" decides when to give up. (Waudby-Smith and Ramdas, *Estimating Means of Bounded Random Variables by Betting*,
 Journal of the Royal Statistical Society B, 2024; Ville, 1939. The mean over fixed bets is Robbins' method of mixtures,
 1970.)
 """
@@ -15,23 +15,26 @@ from enum import StrEnum
 from math import exp, log, log1p
 
 _BETS = tuple(0.02 * 1.35**power for power in range(13))
-"""From 0.02 to 0.73: small ones for small differences, large ones for quick decisions."""
+"""Bets from 0.02 to 0.73: small ones for small differences, large ones for quick decisions."""
 
 
 class Decision(StrEnum):
-    """What the pairs so far say."""
+    """What the pairs so far imply."""
 
     PROMOTE = "promote"
     REFUSE = "refuse"
-    """That it is better by the margin is ruled out."""
+    """The challenger is not better by the margin."""
     CONTINUE = "continue"
-    """Neither, so far."""
+    """Neither is certain yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`alpha` bounds the probability that one which is not better is promoted, and that one which is better by `margin`
-    is refused. Looks at the pairs are taken every `look_every` scenarios."""
+    """The error rates, and how often the evidence is looked at.
+
+    `alpha` bounds the probability of promoting a challenger that is not better, and of refusing one that is better by
+    `margin`. The evidence is looked at every `look_every` scenarios.
+    """
 
     alpha: float = 0.05
     margin: float = 0.1
@@ -40,16 +43,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Both wealths, in logarithms, over the pairs so far."""
+    """Logarithms of both wealths over the pairs so far."""
 
     pairs: int
     better: float
-    """Against "not better"."""
+    """Log wealth of the bet against "not better"."""
     not_by_margin: float
-    """Against "better by the margin"."""
+    """Log wealth of the bet against "better by the margin"."""
 
     def decision(self, rule: Rule) -> Decision:
-        """By that rule."""
+        """Return the decision under that rule."""
         if self.better >= -log(rule.alpha):
             return Decision.PROMOTE
         if self.not_by_margin >= -log(rule.alpha):
@@ -58,7 +61,7 @@ class Evidence:
 
 
 class Bets:
-    """The stakes of both bets, moved by one pair after the other."""
+    """The stakes of both bets, updated pair by pair."""
 
     def __init__(self, rule: Rule) -> None:
         self._margin = rule.margin
@@ -67,21 +70,21 @@ class Bets:
         self._worse = [0.0] * len(_BETS)
 
     def add(self, difference: float) -> None:
-        """One more pair; the difference is in [-1, 1]."""
+        """Add a pair with that difference, in [-1, 1]."""
         self._pairs += 1
-        # Divided, so that no factor can be 0 or less: the margin less the difference is at most 1 + margin.
+        # Scaled so that no factor can be 0 or less: the margin minus the difference is at most 1 + margin in size.
         against = (self._margin - difference) / (1 + self._margin)
         for number, bet in enumerate(_BETS):
             self._better[number] += log1p(bet * difference)
             self._worse[number] += log1p(bet * against)
 
     def evidence(self) -> Evidence:
-        """Of the pairs so far."""
+        """Return the evidence of the pairs so far."""
         return Evidence(self._pairs, _log_mean(self._better), _log_mean(self._worse))
 
 
 def evidence(differences: Iterable[float], rule: Rule) -> Evidence:
-    """Of those pairs, in the order of the scenarios."""
+    """Return the evidence of those pairs, given in the order of the scenarios."""
     bets = Bets(rule)
     for difference in differences:
         bets.add(difference)

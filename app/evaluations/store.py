@@ -1,4 +1,4 @@
-"""Evaluations in the database: read, moved and deleted, and what their workers save under a lease."""
+"""Stores evaluations: reads, moves and deletes them, and saves what their workers produce under a lease."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,13 +36,13 @@ _LIGHT = [
 
 
 class EvaluationStore:
-    """Each call is one transaction."""
+    """Evaluations in the database. Each call is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, id: str) -> EvaluationJob:
-        """Raises NotFound."""
+        """Return an evaluation. Raises NotFound."""
         async with self._database() as tx:
             found = await tx.get(EvaluationJob, id)
         if found is None:
@@ -50,7 +50,7 @@ class EvaluationStore:
         return found
 
     async def listed(self, *, before: str | None, limit: int, project: str | None) -> Sequence[EvaluationJob]:
-        """The newest first, of one project or of all."""
+        """Return evaluations of one project or of all, newest first."""
         query = select(EvaluationJob).order_by(EvaluationJob.id.desc()).limit(limit)
         if before is not None:
             query = query.where(EvaluationJob.id < before)
@@ -60,19 +60,19 @@ class EvaluationStore:
             return (await tx.execute(query)).scalars().all()
 
     async def trajectories(self, id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
-        """Light rows in the order of saving, from the one after `after`."""
+        """Return trajectories without their bulky columns in the order of saving, from the one after `after`."""
         query = select(*_LIGHT).where(Trajectory.evaluation_id == id, Trajectory.seq > after)
         async with self._database() as tx:
             return (await tx.execute(query.order_by(Trajectory.seq).limit(limit))).all()
 
     async def events(self, id: str, *, after: int, limit: int) -> Sequence[EvaluationEvent]:
-        """Its events in order, from the one after `after`."""
+        """Return the evaluation's events in order, from the one after `after`."""
         mine = select(EvaluationEvent).where(EvaluationEvent.evaluation_id == id, EvaluationEvent.seq > after)
         async with self._database() as tx:
             return (await tx.execute(mine.order_by(EvaluationEvent.seq).limit(limit))).scalars().all()
 
     async def cancel(self, id: str, actor: str) -> EvaluationStatus:
-        """Cancel it, or ask its worker to. Raises NotFound, NotAllowed."""
+        """Cancel the evaluation, or ask its worker to. Raises NotFound, NotAllowed."""
         async with self._database.begin() as tx:
             row = await _locked(tx, id)
             if row.status in (EvaluationStatus.QUEUED, EvaluationStatus.PAUSED):
@@ -86,10 +86,10 @@ class EvaluationStore:
             return EvaluationStatus(row.status)
 
     async def resume(self, id: str, actor: str, budget: Mapping[str, Any] | None = None) -> EvaluationStatus:
-        """Queue one again that was paused or cancelled, or failed; what was saved is kept. `budget` replaces those
-        limits of its budget that it names.
+        """Queue a paused, cancelled or failed evaluation again. What was saved is kept.
 
-        Raises NotFound, NotAllowed, and Conflict where its budget would stop it again.
+        `budget` replaces the limits that it names. Raises NotFound, NotAllowed, and Conflict if the budget would stop
+        the evaluation again.
         """
         async with self._database.begin() as tx:
             row = await _locked(tx, id)
@@ -101,14 +101,14 @@ class EvaluationStore:
                 values["request"] = {**row.request, "budget": changed}
                 data["budget"] = changed
             judged = and_(Trajectory.evaluation_id == id, Trajectory.score_explanation.is_not(None))
-            # Fewer, if what it had done was deleted because of its age.
+            # Fewer than before if some of its trajectories were deleted because of their age.
             done = select(func.count()).where(judged).scalar_subquery()
             await move_locked(tx, row, move, done=done, wait_reason=None, cancel_requested=False, **values)
             await append_to_evaluation(tx, id, EventType.EVALUATION_RESUMED, actor, data)
             return EvaluationStatus(move.target)
 
     async def delete(self, id: str) -> EvaluationJob:
-        """Delete one that has ended, with its trajectories. Raises NotFound, NotAllowed."""
+        """Delete an evaluation that has ended, with its trajectories. Raises NotFound, NotAllowed."""
         async with self._database.begin() as tx:
             row = await _locked(tx, id)
             if row.status not in TERMINAL:
@@ -118,7 +118,7 @@ class EvaluationStore:
             return row
 
     async def heartbeat(self, lease: Lease[EvaluationJob], wait_reason: str | None, driven_s: float) -> bool:
-        """Save what a running one waits for, and that it was driven for `driven_s` since the last time.
+        """Save what a running evaluation waits for, and add `driven_s` to the time it was driven.
 
         Returns whether its owner has asked to cancel it. Raises LeaseLost.
         """
@@ -133,7 +133,7 @@ class EvaluationStore:
     async def suspend(
         self, lease: Lease[EvaluationJob], reason: str, shortage: Mapping[str, Any] | None = None
     ) -> None:
-        """Pause a running one whose work has stopped, until it is resumed. Does nothing if the lease is lost.
+        """Pause a running evaluation whose work has stopped, until it is resumed. Does nothing if the lease is lost.
 
         `shortage` describes the budget that stopped it.
         """
@@ -144,7 +144,7 @@ class EvaluationStore:
                 await append_to_evaluation(tx, lease.id, EventType.EVALUATION_PAUSED, lease.actor, data)
 
     async def keep_lost(self, lease: Lease[EvaluationJob], lost: Mapping[str, Any]) -> None:
-        """Save what the work used that was not saved. Does nothing if the lease is lost."""
+        """Save the usage of work that was not saved. Does nothing if the lease is lost."""
         async with self._database.begin() as tx:
             await tx.execute(update(EvaluationJob).where(lease.held()).values(lost=dict(lost)))
 
@@ -157,10 +157,10 @@ class EvaluationStore:
         report: Mapping[str, Any] | None = None,
         publish: bool = False,
     ) -> None:
-        """End a running one with a final status. Does nothing if the lease is lost.
+        """End a running evaluation with a final status. Does nothing if the lease is lost.
 
-        With the report of a trial that was won, its challenger is promoted: both or neither. `publish`: the report is
-        to be published.
+        If the report is of a trial that was won, its challenger is promoted in the same transaction. `publish` says
+        that the report is to be published.
         """
         move, event = _ENDINGS[status]
         async with self._database.begin() as tx:
@@ -176,14 +176,14 @@ class EvaluationStore:
             await append_to_evaluation(tx, lease.id, event, lease.actor, data)
 
     async def rows(self, id: str) -> Sequence[Row[Any]]:
-        """Light rows of all its rollouts, with the explanation of the score, which every judged one has."""
+        """Return all rollouts without bulky columns, except the score's explanation, which every judged one has."""
         columns: list[ColumnElement[Any]] = [*_LIGHT, Trajectory.__table__.c.score_explanation]
         query = select(*columns).where(Trajectory.evaluation_id == id)
         async with self._database() as tx:
             return (await tx.execute(query.order_by(Trajectory.seq))).all()
 
     async def messages(self, id: str, slots: Sequence[Slot]) -> dict[str, list[Any]]:
-        """What a judge reads of those rollouts, by their ids."""
+        """Return what a judge reads of those rollouts, by rollout id."""
         query = select(Trajectory.id, Trajectory.messages, Trajectory.additional_histories).where(
             Trajectory.evaluation_id == id, Trajectory.slot.in_(map(str, slots))
         )
@@ -194,7 +194,7 @@ class EvaluationStore:
             }
 
     async def keep_rollout(self, lease: Lease[EvaluationJob], row: Mapping[str, Any]) -> None:
-        """Save a finished rollout, which is not judged yet. Raises LeaseLost."""
+        """Save a finished rollout that is not judged yet. Raises LeaseLost."""
         async with self._database.begin() as tx:
             await require(tx, lease)
             await tx.execute(insert(Trajectory).values(**row).on_conflict_do_nothing())
@@ -203,7 +203,7 @@ class EvaluationStore:
     async def keep_verdicts(
         self, lease: Lease[EvaluationJob], verdicts: Sequence[Mapping[str, Any]], calls: Sequence[JudgeCall]
     ) -> None:
-        """Save the verdicts on all rollouts of a scenario, by their ids, and what they cost. Raises LeaseLost."""
+        """Save the verdicts on all rollouts of a scenario, by rollout id, and their cost. Raises LeaseLost."""
         async with self._database.begin() as tx:
             await require(tx, lease)
             for verdict in verdicts:
@@ -229,7 +229,7 @@ async def _locked(tx: AsyncSession, id: str) -> EvaluationJob:
 
 
 def _headlines(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What an event says about a report."""
+    """Return what an event contains of a report."""
     return {"models": [_headline(each) for each in report["models"]], "trial": report.get("trial")}
 
 
@@ -239,7 +239,7 @@ def _headline(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The budget of one that is resumed; None: it has none and gets none. Raises Conflict if it would stop again."""
+    """Return a resumed evaluation's budget; None if it has none. Raises Conflict if the budget would stop it again."""
     stored = row.request.get("budget")
     if stored is None and given is None:
         return None
@@ -256,8 +256,10 @@ def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict
 
 
 async def _promoted(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Promote the challenger of a trial that was won, unless the name was given to another checkpoint meanwhile; the
-    report says so."""
+    """Promote a won trial's challenger, unless the name has been given to another checkpoint meanwhile.
+
+    Returns the report, in which the decision is then `overtaken`.
+    """
     trial = StoredEvaluation.parse((await tx.get_one(EvaluationJob, id)).request).trial
     if trial is None or report["trial"]["decision"] != Decision.PROMOTE:
         return report
@@ -282,7 +284,7 @@ async def _promoted(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Map
 
 
 def _with_cost(before: Mapping[str, Any], calls: Sequence[JudgeCall]) -> dict[str, Any]:
-    """The sums with those calls; an unknown price makes the sum of dollars unknown."""
+    """Add calls to the sums. An unknown price makes the sum of dollars unknown."""
     sums: dict[str, Any] = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "usd": 0.0, **before}
     for call in calls:
         for name in ("requests", "prompt_tokens", "completion_tokens"):

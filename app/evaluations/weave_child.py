@@ -1,7 +1,7 @@
-"""The process that publishes one evaluation to W&B Weave, through the package `weave`: one Weave evaluation a model.
+"""The process that publishes one evaluation to W&B Weave with the package `weave`, as one Weave evaluation per model.
 
-A process of its own, because importing `weave` takes ten seconds, hooks into other libraries, and keeps threads. What
-it publishes is in the file that it is given; the addresses are written beside it, to `result.json`.
+It is a separate process because importing `weave` takes ten seconds, hooks into other libraries, and keeps threads. Its
+argument is the file to publish; it writes the URLs to `result.json` in the same folder.
 """
 
 import json
