@@ -1,8 +1,8 @@
-"""Events to whoever watches runs: read once for a process, however many watch.
+"""Delivers events to the watchers of runs. Each event is read once per process, however many watchers there are.
 
-One connection listens for NOTIFY, which only hints: what is sent while it is away is lost. So every reader goes by
-sequence number, and one query a second looks how far all watched runs are: it finds the events whose hint was lost,
-and the progress that watchers see between two events.
+One connection listens for NOTIFY, which is only a hint: notifications are lost while it is disconnected. Readers
+therefore go by sequence number, and one query per second checks how far all watched runs are. It finds events whose
+notification was lost, and the progress that watchers see between two events.
 """
 
 import asyncio
@@ -28,11 +28,13 @@ from app.logs import RepeatedLog
 from environment.first_line import first_line
 
 LOOK_S = 1.0
-"""Polling interval: how long an event can go unseen after a lost notification, and the minimum time between progress
-messages."""
+"""Polling interval: longest time that an event goes unseen after a lost notification.
+
+It is also the minimum time between progress messages.
+"""
 _KEEP_ALIVE_S = 5.0
 _KEPT = 500
-"""Newest events of a watched run that are kept in memory."""
+"""Number of newest events kept in memory per watched run."""
 _AT_ONCE = 200
 _RECONNECT_S = (0.05, 1.0)
 """Delays before the listener reconnects: the first one, and the maximum; each is twice as long as the one before."""
@@ -42,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An event as it is shown: `document` is its JSON text."""
+    """An event as clients see it. `document` is its JSON text."""
 
     seq: int
     type: str
@@ -51,13 +53,13 @@ class Shown:
 
 @dataclass(eq=False)
 class _Tail:
-    """The newest events of one run, and how far it is, for its watchers."""
+    """The newest events and the progress of one run, for its watchers."""
 
     watchers: int = 0
     events: deque[Shown] = field(default_factory=lambda: deque(maxlen=_KEPT))
     moved: Moved | None = None
     gone: bool = False
-    """The run was deleted."""
+    """Whether the run was deleted."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -70,17 +72,17 @@ class _Tail:
         self.changed = asyncio.Event()
 
     def after(self, seq: int) -> list[Shown] | None:
-        """The events after that one, as far as they are kept; None if some are not."""
+        """Return the events after that number; None if some of them are not kept."""
         if not self.events or self.events[0].seq > seq + 1:
             return None
         return list(dropwhile(lambda event: event.seq <= seq, self.events))
 
 
 class EventFeed:
-    """`start` before use, `close` after."""
+    """The events of runs, for their watchers. Call `start` before use and `close` after."""
 
     def __init__(self, database: Database, url: URL, on_hint: Callable[[], None]) -> None:
-        """`on_hint` is called when anything happened to any run."""
+        """`on_hint` is called when anything happens to any run."""
         self.places = StreamPlaces()
         self._database = database
         self._url = url
@@ -95,7 +97,7 @@ class EventFeed:
         self._tasks.add(asyncio.create_task(self._look_for_ever(), name="event-looker"))
 
     def end(self) -> None:
-        """End all streams, which would not end by themselves: the service is about to stop."""
+        """End all streams, which would not end by themselves, because the service is about to stop."""
         self._ended = True
         for tail in self._tails.values():
             tail.wake()
@@ -110,15 +112,15 @@ class EventFeed:
             await asyncio.wait(tasks)
 
     async def read(self, run_id: str, after: int, limit: int) -> list[Shown]:
-        """Events of a run after that sequence number, in order."""
+        """Return events of a run after that sequence number, in order."""
         query = select(Event).where(Event.run_id == run_id, Event.seq > after).order_by(Event.seq).limit(limit)
         async with self._database() as tx:
             return [_shown(row) for row in (await tx.execute(query)).scalars()]
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[list[Shown] | Moved]:
-        """The events after that sequence number as they come, and how far the run is when that has changed.
+        """Yield new events after that sequence number, and the run's progress whenever it changes.
 
-        An empty list now and then when there was nothing. It ends if the run is deleted, and with `end`.
+        Yields an empty list now and then if nothing happens. Ends when the run is deleted, and with `end`.
         """
         tail = self._tails[run_id]
         tail.watchers += 1
@@ -149,7 +151,7 @@ class EventFeed:
             return []
 
     async def _refresh(self, run_id: str) -> None:
-        """Read what came after the newest event that is kept, once for all watchers."""
+        """Read the events after the newest one kept, once for all watchers."""
         if (tail := self._tails.get(run_id)) is None:
             return
         async with tail.reading:
@@ -159,7 +161,10 @@ class EventFeed:
                 after = new[-1].seq
 
     async def _newest(self, run_id: str) -> int:
-        """One before the newest event: a tail begins with it, and watchers catch up by themselves."""
+        """Return the number before the newest event, so that a tail starts with that event.
+
+        Watchers read earlier events themselves.
+        """
         query = select(Event.seq).where(Event.run_id == run_id).order_by(Event.seq.desc()).limit(1)
         with contextlib.suppress(*DATABASE_DOWN):
             async with self._database() as tx:
@@ -173,7 +178,7 @@ class EventFeed:
             try:
                 await self._look()
             except DATABASE_DOWN:
-                pass  # the API says so already
+                pass  # the API already reports that
             except Exception as error:
                 repeated.error("watched runs could not be looked at, trying again", exc_info=error)
 
@@ -222,15 +227,15 @@ class EventFeed:
         options = self._url.translate_connect_args(username="user", database="dbname") | dict(self._url.query)
         async with await psycopg.AsyncConnection.connect(**options, autocommit=True, connect_timeout=5) as connection:
             await connection.execute(f"LISTEN {CHANNEL}")
-            for run_id in list(self._tails):  # what was missed while not listening
+            for run_id in list(self._tails):  # catches up on what was missed while not listening
                 self._hint(run_id)
             async for notice in connection.notifies():
                 self._hint(notice.payload)
 
 
 async def _soon(changed: asyncio.Event) -> bool:
-    """Whether it is set before the watcher's connection needs a sign of life."""
-    # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+    """Return whether `changed` is set before the watcher's connection needs a keep-alive."""
+    # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
     try:
         async with asyncio.timeout(_KEEP_ALIVE_S):
             return await changed.wait()
@@ -253,6 +258,6 @@ def _shown(row: Event) -> Shown:
 
 
 def parsed(event: Shown) -> dict[str, object]:
-    """The event's document."""
+    """Return the event's document."""
     document: dict[str, object] = json.loads(event.document)
     return document

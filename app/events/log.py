@@ -1,6 +1,6 @@
-"""The log of what happens to runs and evaluations: append-only, one gapless sequence each.
+"""The log of what happens to runs and evaluations: append-only, with a gapless sequence of numbers for each.
 
-SSE and webhooks read nothing else.
+SSE and webhooks read only this log.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from app.domain.event_types import EventType
 from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"
-"""Channel of NOTIFY: a hint with the id of a run. Listeners read by sequence number, and also poll."""
+"""NOTIFY channel. A notification is a hint with a run's id: listeners read by sequence number, and also poll."""
 
 
 def _appending() -> Insert:
-    """Takes a number, writes the event, and notifies: one statement, built once."""
+    """Build the statement that takes a number, writes the event and notifies. It is built only once."""
     numbered = (
         update(Run)
         .where(Run.id == bindparam("run_id"))
@@ -49,13 +49,13 @@ async def append(
     *,
     iteration: int | None = None,
 ) -> int:
-    """Append an event in the caller's transaction, with its webhook deliveries; its sequence number.
+    """Append an event in the caller's transaction, with its webhook deliveries. Returns its sequence number.
 
-    The number is taken under the run's row lock, so that events become visible in order.
+    The number is taken under the run's row lock, so events become visible in order.
     """
     values = {"type": str(type), "version": 1, "iteration": iteration, "actor": actor, "data": dict(data or {})}
     parameters = {"run_id": run_id} | {f"new_{name}": value for name, value in values.items()}
-    await tx.flush()  # which a statement on tables does not do by itself
+    await tx.flush()  # a statement on tables does not flush by itself
     seq, occurred_at, _ = (await tx.execute(_APPENDING, parameters)).one()
     event = Event(run_id=run_id, seq=seq, occurred_at=occurred_at, **values)
     await enqueue(tx, event)
@@ -65,7 +65,7 @@ async def append(
 async def append_to_evaluation(
     tx: AsyncSession, evaluation_id: str, type: EventType, actor: str, data: Mapping[str, Any] | None = None
 ) -> int:
-    """The same for an evaluation."""
+    """Append an event of an evaluation in the same way."""
     job = EvaluationJob
     advance = update(job).where(job.id == evaluation_id).values(event_seq=job.event_seq + 1).returning(job.event_seq)
     seq = (await tx.execute(advance.execution_options(synchronize_session=False))).scalar_one()

@@ -1,4 +1,4 @@
-"""Progress of watched runs between events: read from their rows, never stored as events."""
+"""Progress of watched runs between events. It is read from their rows, and never stored as events."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ _FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """How far a run is inside an iteration; `document` is its JSON text."""
+    """A run's progress within an iteration. `document` is its JSON text."""
 
     document: str
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The newest event of a run, and its current progress; None if no worker drives it."""
+    """A run's newest event and its current progress, which is None if no worker drives it."""
 
     event_seq: int
     moved: Moved | None
 
 
 async def positions_of(database: Database, run_ids: Collection[str]) -> dict[str, Position]:
-    """By run; deleted runs are missing."""
+    """Return positions by run id. Deleted runs are missing."""
     query = select(Run.id, Run.status, Run.event_seq, *_FIGURES).where(Run.id.in_(run_ids))
     async with database() as tx:
         rows = (await tx.execute(query)).all()

@@ -11,7 +11,7 @@ _RETRY_AFTER_S = 5
 
 
 class StreamPlaces:
-    """The same limit for every API key."""
+    """Counts open streams. The limit is the same for every API key."""
 
     def __init__(self, per_key: int = STREAMS_PER_KEY) -> None:
         self._per_key = per_key
@@ -28,4 +28,4 @@ class StreamPlaces:
             yield
         finally:
             self._taken[key] -= 1
-            self._taken += Counter()  # forgets those that have none
+            self._taken += Counter()  # drops keys without streams
