@@ -10,8 +10,7 @@ from app.domain.run_state import RunStatus
 
 
 def turns(table: type[Claimable]) -> Subquery:
-    """Count the `running` rows of each `project` with queued rows, and find when it was last `served` (claimed
-    from)."""
+    """Count the `running` rows of each `project` with queued rows, and find its last claim (`served`)."""
     other: Any = aliased(table)
     running = select(func.count()).where(other.project == table.project, other.status == RunStatus.RUNNING)
     served = select(func.max(other.claimed_at)).where(other.project == table.project)

@@ -92,9 +92,7 @@ class PushDispatch:
             ended.cancel()
 
     async def _have_done(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
-        """Post the task, with retries. Returns the outcome in the reply, or one that says why there is none; None if
-        the session
-        receives it."""
+        """Post the task, with retries. Returns its outcome, or None if the caller must wait for the session's end."""
         delays = iter(DELAYS_S)
         while True:
             if session.api_key is None:  # this worker or the previous one has already posted the task
@@ -113,7 +111,7 @@ class PushDispatch:
             session = RolloutSession(session.id, session.path, session.attempt, None)
 
     async def _post(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
-        """Post the task once. Returns None if the session receives the outcome. Raises _Refused."""
+        """Post the task once. Returns None if the session will receive the outcome. Raises _Refused."""
         now = self.now()
         access = {"id": session.id, "base_url": f"{self.service_url}{session.path}", "api_key": session.api_key}
         document = {

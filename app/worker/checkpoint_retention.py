@@ -29,8 +29,7 @@ class Made:
 
 
 def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) -> list[int]:
-    """Return the steps that need not be kept. `best_step` is always kept. Of equally successful ones, the later is
-    better."""
+    """Return the steps to delete. `best_step` is always kept. Of equally successful ones, the later is better."""
     rated = sorted((each for each in made if each.success is not None), key=lambda each: (each.success, each.step))
     kept = {best_step} | {each.step for each in rated[-keep.keep_best :]}
     kept |= set(sorted(each.step for each in made)[-keep.keep_last :])
@@ -47,11 +46,11 @@ async def prune(
     backend: Backend,
     policy: Policy,
 ) -> None:
-    """Delete the run's checkpoints that `keep` does not cover (None covers all). `main_loop` is the database's event
-    loop.
+    """Delete the run's checkpoints that `keep` does not cover; None keeps all.
 
-    Checkpoints in use are kept: promoted ones, those of the model's other runs, those that unfinished forks start from,
-    and those that rollouts of this run are still sampled from. A failed deletion is retried after the next iteration.
+    `main_loop` is the database's event loop. Checkpoints in use are kept: promoted ones, those of the model's other
+    runs, those that unfinished forks start from, and those that rollouts of this run are still sampled from. A failed
+    deletion is retried after the next iteration.
     """
     if keep is None:
         return
@@ -81,8 +80,7 @@ async def _steps_to_delete(database: Database, run: Run, keep: KeptCheckpoints) 
 
 
 def _needed_by_others(run: Run) -> Any:
-    """Return the model's steps that were ever promoted, that another run made, or that an unfinished fork starts
-    from."""
+    """Return steps of the model that were ever promoted, made by another run, or needed by an unfinished fork."""
     promoted = select(Promotion.step).where(
         Promotion.project == run.model_project, Promotion.model_name == run.model_name
     )

@@ -209,8 +209,7 @@ class Driver:
                     await asyncio.sleep(pause_s)
 
     async def _learn_and_keep(self, work: _Work, note: Callable[[Progress], None]) -> None:
-        """Learn. On failure or cancellation, flush the journal, so that finished rollouts and answered calls are
-        kept."""
+        """Learn. On failure or cancellation, flush the journal, so that finished and answered work is kept."""
         try:
             await self._learn(work, note)
         except (LeaseLost, *DATABASE_DOWN):
@@ -269,7 +268,7 @@ class Driver:
             files = await stack.enter_async_context(_FilesBeside(partial(self._write_files, work)))
             await stack.enter_async_context(aclosing(results))
             async for result in results:
-                # Shielded from cancellation: after an interrupted commit we would not know whether it was saved.
+                # Shielded, because a cancelled commit leaves open whether the iteration is saved.
                 await shielded(self._save(work, result))
                 await files.begin()
                 await run_on_loop(main_loop, self._check_signal(work))
@@ -299,8 +298,7 @@ class Driver:
         await retry_while_database_is_down(lambda: check_rule(self.database, work.run.id, rule))
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
-        """Save an iteration. Called on the run's thread, because rollouts that run ahead are charged to its meter
-        there."""
+        """Save an iteration, on the run's thread because rollouts that run ahead are charged to its meter there."""
         await work.journal.flush()  # an entry that is written after the iteration would stay
         meter, seconds = work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)

@@ -70,8 +70,10 @@ class Cost:
 
 
 class StoredJournal:
-    """The journal of one run under one lease. Used on the run's own event loop, written on the service's
-    (`main_loop`)."""
+    """The journal of one run under one lease.
+
+    Used on the run's own event loop; written on the service's (`main_loop`).
+    """
 
     def __init__(
         self,
@@ -93,8 +95,10 @@ class StoredJournal:
         self._background: set[asyncio.Task[None]] = set()
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
-        """Return the entries of an iteration. Raises LeaseLost, because a worker that is too late would find the
-        entries of a saved iteration deleted, and repeat it."""
+        """Return the entries of an iteration. Raises LeaseLost.
+
+        Without the lease, a worker could find the entries of a saved iteration deleted, and repeat it.
+        """
 
         async def read() -> dict[str, str]:
             async with self._database.begin() as tx:
@@ -124,8 +128,7 @@ class StoredJournal:
         return whole, sorted(damaged)
 
     async def _repair(self, tx: AsyncSession, iteration: int, whole: dict[str, str], damaged: list[str]) -> None:
-        """Drop the damaged entries and all that depend on them, from the table and from `whole`, and append an
-        event."""
+        """Drop damaged entries and those that depend on them, from the table and `whole`, and append an event."""
         found = repair(whole, damaged)
         names = sorted(found.drop)
         log.error("journal entries damaged: their work is done again", run_id=self._lease.id, entries=names)
@@ -152,9 +155,7 @@ class StoredJournal:
             self._timer = asyncio.get_running_loop().call_later(_GROUP_S, self._flush_soon)
 
     async def flush(self, at_most_s: float = LONG_S) -> None:
-        """Write everything that was added so far. Raises LeaseLost, and DATABASE_DOWN after `at_most_s` seconds without
-        a
-        database."""
+        """Write everything added so far. Raises LeaseLost, and DATABASE_DOWN after `at_most_s` of downtime."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

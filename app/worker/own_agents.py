@@ -40,8 +40,7 @@ class OwnAgents:
         main_loop: asyncio.AbstractEventLoop,
         now: Callable[[], datetime],
     ) -> RemoteRollouts | None:
-        """Return the rollouts of an agent that runs elsewhere, or None if the run's agent runs here. Raises
-        ValueError."""
+        """Return the rollouts of an agent that runs elsewhere, or None if it runs here. Raises ValueError."""
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
             return None

@@ -88,10 +88,9 @@ async def save_iteration(database: Database, lease: Lease[Run], rows: IterationR
 
 
 async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:
-    """Advance the run's counters past this iteration, and return how many iterations in a row, up to this one, had no
-    signal.
+    """Advance the run's counters past this iteration. Returns None if that was already done (a reply was lost).
 
-    Returns None if that was already done (the reply to a commit was lost). Raises LeaseLost.
+    Otherwise returns how many iterations in a row, up to this one, had no signal. Raises LeaseLost.
     """
     cause = no_signal_of(result.groups)
     rollouts = sum(len(group.rollouts) for group in result.groups)

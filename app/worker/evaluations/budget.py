@@ -79,8 +79,10 @@ class EvaluationBudget:
 
     @asynccontextmanager
     async def judging(self) -> AsyncIterator[Callable[[Judgement], None]]:
-        """Reserve the budget of judging a scenario's rollouts. Call the yielded function with the judgement. Raises
-        BudgetReached."""
+        """Reserve the budget of judging a scenario's rollouts, and yield a function that takes the judgement.
+
+        Raises BudgetReached.
+        """
         async with self._meter.reserve(Phase.EVALUATE, lambda: self._estimates.judging) as reserved:
 
             def judged(judgement: Judgement) -> None:

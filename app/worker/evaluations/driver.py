@@ -100,8 +100,7 @@ class EvaluationDriver:
             raise
 
     async def _settle(self, work: "_Driven") -> None:
-        """Save the usage that led to nothing, since it counts toward the budget. If the database is down, only this is
-        lost."""
+        """Save usage that led to nothing, because it counts toward the budget. If that fails, nothing else is lost."""
         if not work.meter.limited:
             return
         store, job = EvaluationStore(self.database), work.job
@@ -265,11 +264,10 @@ class _Work:
     now: Callable[[], float]
     made: _Made
     players: Sequence[Player | None]
-    """For each model, the player that replaces the built-in loop, if any."""
+    """The player that replaces the built-in loop, if any, for each model."""
 
     async def all_scenarios(self) -> dict[str, Json] | None:
-        """Make and judge everything that is not saved yet. A trial stops once it is decided, and its verdict is
-        returned."""
+        """Make and judge everything not saved yet; for a trial, until it is decided. Returns a trial's verdict."""
         request = self.request
         saved = await self.saved.rows()
         if request.trial is None:
@@ -322,9 +320,11 @@ class _Work:
         count_judge_calls(judgement.calls)
 
     async def _rollout(self, slot: Slot, scenario: Scenario) -> Rollout:
-        """Make a rollout and save it. Raises BackendUnavailable if the rollout gave up on an unavailable endpoint,
-        because that
-        says nothing about the model."""
+        """Make a rollout and save it.
+
+        Raises BackendUnavailable if the rollout gave up on an unavailable endpoint, because that says nothing about the
+        model.
+        """
         request, chat = self.request, self.chats[slot.model]
         limits = RolloutLimits(
             request.max_turns, request.max_completion_tokens, request.rollout_timeout_s, request.temperature
