@@ -1,4 +1,4 @@
-"""Which evaluations are to be published, and with what result. All times are the database's.
+"""Tracks which evaluations are to be published, and the results. All times are the database's.
 
 A row's `published` is None (not requested), `due` with the number of attempts and the time of the next one, `published`
 with the URLs, or `failed` with the reason.

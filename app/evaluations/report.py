@@ -17,7 +17,7 @@ _PAIRED = ("success", "reward", "sources", "turns")
 def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[float | None]) -> dict[str, Json]:
     """Return the report. `rows` are the evaluation's trajectories; `costs` is per model, None if unknown.
 
-    A failed rollout counts as no success. One that the judge could not score does not count for success and reward. A
+    A failed rollout counts as no success. A rollout that the judge could not score is left out of success and reward. A
     scenario is compared only if every model has a figure for it.
     """
     by_slot = {Slot.parse(row.slot): row for row in rows}

@@ -1,4 +1,4 @@
-"""A sequential test whether a challenger is better than the champion. It can be evaluated after every pair.
+"""A sequential test of whether a challenger is better than the champion. It can be evaluated after every pair.
 
 Each scenario gives the challenger's success minus the champion's, d in [-1, 1]. We bet against the hypothesis that its
 mean is at most 0: a stake grows by the factor 1 + b * d with each scenario, for several fixed b, and the mean of the

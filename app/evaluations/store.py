@@ -229,7 +229,7 @@ async def _locked(tx: AsyncSession, id: str) -> EvaluationJob:
 
 
 def _headlines(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an event contains of a report."""
+    """Return the part of a report that its event contains."""
     return {"models": [_headline(each) for each in report["models"]], "trial": report.get("trial")}
 
 

@@ -72,7 +72,7 @@ class _Tail:
         self.changed = asyncio.Event()
 
     def after(self, seq: int) -> list[Shown] | None:
-        """Return the events after that number; None if some of them are not kept."""
+        """Return the events after that number; None if some of them are no longer kept."""
         if not self.events or self.events[0].seq > seq + 1:
             return None
         return list(dropwhile(lambda event: event.seq <= seq, self.events))
@@ -120,7 +120,7 @@ class EventFeed:
     async def watch(self, run_id: str, after: int) -> AsyncIterator[list[Shown] | Moved]:
         """Yield new events after that sequence number, and the run's progress whenever it changes.
 
-        Yields an empty list now and then if nothing happens. Ends when the run is deleted, and with `end`.
+        Yields an empty list now and then if nothing happens. Ends when the run is deleted or `end` is called.
         """
         tail = self._tails[run_id]
         tail.watchers += 1

@@ -63,7 +63,7 @@ class PriorUsage:
     """What a run used before this worker claimed it."""
 
     usage: Usage = field(default_factory=Usage)
-    """Usage, without that of unfinished iterations."""
+    """Usage that is not in `unfinished`."""
     seconds: float = 0.0
     iteration: int = 0
     """The next iteration to finish."""
@@ -85,7 +85,7 @@ class Meter:
         """The next iteration to finish."""
         self._unfinished = {iteration: dict(used) for iteration, used in prior.unfinished.items()}
         self._lost: dict[int, dict[Phase, Usage]] = {}
-        """Usage by iteration of lost work, which is repeated."""
+        """Usage, by iteration, of lost work that has to be repeated."""
         self._budget = budget
         self._clock = clock
         self._settled_at = clock()

@@ -1,8 +1,8 @@
 """Stores graphs, scenario sets and demonstrations from requests, once per project, by the hash of their canonical JSON.
 
 A project can use its own documents, and those that a caller of all projects (project `*`) stores. Graphs and scenario
-sets are part of the environment's config, which is a run's JSON column. References replace them there, because that
-column is read with every look at a run.
+sets are part of the environment's config, which is in a JSON column of the run. References replace them there, because
+everyone who watches a run loads that column.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """The ledger: what each phase of an iteration used, as rows. The sum of a run's rows is what the run has spent.
 
 An iteration has at most one row per phase that is not wasted. Work that stops in the middle of an iteration saves what
-it used so far. When the iteration is saved, its seconds are added up, and its tokens and price are those of the result.
-Wasted rows are for work that led to nothing: it was lost, failed, or belongs to a group that could not be trained on.
+it used so far. When the iteration is saved, its seconds are added to those, and its tokens and price are those of the
+result. Wasted rows are for work that led to nothing: it was lost, failed, or belongs to a group that could not be
+trained on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ class Totals:
 def entries_of(result: IterationResult, meter: Meter, driven_s: float) -> list[Entry]:
     """Return the rows of a finished iteration. `driven_s` is the time driven since rows were last saved.
 
-    What the meter counted beyond the result led to nothing: requests of rollouts that started again.
+    What the meter counted beyond the result led to nothing: requests of rollouts that were restarted.
     """
     seconds = {phase: getattr(result.timing, f"{phase}_s") for phase in Phase}
     rollouts: dict[Phase, list[tuple[ScoredRollout, bool]]] = {

@@ -24,7 +24,7 @@ async def inherited_state(database: Database, run_id: str) -> Mapping[str, Any] 
 
 
 def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> None:
-    """Restore what was learned to a new environment. Raises ValueError if that does not fit it."""
+    """Restore learned state into a new environment. Raises ValueError if the state does not fit it."""
     if state is not None and isinstance(environment, Reflective):
         try:
             environment.restore(state)

@@ -258,7 +258,7 @@ def require_verb(run: Run, verb: Verb) -> None:
 
 
 async def _hold_models(tx: AsyncSession, run: Run) -> None:
-    """Lock the run's model and base model, so that until the transaction ends their runs are not created or deleted.
+    """Lock the run's model and base model until the transaction ends, so that their runs are not created or deleted.
 
     Otherwise a model could be deleted while a new run starts to need it.
     """
@@ -275,7 +275,7 @@ async def _hold(tx: AsyncSession, names: Iterable[str]) -> None:
 
 
 def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:
-    """Return the condition that a run trains the model, or is a fork yet to be made from a checkpoint of it."""
+    """Return the condition that a run trains the model, or has yet to fork its own from a checkpoint of it."""
     same = and_(Run.model_project == model.project, Run.model_name == model.name)
     ended = Run.status.in_((RunStatus.COMPLETED, RunStatus.CANCELLED))
     forks = and_(Run.base_model.startswith(f"{model}@", autoescape=True), Run.step.is_(None), ~ended)

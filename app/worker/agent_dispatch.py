@@ -49,7 +49,7 @@ class Receiver:
 
     url: str
     secrets: Sequence[str] = field(default=(), repr=False)
-    """Each request is signed with every one of these."""
+    """Secrets that each request is signed with."""
 
 
 class _Refused(Exception):

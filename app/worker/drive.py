@@ -47,7 +47,7 @@ from training.types import IterationResult, Progress, Resume, RunConfig
 from training.warm_start import Demonstrations
 
 MakeServices = Callable[[Run, Environment], JudgeServices]
-"""Makes the services for a run's judge. Called, and the services used, on the run's own event loop."""
+"""Makes the services for a run's judge. It is called, and they are used, on the run's own event loop."""
 
 
 class LearnLoop(Protocol):
@@ -299,7 +299,7 @@ class Driver:
 
     async def _save(self, work: _Work, result: IterationResult) -> None:
         """Save an iteration, on the run's thread because rollouts that run ahead are charged to its meter there."""
-        await work.journal.flush()  # an entry that is written after the iteration would stay
+        await work.journal.flush()  # an entry written after the iteration would be left over
         meter, seconds = work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)
         await run_on_loop(work.main_loop, self._save_rows(work, result, used))

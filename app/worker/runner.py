@@ -79,7 +79,7 @@ class Jobs(Protocol):
     def instruments(self) -> instruments.Work: ...
 
     async def drive(self, row: Any, lease: Lease[Any], activity: Activity) -> Any:
-        """Drive the row to its end and return its result. Raises LeaseLost, RunBudgetReached, or why it failed."""
+        """Drive the row to its end and return its result. Raises LeaseLost, RunBudgetReached, and other failures."""
 
     async def report(
         self, lease: Lease[Any], progress: Progress | None, wait_reason: str | None, driven_s: float

@@ -336,7 +336,7 @@ class _Work:
                 chat,
                 limits,
                 id=str(ULID()),
-                # The same for all models, so that they differ in nothing else.
+                # The same for all models, so that only the models differ.
                 seed=seed_of(request.seed, "evaluation", request.split, slot.scenario, slot.sample),
                 reservation=reservation,
                 agent=self.players[slot.model],

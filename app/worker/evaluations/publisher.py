@@ -1,7 +1,7 @@
 """Publishes completed evaluations to W&B Weave, one at a time, each in a separate process.
 
-The database records which ones are due (app/evaluations/publications.py), so another worker publishes what a worker
-that died has left. Publishing starts after an evaluation has completed, and does not change it.
+The database records which ones are due (app/evaluations/publications.py), so if a worker dies, another one publishes
+the rest. Publishing starts after an evaluation has completed, and does not change it.
 """
 
 import asyncio
