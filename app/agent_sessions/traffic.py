@@ -64,7 +64,8 @@ class SessionScenarios:
 
     rows: Sequence[Json]
     """Scenarios in the form that the environment `agent` accepts."""
-    database: int
+    sessions: int
+    """Number of sessions that were found."""
     unanswered: int
     """Number of sessions without an answered call."""
     repeated: int
@@ -76,7 +77,7 @@ class SessionScenarios:
     def notes(self) -> list[str]:
         """Notes for users who train on the scenarios."""
         counted = (
-            f"{len(self.rows)} scenarios come from {self.database} sessions; left out: {self.unanswered} without an "
+            f"{len(self.rows)} scenarios come from {self.sessions} sessions; left out: {self.unanswered} without an "
             f"answered call, {self.repeated} with the task of a newer one."
         )
         return [counted, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]

@@ -99,11 +99,11 @@ MUTATIONS = (
     _one(
         "deliveries in their event's transaction",
         "app/events/log.py",
-        "    await enqueue(session, event)\n    return int(seq)",
+        "    await enqueue(tx, event)\n    return int(seq)",
         "    if type is EventType.RUN_CREATED:\n"
-        "        await enqueue(session, event)\n"
+        "        await enqueue(tx, event)\n"
         "    else:\n"
-        "        async with AsyncSession(session.bind) as other, other.begin():\n"
+        "        async with AsyncSession(tx.bind) as other, other.begin():\n"
         "            await enqueue(other, event)\n"
         "    return int(seq)",
         _MACHINE,
@@ -153,14 +153,14 @@ MUTATIONS = (
     _one(
         "a rollout of an evaluation needs the lease",
         _STORE,
-        "            await require(session, lease)\n            await session.execute(insert(Trajectory)",
-        "            await session.execute(insert(Trajectory)",
+        "            await require(tx, lease)\n            await tx.execute(insert(Trajectory)",
+        "            await tx.execute(insert(Trajectory)",
         f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
     ),
     _one(
         "verdicts of an evaluation need the lease",
         _STORE,
-        "            await require(session, lease)\n            for verdict",
+        "            await require(tx, lease)\n            for verdict",
         "            for verdict",
         f"{_LEASES}::test_a_lease_that_lapsed_goes_to",
     ),
@@ -174,7 +174,7 @@ MUTATIONS = (
     _one(
         "a journal entry needs the lease",
         "app/worker/journal_store.py",
-        "            await require(session, self._lease)\n            new = await",
+        "            await require(tx, self._lease)\n            new = await",
         "            new = await",
         f"{_LEASES}::test_a_zombie_keeps_nothing",
     ),
@@ -195,15 +195,15 @@ MUTATIONS = (
     _one(
         "RETURNING instead of a count",
         "app/worker/journal_store.py",
-        "new = (await session.execute(_WRITE, mine | entries)).all()",
-        "new = await session.execute(_WRITE, mine | entries) and [(row[0], row[1]) for row in rows]",
+        "new = (await tx.execute(_WRITE, mine | entries)).all()",
+        "new = await tx.execute(_WRITE, mine | entries) and [(row[0], row[1]) for row in rows]",
         f"{_LEASES}::test_an_entry_is_kept_once",
     ),
     _one(
         "verbs lock the run",
         "app/runs/store.py",
-        'session.get(Run, run_id, with_for_update={"key_share": True})',
-        "session.get(Run, run_id)",
+        'tx.get(Run, run_id, with_for_update={"key_share": True})',
+        "tx.get(Run, run_id)",
         _RACES,
     ),
     _one(
@@ -333,7 +333,7 @@ MUTATIONS = (
     _one(
         "a call that the database forgot comes back",
         "app/agent_sessions/calls.py",
-        "                await self._bring_back(session, call, row)\n",
+        "                await self._bring_back(tx, call, row)\n",
         "",
         f"{_USUAL}::test_a_call_that_a_crashed_database_forgot",
     ),

@@ -40,7 +40,7 @@ _NOTHING_LISTENS = "http://127.0.0.1:1025"
 
 @dataclass(frozen=True)
 class _Bomb:
-    database: int
+    episodes: int
     """Number of concurrent episodes."""
     answer: Answer
 
@@ -71,28 +71,28 @@ def main() -> None:
     parser.add_argument("--gzip-mib", type=int, default=3_800, help="of gzip, unpacked: 1,000 times the wire's")
     parser.add_argument("--only", help="servers whose name contains this")
     parser.add_argument("--meet", help=argparse.SUPPRESS)
-    parser.add_argument("--sessions", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--episodes", type=int, default=1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.meet is not None:
-        print(json.dumps(asyncio.run(_met(arguments.meet, arguments.database))))
+        print(json.dumps(asyncio.run(_met(arguments.meet, arguments.episodes))))
         return
     bombs = {name: bomb for name, bomb in _bombs(arguments.gzip_mib).items() if (arguments.only or "") in name}
     if not arguments.json:
         print(f"{'server':<22} {'episodes':>8} {'seconds':>8} {'before MB':>9} {'peak MB':>8} {'after MB':>8}  error")
     rows = []
     for name, bomb in bombs.items():
-        row = {"server": name, "episodes": bomb.database, **asyncio.run(_measured(bomb))}
+        row = {"server": name, "episodes": bomb.episodes, **asyncio.run(_measured(bomb))}
         rows.append(row)
         if not arguments.json:
             figures = f"{row['before_mb']:>9.0f} {row['peak_mb']:>8.0f} {row['after_mb']:>8.0f}"
-            print(f"{name:<22} {bomb.database:>8} {row['seconds']:>8.1f} {figures}  {row['error']}", flush=True)
+            print(f"{name:<22} {bomb.episodes:>8} {row['seconds']:>8.1f} {figures}  {row['error']}", flush=True)
     if arguments.json:
         print(json.dumps(rows, indent=2))
 
 
 async def _measured(bomb: _Bomb) -> dict[str, Any]:
     async with hostile_provider(bomb.answer) as server, asyncio.timeout(_TIMEOUT_S):
-        command = ("-m", __spec__.name, "--meet", server.url, "--sessions", str(bomb.database))
+        command = ("-m", __spec__.name, "--meet", server.url, "--episodes", str(bomb.episodes))
         child = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
         output, _ = await child.communicate()
         if child.returncode:

@@ -179,13 +179,13 @@ def main() -> None:
             LEARNLOOP_REQUIRE_KEYS="always",
             LEARNLOOP_OPERATOR_KEY=_OPERATOR_KEY,
             LEARNLOOP_RATE_PER_S="0",
-            LEARNLOOP_MAX_OPEN_SESSIONS=str(given.database),
+            LEARNLOOP_MAX_OPEN_SESSIONS=str(given.sessions),
             DATABASE_URL="",
         ) as child,
         Service(f"http://127.0.0.1:{port}") as service,
     ):
         processes.wait_for(child, processes.answers(service))
-        figures = measured(f"http://127.0.0.1:{port}", psutil.Process(child.pid), given.database, given.ttl)
+        figures = measured(f"http://127.0.0.1:{port}", psutil.Process(child.pid), given.sessions, given.ttl)
         print(json.dumps(asyncio.run(figures), indent=2))
 
 
