@@ -1,4 +1,4 @@
-"""Claims tasks, starts a command for each of them, and reports what came of it."""
+"""Claims tasks, runs a command for each of them, and reports the outcomes."""
 
 import asyncio
 import json
@@ -27,11 +27,13 @@ _TAIL_CHARACTERS = 2_000
 _MOST_OUTPUT = 8_000_000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-"""What any command needs to find programs, its files, its encoding, the time of day and a writable directory."""
+"""Variables that any command needs: to find programs and its home directory, and for the encoding, the time zone and
+temporary files."""
 
 
 class CommandFailed(Exception):
-    """The command ended with an error: the service may have been away. The next attempt goes on where it was."""
+    """The command ended with an error, perhaps because the service was unavailable. The next attempt continues from the
+    recorded answers."""
 
 
 @dataclass
@@ -41,14 +43,14 @@ class AgentWorker:
     url: str
     command: Sequence[str]
     environment: Mapping[str, str]
-    """Of the command, in addition to what `variables` says of its task."""
+    """Environment of the command, in addition to `variables` of its task."""
     run_id: str | None
     concurrency: int
     name: str
     once: bool
 
     async def work(self) -> None:
-        """Until it is cancelled: then running commands end, and their tasks are given back. Raises Failure."""
+        """Work on tasks until cancelled; then running commands end, and their tasks are given back. Raises Failure."""
         key = os.environ.get(KEY_VARIABLE)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         direct = urlsplit(self.url).hostname not in _LOOPBACK
@@ -70,7 +72,8 @@ class AgentWorker:
                 return
 
     async def _claim(self) -> Json | None:
-        """A task; None: there is none, or the service is away. Raises Failure where it refuses us."""
+        """Claim a task. Returns None if there is none or the service is unavailable. Raises Failure if it refuses
+        us."""
         body = {"worker": self.name, "wait_s": _WAIT_S, "lease_s": _LEASE_S}
         body |= {} if self.run_id is None else {"run_id": self.run_id}
         try:
@@ -103,7 +106,7 @@ class AgentWorker:
         except CommandFailed as failed:
             await self._give_back(id, attempt, str(failed))
             progress.print(f"{claim['scenario_id']} (session {id}): {failed}")
-            await asyncio.sleep(_PAUSE_S)  # whatever it was may pass
+            await asyncio.sleep(_PAUSE_S)  # the cause may pass
         except asyncio.CancelledError:
             with suppress(httpx.HTTPError):
                 await self._http.post(f"/sessions/{id}/release", json={"attempt": attempt})
@@ -132,7 +135,8 @@ class AgentWorker:
             raise Failure(reason) from error
 
     async def _beat(self, id: str, attempt: int) -> None:
-        """Returns when the claim is lost. While the service is away we work on."""
+        """Renew the lease, and return when the claim is lost. If the service is unreachable, the command keeps
+        running."""
         while True:
             await asyncio.sleep(_BEAT_S)
             with suppress(httpx.TransportError):
@@ -142,18 +146,20 @@ class AgentWorker:
                     return
 
     async def _give_back(self, id: str, attempt: int, reason: str) -> None:
-        """The command failed. Where the service is away, that is why, and it costs the task nothing."""
+        """Give a task back after its command failed. If the reason cannot be delivered, the service was probably the
+        cause, and the task is given back without one, which does not count against it."""
         path = f"/sessions/{id}/release"
         if not await self._sent(path, {"attempt": attempt, "reason": reason}):
             await self._send(path, {"attempt": attempt})
 
     async def _send(self, path: str, body: Mapping[str, Json]) -> None:
-        """Post it until the service has it."""
+        """Post the body, and repeat it until the service accepts it."""
         while not await self._sent(path, body):
             await asyncio.sleep(_PAUSE_S)
 
     async def _sent(self, path: str, body: Mapping[str, Json]) -> bool:
-        """Whether the service has it. It refuses what is no longer ours: the command may have sent an outcome."""
+        """Post the body, and return whether to stop trying. The service refuses what is no longer ours, because the
+        command may have sent an outcome itself."""
         with suppress(httpx.TransportError):
             response = await self._http.post(path, json=dict(body))
             return response.status_code < 500 and response.status_code != 429
@@ -161,8 +167,10 @@ class AgentWorker:
 
 
 def passed_on(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command inherits of our environment: no key of ours, unless it is named. `named` has entries NAME, which
-    takes our value, and NAME=VALUE. Raises Failure."""
+    """Return the variables of our environment that a command inherits. Our keys are not among them unless named.
+
+    An entry of `named` is NAME, which takes our value, or NAME=VALUE. Raises Failure.
+    """
     passed = {name: environment[name] for name in _INHERITED if name in environment}
     for entry in named:
         name, has_value, value = entry.partition("=")
@@ -175,7 +183,7 @@ def passed_on(named: Sequence[str], environment: Mapping[str, str]) -> dict[str,
 
 
 def variables(claim: Mapping[str, Json]) -> dict[str, str]:
-    """What the command finds in its environment."""
+    """Return the environment variables that describe a task to the command."""
     session = claim["session"]
     return {
         "OPENAI_BASE_URL": session["base_url"],
@@ -197,7 +205,8 @@ async def _result(process: asyncio.subprocess.Process) -> dict[str, Json]:
 
 
 def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
-    """The outcome of a command: from the last line that it printed, or why there is none. Raises CommandFailed."""
+    """Return the outcome of a command: from the last line that it printed, or with the reason why there is none. Raises
+    CommandFailed."""
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise CommandFailed(f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}")
@@ -218,7 +227,7 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """End the command and what it started."""
+    """End the command and the processes that it started."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, sent)

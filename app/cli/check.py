@@ -1,4 +1,4 @@
-"""`learnloop check`: what a plug-in is worth, before anything is trained on it."""
+"""`learnloop check`: examines a plug-in before training on it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The service's HTTP API as the commands use it."""
+"""The part of the service's HTTP API that the commands use."""
 
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ Documents = Literal["scenarios", "demonstrations"]
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EVENTS_AT_ONCE = 1_000
 KEY_VARIABLE = "LEARNLOOP_API_KEY"
-"""Holds the API key. It cannot be an argument, because other users of the machine can read those."""
+"""Variable with the API key. The key cannot be an argument, because other users of the machine can read those."""
 
 
 class ServiceUnreachable(Failure):
@@ -43,7 +43,7 @@ class Service:
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
-            # A proxy of the environment cannot reach this machine's loopback.
+            # A proxy from the environment cannot reach this machine's loopback.
             trust_env=parts.hostname not in _LOOPBACK,
             headers={"accept": "application/json"},
         )
@@ -57,15 +57,15 @@ class Service:
         self._http.close()
 
     def start_run(self, request: Mapping[str, Json]) -> Json:
-        """Post a learn-loop."""
+        """Start a run with POST /learn-loop."""
         return self._call("POST", "/learn-loop", json=request)
 
     def runs(self, limit: int, status: str | None = None) -> list[Json]:
-        """The newest runs, newest first."""
+        """Return the newest runs, newest first."""
         return self._page("/runs", limit, {"status": status})
 
     def run(self, run_id: str) -> Json:
-        """The current state of a run."""
+        """Return the current state of a run."""
         return self._call("GET", f"/runs/{_segment(run_id)}")
 
     def cancel(self, run_id: str) -> Json:
@@ -77,15 +77,15 @@ class Service:
         return self._call("POST", f"/runs/{_segment(run_id)}/{verb}", json=body)
 
     def delete_run(self, run_id: str) -> Json:
-        """Delete a run that has ended; returns what it was."""
+        """Delete a run that has ended, and return its last state."""
         return self._call("DELETE", f"/runs/{_segment(run_id)}")
 
     def events(self, run_id: str, after: int = 0) -> Iterator[Json]:
-        """The events of a run so far, in order; those after a number."""
+        """Yield the events of a run so far, in order, from the one after the number `after`."""
         return self._items(f"/runs/{_segment(run_id)}/events", {"limit": 200, "cursor": after or None})
 
     def follow_events(self, run_id: str) -> Iterator[Json]:
-        """All events of a run as they happen, until it has ended. A stream that breaks off is continued."""
+        """Yield all events of a run as they happen, until it has ended. An interrupted stream is continued."""
         try:
             yield from SyncSteps(self._http).iterate(operations.events(run_id, 0))
         except Unreachable as error:
@@ -94,15 +94,16 @@ class Service:
             raise ServiceRefused(error.status, str(error)) from error
 
     def iterations(self, run_id: str) -> Iterator[Json]:
-        """All iterations of a run with all their figures."""
+        """Yield all iterations of a run with all their figures."""
         return self._items(f"/runs/{_segment(run_id)}/iterations", {})
 
     def trajectories(self, run_id: str, **filters: str | int) -> Iterator[Json]:
-        """A run's trajectories without their messages, filtered by `iteration`, `split`, `mode`, `scenario_id`."""
+        """Yield a run's trajectories without their messages, filtered by `iteration`, `split`, `mode`,
+        `scenario_id`."""
         return self._items(f"/runs/{_segment(run_id)}/trajectories", filters)
 
     def trajectory(self, trajectory_id: str) -> Json:
-        """One trajectory with all details."""
+        """Return a trajectory with all details."""
         return self._call("GET", f"/trajectories/{_segment(trajectory_id)}")
 
     def ask(self, request: Mapping[str, Json]) -> Json:
@@ -110,7 +111,7 @@ class Service:
         return self._call("POST", "/ask", json=request)
 
     def readiness(self) -> Json:
-        """What /health/ready says, whether or not the service is ready."""
+        """Return the reply of /health/ready, whether or not the service is ready."""
         return self._call("GET", "/health/ready", accept=(503,))
 
     def verify(self, run_id: str) -> Json:
@@ -118,36 +119,38 @@ class Service:
         return self._call("GET", f"/runs/{_segment(run_id)}/verify")
 
     def feedback(self, run_id: str, limit: int) -> list[Json]:
-        """The newest events on a run's emails, newest first."""
+        """Return the newest feedback events on a run's emails, newest first."""
         return self._page(f"/runs/{_segment(run_id)}/feedback", limit, {})
 
     def session_feedback(self, session_id: str, limit: int) -> list[Json]:
-        """The newest opinions of a session, newest first."""
+        """Return the newest opinions on a session, newest first."""
         return self._page(f"/sessions/{_segment(session_id)}/feedback", limit, {})
 
     def send_feedback(self, event: Mapping[str, Json]) -> Json:
-        """Post one event."""
+        """Post one feedback event."""
         return self._call("POST", "/feedback", json=event)
 
     def send_simulated(self, events: Sequence[Json]) -> Iterator[Json]:
-        """Post events of the market simulator; yields one response per 1,000."""
+        """Post events of the market simulator, and yield one response per 1,000 of them."""
         for start in range(0, len(events), _EVENTS_AT_ONCE):
             body = {"source": "simulator", "events": events[start : start + _EVENTS_AT_ONCE]}
             yield self._call("POST", "/feedback", json=body)
 
     def delete_inbox(self, name: str, version: int | None) -> list[Json]:
-        """Delete an uploaded inbox, or one of its versions; returns what was deleted."""
+        """Delete an uploaded inbox, or one of its versions, and return the deleted versions."""
         versions = {} if version is None else {"version": version}
         deleted = self._call("DELETE", f"/inboxes/{_segment(name)}", params=versions)["deleted"]
         return list(deleted)
 
     def versions(self, kind: Documents, name: str | None) -> list[Json]:
-        """The versions of stored documents, of one name or of all, newest first."""
+        """Return the versions of stored documents, of one name or of all, newest first."""
         return list(self._items(f"/{kind}", {"name": name}))
 
     def delete_versions(self, kind: Documents, name: str, version: int | None) -> list[str]:
-        """Delete what a name, or one of its versions, stands for; returns all names that it had. Raises Failure if
-        there is no such version."""
+        """Delete the documents of a name, or of one of its versions, and return all names that they had.
+
+        Raises Failure if there is no such version.
+        """
         found = [each["sha256"] for each in self.versions(kind, name) if version in (None, each["version"])]
         if not found:
             raise Failure(f"there are no {kind} {name if version is None else f'{name}@{version}'!r}")
@@ -155,25 +158,25 @@ class Service:
         return [each for names in deleted for each in names]
 
     def store_demonstrations(self, name: str, lines: bytes) -> Json:
-        """Store a JSON Lines file of conversations; returns its version."""
+        """Store a JSON Lines file of conversations, and return its version."""
         return self._call("POST", "/demonstrations", params={"name": name}, content=lines)
 
     def store_best_rollouts(self, run_id: str, wanted: Mapping[str, Json]) -> Json:
-        """Store the best rollouts of a run as demonstrations; returns their version."""
+        """Store the best rollouts of a run as demonstrations, and return their version."""
         return self._call("POST", f"/runs/{_segment(run_id)}/demonstrations", json=wanted)
 
     def node_scores(self, run_id: str, iteration: int) -> Json:
-        """The node scores after an iteration, by id."""
+        """Return the node scores after an iteration, by node id."""
         return self._call("GET", f"/runs/{_segment(run_id)}/node-scores", params={"iteration": iteration})[
             "node_scores"
         ]
 
     def call(self, method: str, path: str, **request: Any) -> Json:
-        """The JSON that any request is answered with."""
+        """Send any request, and return its JSON reply."""
         return self._call(method, path, **request)
 
     def read(self, path: str, params: Mapping[str, Json]) -> str:
-        """What a GET is answered with, as it is."""
+        """Send a GET, and return the text of the reply."""
         return self._response("GET", path, params=params).text
 
     def _page(self, path: str, limit: int, filters: Mapping[str, Json]) -> list[Json]:
@@ -215,12 +218,12 @@ class Service:
 
 
 def _segment(id: str) -> str:
-    """An id as one part of a path, whatever it holds: `..` would lead to another operation."""
+    """Quote an id as one path segment. A bare `..` would lead to another operation."""
     return quote(id, safe="").replace(".", "%2E")
 
 
 def _problem_text(method: str, path: str, response: httpx.Response) -> str:
-    """A problem document (RFC 9457) as one line, or one line per invalid field."""
+    """Return a problem document (RFC 9457) as one line, or as one line per invalid field."""
     try:
         problem = response.json()
     except ValueError:

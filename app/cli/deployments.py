@@ -1,4 +1,4 @@
-"""`learnloop deployments`: promoted names, where they answer, whether they do, and what they were asked."""
+"""`learnloop deployments`: promoted names with their addresses, health and requests."""
 
 from typing import Annotated
 
@@ -20,17 +20,17 @@ Name = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 
 
 class Deployments:
-    """The part of the API that is about promoted names."""
+    """The part of the API for promoted names."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def listed(self) -> list[Json]:
-        """All that are promoted now, with their addresses."""
+        """Return all promoted names with their addresses."""
         return [self._addressed(each) for each in self._service.call("GET", "/promotions")["items"]]
 
     def described(self, name: str) -> Json:
-        """One with its address, its history, and whether it answers."""
+        """Return a promoted name with its address, its history, and whether it answers."""
         path = _path(name)
         history = self._service.call("GET", path)["items"]
         return {
@@ -40,13 +40,13 @@ class Deployments:
         }
 
     def requests(self, name: str, limit: int) -> list[Json]:
-        """The newest requests, newest first."""
+        """Return the newest requests, newest first."""
         params = {"limit": limit}
         items: list[Json] = self._service.call("GET", f"{_path(name)}/requests", params=params)["items"]
         return items
 
     def delete(self, name: str) -> Json:
-        """Take the name away."""
+        """Delete the name."""
         return self._service.call("DELETE", _path(name))
 
     def _addressed(self, promotion: Json) -> Json:

@@ -27,7 +27,7 @@ _POLL_S = 0.5
 
 
 class Evaluations:
-    """The part of the API that is about evaluations."""
+    """The part of the API for evaluations."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -37,29 +37,29 @@ class Evaluations:
         return self._service.call("POST", "/evaluations", json=request)
 
     def get(self, id: str) -> Json:
-        """One evaluation with its figures."""
+        """Return an evaluation with its figures."""
         return self._service.call("GET", f"/evaluations/{id}")
 
     def move(self, id: str, verb: str, body: Json = None) -> Json:
-        """Cancel or resume one."""
+        """Cancel or resume an evaluation."""
         return self._service.call("POST", f"/evaluations/{id}/{verb}", json=body)
 
     def events(self, id: str) -> list[Json]:
-        """What happened to one, in order."""
+        """Return the events of an evaluation in order."""
         items: list[Json] = self._service.call("GET", f"/evaluations/{id}/events", params={"limit": 200})["items"]
         return items
 
     def delete(self, id: str) -> Json:
-        """Delete one that has ended."""
+        """Delete an evaluation that has ended."""
         return self._service.call("DELETE", f"/evaluations/{id}")
 
     def listed(self, limit: int) -> list[Json]:
-        """The newest ones."""
+        """Return the newest evaluations."""
         items: list[Json] = self._service.call("GET", "/evaluations", params={"limit": limit})["items"]
         return items
 
     def report(self, id: str, form: str) -> str:
-        """The report as `markdown` or `svg`."""
+        """Return the report as `markdown` or `svg`."""
         return self._service.read(f"/evaluations/{id}/report", params={"form": form})
 
 
@@ -231,7 +231,7 @@ def _service(url: str | None, data_dir: Path | None) -> AbstractContextManager[S
 
 
 def watch_evaluation(service: Service, id: str) -> Json:
-    """The evaluation once it has ended; meanwhile its progress, where that can be seen."""
+    """Show the progress of an evaluation on a terminal until it ends, and return it."""
     evaluations = Evaluations(service)
     with progress.status(f"evaluation {id}") as display:
         while (found := evaluations.get(id))["status"] not in _ENDED:
@@ -255,7 +255,7 @@ def _write(evaluations: Evaluations, found: Json, out: Path) -> None:
         for form, name in (("markdown", "report.md"), ("svg", "report.svg")):
             text = evaluations.report(found["evaluation_id"], form)
             (out / name).write_text(text, encoding="utf-8")
-        with suppress(NoRenderer):  # the same plot is there as SVG
+        with suppress(NoRenderer):  # report.svg has the same plot
             (out / "report.png").write_bytes(png(text))
     except OSError as error:
         raise Failure(f"cannot write to {out}: {error.strerror}") from error
@@ -299,7 +299,7 @@ def _table(report: Json) -> Table:
 
 
 def _percents(interval: Json) -> str:
-    """The mean in percent, and its interval."""
+    """Return the mean in percent with its interval."""
     if interval is None:
         return "-"
     return f"{percent(interval['mean'])} [{100 * interval['low']:.0f}, {100 * interval['high']:.0f}]"

@@ -1,4 +1,4 @@
-"""Events of runs as lines."""
+"""Formats events of runs as lines of text."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ from environment.json_type import Json
 
 
 def event_line(event: Json) -> str:
-    """Number, time, type, iteration, and what of the data is short."""
+    """Return an event's number, time, type, iteration, and the scalar values of its data."""
     at = f"{datetime.fromisoformat(event['occurred_at']).astimezone():%d %b %H:%M:%S}"
     shown = {name: value for name, value in event["data"].items() if isinstance(value, str | int | float)}
     where = f"iteration {event['iteration']}  " if event["iteration"] is not None else ""

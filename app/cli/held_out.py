@@ -8,11 +8,12 @@ from app.cli.charts import figure, percent
 from environment.json_type import Json
 
 Pair = dict[str, float | None]
-"""`before` and `after`; None where there was no evaluation."""
+"""Values `before` and `after` training, None without an evaluation."""
 
 
 def held_out_figures(evaluations: Sequence[Json], split: str) -> Json:
-    """Figures of iteration 0 and of the last evaluation: success by mode, and the others of sampled rollouts."""
+    """Return the figures of iteration 0 and of the last evaluation: success by mode, and the others from sampled
+    rollouts."""
     rows = sorted((row for row in evaluations if row["split"] == split), key=lambda row: row["iteration"])
 
     def pair(name: str, mode: str = "sampled") -> Pair:
@@ -34,7 +35,7 @@ def held_out_figures(evaluations: Sequence[Json], split: str) -> Json:
 
 
 def held_out_table(figures: Json) -> Table:
-    """The figures of `held_out_figures` as a table; changes of shares are in percentage points."""
+    """Return the figures of `held_out_figures` as a table. Changes of shares are in percentage points."""
     held_out = figures["held_out"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(f"{held_out['scenarios']} held-out tasks ({held_out['split']})", no_wrap=True)
@@ -60,7 +61,7 @@ def _add_number(table: Table, label: str, pair: Pair) -> None:
 
 
 def _change(before: str, after: str, form: str) -> str:
-    """The difference of two figures as they are shown, so that a row agrees with itself."""
+    """Return the difference of two figures as displayed, so that each row is consistent."""
     if "-" in (before, after):
         return "-"
     return format(float(after.rstrip("%")) - float(before.rstrip("%")), form)

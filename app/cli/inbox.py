@@ -1,4 +1,4 @@
-"""`learnloop inbox`: inboxes in the data directory, which the email agent searches."""
+"""`learnloop inbox`: the inboxes in the data directory that the email agent searches."""
 
 import json
 from collections.abc import Iterator
@@ -128,7 +128,8 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
 
 
 def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
-    """Number of questions in each split; None if the inbox has no file of them. Raises Failure if one is unfit."""
+    """Return the number of questions in each split, or None if the inbox has no question file. Raises Failure if a
+    question is not usable."""
     from environment.email_search.environment import ImportedEmailSearch, questions_path
     from environment.email_search.questions import split_sizes
 
@@ -157,7 +158,7 @@ def _path(name: str, data_dir: Path | None) -> Path:
 
 
 def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
-    """Worlds whose emails share no id, so that they fit into one inbox. The first three questions are of the three
+    """Yield worlds whose emails share no id, so that they fit into one inbox. The first three questions cover the three
     splits, so that a run can learn from them."""
     from environment.base import Split
     from environment.email_search.synthetic import make_world

@@ -1,4 +1,4 @@
-"""The command `learnloop`. Its commands mirror the API, and import what they need only when they run."""
+"""The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run."""
 
 import signal
 from collections.abc import Iterator, Mapping
@@ -41,14 +41,14 @@ COMMANDS = {
     "trajectories": "app.cli.trajectories:app",
     "webhooks": "app.cli.webhooks:app",
 }
-"""Where each is: a function, or a Typer of several. Only the one that runs is imported: a service that was killed is to
-answer again soon."""
+"""Location of each command: a function, or a Typer with several commands. Only the command that runs is imported, so
+that a service that was killed is back quickly."""
 SETTINGS = {"engine": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}}
-"""The engine's flags, `--help` among them, are left to its own parser."""
+"""Settings of commands. The engine's flags, including `--help`, are left to its own parser."""
 
 
 class _Imported(Mapping[str, Any]):
-    """The commands, each imported when it is looked up."""
+    """The commands, each imported on its first lookup."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
@@ -73,7 +73,7 @@ class _Imported(Mapping[str, Any]):
 
 
 class Commands(TyperGroup):
-    """Turns a command's Failure into one line on stderr and exit code 1."""
+    """The root group, which turns a command's Failure into one line on stderr and exit code 1."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -113,7 +113,7 @@ def learnloop(
 
 
 def main() -> None:
-    """Run the command line. SIGTERM ends a command in the same orderly way as Ctrl-C."""
+    """Run the command line. SIGTERM ends a command as cleanly as Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
     app(prog_name="learnloop")
 

@@ -1,4 +1,4 @@
-"""Writing plots: what the name of a file ends with says how it is drawn."""
+"""Writes plots to files, in the format that the file's suffix names."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ from app.cli.terminal import Failure
 
 
 def check_ending(file: Path) -> None:
-    """Raises Failure unless the file is to be SVG or PNG."""
+    """Raise Failure unless the file's suffix is that of SVG or PNG."""
     if file.suffix.lower() not in (".svg", ".png"):
         raise Failure(f"{file} ends neither with .svg nor with .png, the formats that there are")
 
 
 def write_plot(svg: str, file: Path) -> None:
-    """Write it as SVG or PNG; the directory is made if need be. Raises Failure."""
+    """Write a plot as SVG or PNG, and create the directory if it is missing. Raises Failure."""
     from app.plots.png import NoRenderer, png
 
     check_ending(file)

@@ -17,15 +17,15 @@ from app.cli.terminal import Failure
 
 _PR_SET_PDEATHSIG = 1
 _NEVER_GIVEN = range(20_000, 32_768)
-"""Ports below those that systems give to whoever asks for any, and to connections that go out."""
+"""Ports below the ranges from which systems assign ports to programs that ask for any, and to outgoing connections."""
 _POLL_S = 0.1
 _STOP_S = 40.0
-"""More than the service gives itself."""
+"""Longest wait for the service to stop, in seconds. It is longer than the service's own limit."""
 
 
 @contextmanager
 def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[str], None]) -> Iterator[Service]:
-    """Start `learnloop serve` on a free loopback port, wait until it is ready, stop it at the end.
+    """Start `learnloop serve` on a free loopback port, wait until it is ready, and stop it at the end.
 
     Its log goes to `service.log` in the data directory. `waiting` is called with what is not ready yet. Raises Failure
     if the directory cannot be used, and with the last lines of the log if the service does not become ready within
@@ -45,7 +45,7 @@ def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[st
 
 
 def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]:
-    # -P: do not import a directory `app` that happens to be in the working directory.
+    # -P ignores a directory `app` that happens to be in the working directory.
     command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,8 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its own session: Ctrl-C must reach only this command, which then stops the service in an orderly way.
+                # In a session of its own, so that Ctrl-C reaches only this command, which then stops the service
+                # cleanly.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
@@ -64,8 +65,8 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now, and that the system hands out to no other program by itself:
-    whoever is to listen there takes a while to begin."""
+    """Return a port of 127.0.0.1 on which nothing listens. The system does not assign it to other programs, so it stays
+    free until the service listens on it."""
     while True:
         port = random.choice(_NEVER_GIVEN)
         with suppress(OSError), socket.socket() as probe:
@@ -74,7 +75,7 @@ def free_port() -> int:
 
 
 def _die_with_parent() -> None:
-    """In the child: receive SIGTERM when the parent dies, even by kill -9 (Linux only)."""
+    """Ask the system, in the child, for SIGTERM when the parent dies, even by kill -9 (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -103,7 +104,7 @@ def _wait_until_ready(
 
 
 def _missing(readiness: dict[str, str]) -> str:
-    """What is not ready yet, or an empty string."""
+    """Return the name of what is not ready yet, or an empty string."""
     if readiness["database"] != "ok":
         return "database"
     return "" if readiness["engine"] in ("ready", "shared") else "engine"
@@ -114,7 +115,7 @@ def _tail(path: Path, lines: int = 12) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, time for an orderly stop, then SIGKILL for the whole group."""
+    """Send SIGTERM, wait for a clean stop, then send SIGKILL to the whole group."""
     if process.poll() is None:
         process.terminate()
     try:

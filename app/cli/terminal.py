@@ -15,7 +15,7 @@ progress = Console(highlight=False, markup=False, emoji=False, stderr=True)
 
 
 class Failure(Exception):
-    """Ends a command with exit code 1. The message says what failed and what would help."""
+    """Ends a command with exit code 1. The message says what failed and how to fix it."""
 
 
 def print_json(document: Any) -> None:
@@ -25,7 +25,7 @@ def print_json(document: Any) -> None:
 
 
 def print_deleted(names: list[str], as_json: bool) -> None:
-    """Print what a command has deleted."""
+    """Print the names of what a command deleted."""
     if as_json:
         print_json({"deleted": names})
     else:
@@ -42,5 +42,6 @@ def print_failure(message: str) -> None:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text written by a model or a user: markup is not interpreted, and control characters are shown as `?`."""
+    """Return text written by a model or a user for printing: markup is not interpreted, and control characters become
+    `?`."""
     return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text), style=style, overflow="fold")

@@ -1,4 +1,4 @@
-"""Following a run until it ends: a line per iteration, and on a terminal also the curves and the current phase."""
+"""Follows a run until it ends: prints a line per iteration, and on a terminal also the curves and the current phase."""
 
 import time
 from collections import deque
@@ -20,11 +20,11 @@ ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5
 _PATIENCE_S = 30.0
 _RESTARTING = (502, 503, 504)
-"""What the service, or a proxy before it, answers while it or its database starts."""
+"""Statuses from the service, or a proxy in front of it, while the service or its database restarts."""
 _QUIET_S = 5.0
-"""Where the console is not a terminal, a run that works prints something at least this often."""
+"""Longest silence during work on a run, in seconds, if the console is not a terminal."""
 _EVENTS = 5
-"""The newest ones, on a terminal above the curves."""
+"""Number of recent events shown above the curves on a terminal."""
 _TOLD_BY_FIGURES = ("phase.completed", "iteration.completed")
 _PHASES = {
     "rollout": "rollouts",
@@ -43,10 +43,10 @@ def follow(
     note: Callable[[Json], None] | None = None,
     away: Callable[[str], None] | None = None,
 ) -> Json:
-    """Show the run as it changes; returns it once its status is one of `until`.
+    """Show a run as it changes, and return it once its status is one of `until`.
 
-    `note` is called with its newest events. Waits for a service that does not answer for less than half a minute (a
-    restart), which `away` is called for once. Raises what Service raises.
+    `note` is called with its newest events. A service that does not respond, as during a restart, is waited for up to
+    half a minute, and `away` is called once when that begins. Raises the errors of Service.
     """
     lost_at: float | None = None
     pause_s = _FIRST_POLL_S
@@ -74,7 +74,7 @@ def follow(
 
 
 def _note_events(service: Service, run: Json, noted: int | None, note: Callable[[Json], None]) -> int:
-    """Tell the events after `noted`; at first the last few. Returns the number of the newest."""
+    """Call `note` with the events after `noted`, or initially with the last few. Returns the number of the newest."""
     newest: int = run.get("last_event", 0)  # older services have none
     since = max(0, newest - _EVENTS) if noted is None else noted
     if newest > since:
@@ -85,10 +85,10 @@ def _note_events(service: Service, run: Json, noted: int | None, note: Callable[
 
 
 class RunDisplay:
-    """Draws a run on a console; only as lines if the console is not a terminal."""
+    """Draws a run on a console, or prints it as lines if the console is not a terminal."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds."""
+        """`clock` returns seconds."""
         self._console = console
         self._clock = clock
         self._shown = -1
@@ -114,7 +114,7 @@ class RunDisplay:
         self._console.print(line)
 
     def note(self, event: Json) -> None:
-        """Something happened to the run; what the figures tell anyway is left out."""
+        """Show an event of the run, unless the figures already say it."""
         if event["type"] in _TOLD_BY_FIGURES:
             return
         self._events.append(event)
@@ -122,7 +122,7 @@ class RunDisplay:
             self._print(plain(event_line(event)))
 
     def away(self, reason: str) -> None:
-        """The service does not answer for the moment."""
+        """Show that the service is not responding."""
         said = f"waiting for the service: {reason}"
         if self._live:
             self._live.update(plain(said, "yellow"), refresh=True)
@@ -155,7 +155,7 @@ class RunDisplay:
 
 
 def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
-    """The figures of one iteration, and of the held-out evaluation after it."""
+    """Return lines with the figures of one iteration and of the held-out evaluation after it."""
     lines = []
     if row["iteration"] > 0:
         lines.append(
@@ -174,7 +174,7 @@ def iteration_lines(row: Json, evaluations: Sequence[Json]) -> list[str]:
 
 
 def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Group:
-    """The curves so far, the last events, and the current phase or why the run waits."""
+    """Return the curves so far, the last events, and the current phase or the reason why the run waits."""
     trained = [row for row in run["iterations"] if row["iteration"] > 0]
     rewards = [row["rewards"]["mean"] for row in trained]
     successes = [row["success"] for row in trained]
@@ -197,7 +197,7 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
 
 
 def _validations(run: Json) -> list[Json]:
-    """Sampled held-out figures, in order."""
+    """Return the sampled validation figures, in order."""
     return [row for row in run["evaluations"] if (row["split"], row["mode"]) == ("validation", "sampled")]
 
 
@@ -208,7 +208,7 @@ def _event_text(event: Json) -> Text:
 
 
 def _waits(run: Json) -> str:
-    """That a run is queued or paused, and why; otherwise an empty string."""
+    """Return that a run is queued or paused, and why, otherwise an empty string."""
     if run["status"] not in ("queued", "paused"):
         return ""
     reason = run["queue"]["reason"] if run["queue"] else run["wait_reason"]
@@ -220,7 +220,7 @@ def _now(run: Json) -> str:
 
 
 def _work(run: Json, *, with_bar: bool = False) -> str:
-    """What a running run is doing; an empty string if nothing yet."""
+    """Return what a running run is doing, or an empty string if it has not begun."""
     progress = run["progress"]
     if run["status"] != "running" or progress["iteration"] is None:
         return ""
@@ -235,7 +235,7 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
 
 
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
-    """Start a learn-loop and follow it. On Ctrl-C the run is cancelled and has ended before this raises."""
+    """Start a learn-loop and follow it to its end. On Ctrl-C the run is cancelled, and has ended before this raises."""
     run_id = service.start_run(request)["run_id"]
     try:
         return follow(service, run_id, display.show)
@@ -247,14 +247,14 @@ def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
 
 
 class Waiting:
-    """Prints each thing that is being waited for once."""
+    """Prints what is being waited for when it changes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: str | None = None
 
     def show(self, what: str) -> None:
-        """Print this, unless it was the last thing printed."""
+        """Print this, unless it was printed last."""
         if what != self._said:
             self._said = what
             self._console.print(f"waiting for the {what}", style="dim")

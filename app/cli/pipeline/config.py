@@ -1,4 +1,4 @@
-"""The YAML file of a pipeline: its sections, checked before anything runs, with errors that name the line."""
+"""The YAML file of a pipeline. Its sections are checked before anything runs, and errors name the line."""
 
 import hashlib
 import json
@@ -21,27 +21,28 @@ _PLACEHOLDER = "the run of the pipeline"
 
 
 class BadPipeline(ValueError):
-    """The file does not describe a pipeline; the message names file and line."""
+    """The file does not describe a pipeline. The message names file and line."""
 
 
 class Deploy(BaseModel):
-    """Under which name the best checkpoint is deployed."""
+    """The name under which the best checkpoint is deployed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)] = Field(alias="as")
-    """In the project of the model."""
+    """A name in the model's project."""
     if_better: bool = False
-    """Only if a trial on held-out scenarios shows that it is better than what has the name now."""
+    """Deploy only if a trial on held-out scenarios shows that it is better than the checkpoint that the name has
+    now."""
 
 
 class PipelineFile(BaseModel):
-    """A pipeline. A step without its section is left out."""
+    """A pipeline. A step without a section is skipped."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-    """Of its models, too. Default: that of the file."""
+    """Name of the pipeline, and the start of its models' default names. Default: the file's name without its suffix."""
     data: Recipe | None = None
     """The settings of `learnloop data prepare`."""
     train: LearnLoopRequest
@@ -52,10 +53,10 @@ class PipelineFile(BaseModel):
 
 
 class Pipeline:
-    """A file that was read. Its sections are sent as they were written: the service fills in the defaults."""
+    """A pipeline file that was read. Its sections are sent as written, and the service fills in the defaults."""
 
     def __init__(self, path: Path, settings: Mapping[str, Json] | None = None) -> None:
-        """`settings` replace what the file has at dotted paths, or with None remove it. Raises BadPipeline."""
+        """`settings` replace values at dotted paths of the file; None removes one. Raises BadPipeline."""
         try:
             text = path.read_text(encoding="utf-8")
             tree = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -83,7 +84,7 @@ class Pipeline:
         self._sections = document
 
     def section(self, name: str) -> dict[str, Json] | None:
-        """As it was written; None: there is none."""
+        """Return a section as written, or None if it is missing."""
         given = self._sections.get(name)
         return dict(given) if given is not None else None
 
@@ -98,7 +99,7 @@ def _remove(document: dict[str, Json], path: str) -> None:
 
 
 def _runnable(document: Mapping[str, Json]) -> dict[str, Json]:
-    """An evaluation without models is of the run that the pipeline makes."""
+    """Insert a placeholder run into an `eval` section without one. It stands for the run that the pipeline creates."""
     section = document.get("eval")
     if not isinstance(section, dict) or "run_id" in section:
         return dict(document)
@@ -112,7 +113,7 @@ def _lines(path: Path, tree: yaml.Node | None, error: ValidationError) -> Iterat
 
 
 def _line(tree: yaml.Node | None, loc: Sequence[int | str]) -> int:
-    """Of the node at that place, or of the nearest one that the file has."""
+    """Return the line of the node at that place, or of its closest ancestor in the file."""
     node, line = tree, 1
     for part in loc:
         found = _child(node, part)
@@ -131,6 +132,6 @@ def _child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | N
 
 
 def digest(*inputs: Json) -> str:
-    """Equal for equal inputs of a step."""
+    """Return a hash of a step's inputs."""
     text = json.dumps(inputs, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

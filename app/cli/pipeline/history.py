@@ -1,4 +1,4 @@
-"""What the steps of a pipeline made of which inputs, in a file of the data directory."""
+"""Records the inputs and the result of each step of a pipeline, in a file in the data directory."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from environment.json_type import Json
 
 
 class History:
-    """The newest result of each step."""
+    """The latest inputs and result of each step."""
 
     def __init__(self, data_dir: Path, name: str) -> None:
         """Raises Failure if the file cannot be read."""
@@ -21,17 +21,17 @@ class History:
             raise Failure(f"cannot read {self._path}: {error}. Delete it, and all steps are done again.") from error
 
     def begun(self, step: str, inputs: str) -> str | None:
-        """The id of what the step last began with these inputs; None: it has begun nothing, or something else since."""
+        """Return the id of what the step last started, if it had these inputs, otherwise None."""
         entry = self._steps.get(step)
         return entry["id"] if entry is not None and entry["inputs"] == inputs else None
 
     def result(self, step: str, inputs: str) -> Json | None:
-        """What the step last made, if it was of these inputs."""
+        """Return the last result of the step, if it was made from these inputs, otherwise None."""
         entry = self._steps.get(step)
         return entry["result"] if entry is not None and entry["inputs"] == inputs else None
 
     def save(self, step: str, inputs: str, id: str, result: Json | None = None) -> None:
-        """What the step has begun, or with a result: made. Raises Failure."""
+        """Save what the step has started or, with a result, finished. Raises Failure."""
         self._steps[step] = {"inputs": inputs, "id": id, "result": result}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The steps of a pipeline. Each is skipped if its inputs are those of last time and its result is still there.
+"""The steps of a pipeline. A step is skipped if its inputs have not changed and its result still exists.
 
-A step that was interrupted continues: requests carry an Idempotency-Key made of their inputs, so that one whose reply
-was lost is not started twice.
+An interrupted step continues. Its requests carry an Idempotency-Key derived from their inputs, so that a request whose
+reply was lost does not start anything twice.
 """
 
 import time
@@ -29,7 +29,7 @@ _INBOX = "environment.config.inbox"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a step ended."""
+    """The outcome of a step."""
 
     step: str
     result: Json
@@ -38,10 +38,10 @@ class Done:
 
 
 class Runner:
-    """Runs steps of one pipeline in one data directory."""
+    """Runs the steps of one pipeline in one data directory."""
 
     def __init__(self, pipeline: Pipeline, data_dir: Path, url: str | None, done: Callable[[Done], None]) -> None:
-        """`url` is that of a running service; None: one is started where a step needs it."""
+        """`url` is that of a running service. With None, a service is started when a step needs it."""
         self._pipeline = pipeline
         self._data_dir = data_dir
         self._url = url
@@ -57,7 +57,7 @@ class Runner:
         self._exit.close()
 
     def run(self, wanted: str) -> None:
-        """Run one step, or `all` that the file has a section for. Raises Failure."""
+        """Run one step, or with `all` every step that has a section in the file. Raises Failure."""
         steps = {"data": self._data, "train": self._train, "eval": self._evaluate, "deploy": self._deploy}
         if wanted != "all" and self._pipeline.section(wanted) is None:
             raise Failure(f"the pipeline {self._pipeline.name} has no section `{wanted}`")
@@ -83,7 +83,7 @@ class Runner:
         begun = self._history.begun("train", inputs)
         run = None if begun is None else self._found(f"/runs/{begun}")
         if run is not None and run["status"] == "cancelled":
-            run = None  # another one
+            run = None  # start a new run instead
         if run is not None and run["status"] == "completed":
             return self._finished("train", inputs, run["run_id"], _trained(run)), True
         run_id: str = run["run_id"] if run else self._started("/learn-loop", "train", inputs, request, "run_id")
@@ -96,13 +96,13 @@ class Runner:
         return self._finished("train", inputs, run_id, _trained(run)), False
 
     def _training(self) -> tuple[str, dict[str, Json]]:
-        """What identifies the training, and its request."""
+        """Return a digest that identifies the training, and the request for it."""
         request = self._pipeline.section("train") or {}
         if self._pipeline.section("data") is not None and not _has(request, _INBOX):
             prepared = self._result("data", self._data_inputs())
             request = overlay(request, {_INBOX: prepared["data"]})
         inputs = digest(request)
-        if not _has(request, "model.name"):  # two versions of a pipeline are two models
+        if not _has(request, "model.name"):  # different settings train different models
             request = overlay(request, {"model.name": f"{self._pipeline.name}-{inputs[:8]}"})
         return inputs, request
 
@@ -149,7 +149,7 @@ class Runner:
         return result, False
 
     def _result(self, step: str, inputs: str) -> Json:
-        """Of an earlier step with these inputs. Raises Failure."""
+        """Return the result of an earlier step with these inputs. Raises Failure."""
         if (result := self._history.result(step, inputs)) is None:
             raise Failure(f"`learnloop pipeline {step}` comes first: it has not been run with these settings")
         return result
@@ -159,11 +159,12 @@ class Runner:
         return result
 
     def _started(self, path: str, step: str, inputs: str, request: Json, id: str) -> str:
-        """The id of what was started. It is saved before it is followed, so that it can be found again."""
+        """Start a run or an evaluation, and return its id. The id is saved before waiting, so that it can be found
+        again."""
         key = {"Idempotency-Key": f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"}
         reply = self._live.call("POST", path, json=request, headers=key)
         known = self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}")
-        if known is None or known["status"] == "cancelled":  # the key stands for one that somebody ended or deleted
+        if known is None or known["status"] == "cancelled":  # what this key started was cancelled or deleted
             reply = self._live.call("POST", path, json=request)
         self._history.save(step, inputs, reply[id])
         return str(reply[id])
@@ -178,7 +179,7 @@ class Runner:
 
     @property
     def _live(self) -> Service:
-        """The service, started when it is first needed."""
+        """The service, opened on first use."""
         if self._service is None:
             self._service = self._exit.enter_context(self._opened())
         return self._service

@@ -1,4 +1,4 @@
-"""What can be said about a run before anything is started: each check looks at one thing, and says what helps."""
+"""Checks of a run that need nothing to be started. Each looks at one thing, and says how to fix it."""
 
 import asyncio
 import json
@@ -30,19 +30,20 @@ from training.base_model_files import base_model_fault
 
 GB = 1e9
 _LARGE = 1e9
-"""Parameters. The engine trains all weights of smaller models, and a LoRA of larger ones (docs/engine.md)."""
+"""Number of parameters above which the engine trains a LoRA instead of all weights (docs/engine.md)."""
 _BYTES_PER_PARAMETER = {"all weights": 20, "a LoRA": 4}
-"""All weights: what samples, what is trained, its gradient and Adam's two moments, in fp32 each. A LoRA: the base model
-in bf16, for sampling and for training."""
+"""Bytes of memory per parameter. All weights: the sampled weights, the trained ones, their gradient and Adam's two
+moments, in fp32 each. A LoRA: the base model in bf16, once for sampling and once for training."""
 _BESIDE = 1.5 * GB
-"""The engine's program, and its cache of conversations on a CPU."""
+"""Bytes of memory for the engine's program and, on a CPU, its cache of conversations."""
 _SPARE_DISK = 2 * GB
 _ANY_JUDGE = "reference"
-"""Where the request leaves the name to the environment: none of their own judges needs a model."""
+"""Judge that stands in if the request leaves the name to the environment. Default judges of environments need no
+model."""
 
 
 class State(StrEnum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -60,7 +61,7 @@ class Check:
 
 
 def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
-    """Of the machine and the settings, for that run."""
+    """Check the machine and the settings for this run."""
     backend = request.backend or settings.backend
     base_model = request.model.base_model or settings.art_base_model
     yield _machine()
@@ -108,7 +109,7 @@ def _base_model(settings: Settings, name: str) -> Iterator[Check]:
 
 
 def _parameters(directory: Path) -> float:
-    """Of a base model whose files are in order."""
+    """Return the number of parameters of a base model whose files are intact."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     each = 4 if config.get("dtype", config.get("torch_dtype")) == "float32" else 2
     return sum(path.stat().st_size for path in directory.glob("*.safetensors")) / each
@@ -128,7 +129,7 @@ def _memory(device: str, needed: float) -> Check:
 
 
 def _free_gpu_memory() -> float | None:
-    """Bytes of the GPU with the most; None: there is none."""
+    """Return the free memory in bytes of the GPU with the most, or None without a GPU."""
     query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)

@@ -1,4 +1,4 @@
-"""`learnloop preflight`: what a run needs and whether it is there, before hours or dollars are spent on it."""
+"""`learnloop preflight`: checks that a run has what it needs, before it takes hours or costs money."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from app.cli.service_process import own_service
 from app.cli.terminal import plain, print_json, progress, results
 from app.cli.watching import Waiting
 
-if TYPE_CHECKING:  # importing them takes seconds
+if TYPE_CHECKING:  # importing these takes seconds
     from app.cli.preflight.checks import Check
     from app.schemas.run_request import LearnLoopRequest
     from app.settings import Settings
@@ -71,7 +71,7 @@ def _valid(body: dict[str, Any]) -> "LearnLoopRequest":
 def _checks(
     settings: "Settings", request: "LearnLoopRequest", body: dict[str, Any], url: str | None, *, trial: bool
 ) -> Iterator["Check"]:
-    """What is on this machine, unless the service is elsewhere; then the trial, unless it cannot succeed."""
+    """Yield the checks of this machine, unless the service is elsewhere, then the trial, unless it cannot succeed."""
     from app.cli.preflight.checks import State, checks
     from app.cli.preflight.trial import trial as tried
 

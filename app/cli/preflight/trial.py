@@ -1,4 +1,5 @@
-"""A trial: one iteration of the run in small, by the whole service. What it took says what the run will take."""
+"""A trial: one small iteration of the run on the whole service, from which the time and cost of the run are
+estimated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from environment.json_type import Json
 
 _GROUPS = 2
 _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2}
-"""Two of each: one rollout that fails is no reason to end a run, but all are."""
+"""Evaluation of a trial. It has two of each, because a run survives one failed rollout, but not the failure of all."""
 
 
 def trial(service: Service, request: LearnLoopRequest, body: Mapping[str, Json]) -> list[Check]:
-    """Run it and delete it again; `body` is the request as it was given."""
+    """Run the trial, and delete it afterwards. `body` is the request as written."""
     try:
         run_id: str = service.start_run(_in_small(request, body))["run_id"]
     except ServiceRefused as error:
@@ -36,7 +37,7 @@ def trial(service: Service, request: LearnLoopRequest, body: Mapping[str, Json])
 
 
 def _delete(service: Service, run_id: str) -> None:
-    """Also a run that was left in the middle, by Ctrl-C."""
+    """Delete a run, even one that Ctrl-C interrupted."""
     if service.run(run_id)["status"] not in ENDED:
         service.cancel(run_id)
         follow(service, run_id, lambda _: None)
@@ -90,7 +91,7 @@ def _judging(run: Json) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Rollouts of a run."""
+    """Numbers of rollouts in a run."""
 
     trained: int
     evaluated: int
@@ -100,7 +101,7 @@ def _size(request: LearnLoopRequest) -> _Size:
     shown = request.evaluation
     last = request.iterations
     validations = 1 + sum(number % shown.every == 0 or number == last for number in range(1, last + 1))
-    each = shown.samples + 1  # and a greedy one
+    each = shown.samples + 1  # plus a greedy one
     return _Size(
         last * request.groups_per_iteration * request.rollouts_per_group,
         each * (validations * shown.scenarios + 2 * shown.test_scenarios),
@@ -108,7 +109,7 @@ def _size(request: LearnLoopRequest) -> _Size:
 
 
 def _estimates(request: LearnLoopRequest, run: Json, timing: Mapping[str, float], made: int) -> list[Check]:
-    """From what the trial took; larger batches take less each, so it is a bound rather than a forecast."""
+    """Estimate the run from the trial. Larger batches take less time per rollout, so this is an upper bound."""
     size = _size(request)
     sampled = (size.trained + size.evaluated) * timing["rollout_s"] / made
     judged = (size.trained + size.evaluated) * timing["judge_s"] / made
