@@ -1,4 +1,4 @@
-"""`learnloop agent run`: claims tasks of runs and has a command do each of them."""
+"""`learnloop agent run`: claims tasks of runs and runs a command for each of them."""
 
 import asyncio
 import os

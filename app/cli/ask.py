@@ -1,4 +1,4 @@
-"""`learnloop ask`: give a trained agent one task."""
+"""`learnloop ask`: gives a trained agent one task."""
 
 from typing import Annotated, Any
 

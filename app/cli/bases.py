@@ -1,4 +1,4 @@
-"""`learnloop bases`: base models in the data directory, which runs on the embedded backend start from."""
+"""`learnloop bases`: base models in the data directory, for runs on the embedded backend."""
 
 import re
 import shutil
@@ -24,14 +24,14 @@ Name = Annotated[str, typer.Argument(help="Name of the base model: lower-case le
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A base model that was added, and where its files are."""
+    """An added base model and the directory with its files."""
 
     name: str
     place: Path
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Total size in bytes."""
         return sum(path.stat().st_size for path in self.place.iterdir())
 
     def described(self) -> dict[str, Any]:

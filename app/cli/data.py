@@ -1,4 +1,4 @@
-"""`learnloop data`: inboxes and questions about them, prepared once and used again; and tasks for MCP servers."""
+"""`learnloop data`: inboxes and questions about them, prepared once and reused, and tasks for MCP servers."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ def prepare(
 
 
 def prepared(recipe: Any, settings: "Settings") -> "Prepared":
-    """What the recipe makes, with a progress bar. Raises Failure."""
+    """Prepare the data of a recipe, with a progress bar. Raises Failure."""
     with _bar() as advance, _plainly():
         return _preparation(recipe, settings, advance).run()
 
@@ -157,7 +157,7 @@ def tasks(
 
     if (command is None) == (url is None):
         raise Failure("give either --command or --url")
-    # Who gives a command or a URL here may run or reach it without us, too.
+    # Whoever can pass a command or a URL here can also use it without us, so it is allowed.
     hosts = None if url is None else [httpx.URL(url).host]
     settings = settings_with(environment_commands=command and [command], environment_hosts=hosts)
     try:
@@ -270,7 +270,7 @@ def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Prep
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """Turn foreseen errors into a Failure."""
+    """Turn expected errors into a Failure."""
     from app.datasets.hub import HubError
     from app.datasets.model_writer import NotWritten
     from app.datasets.recipe import BadRecipe
@@ -289,7 +289,7 @@ def _plainly() -> Iterator[None]:
 
 @contextmanager
 def _bar() -> "Iterator[Advance]":
-    """A progress bar on a terminal; nothing elsewhere."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

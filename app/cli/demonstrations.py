@@ -1,4 +1,4 @@
-"""`learnloop demonstrations`: conversations that runs learn from before reinforcement learning."""
+"""`learnloop demonstrations`: conversations that runs imitate before reinforcement learning."""
 
 from typing import Annotated
 

@@ -107,13 +107,13 @@ def simulate(
 
 
 def _showcases(service: Service, run_id: str) -> Iterator[Json]:
-    """The trajectories of a run's sample emails, one per iteration."""
+    """Yield the trajectories of a run's sample emails, one per iteration."""
     for brief in service.trajectories(run_id, kind="showcase", limit=200):
         yield service.trajectory(brief["id"])
 
 
 def _event(seed: int, email: Json, kind: str) -> Json:
-    """Ids are stable: simulating twice adds nothing."""
+    """Return a feedback event. Its id is stable, so simulating twice adds nothing."""
     return {"event_id": f"{SIMULATOR}:{seed}:{email['id']}:{kind}", "type": kind, "trajectory_id": email["id"]}
 
 

@@ -1,4 +1,4 @@
-"""`learnloop judges`: the judges there are, and whether two of them agree."""
+"""`learnloop judges`: the available judges, and whether two of them agree."""
 
 import json
 from typing import Annotated, Self
@@ -20,13 +20,13 @@ _SHOWN = 10
 
 
 class JudgeService(Service):
-    """The part of the API that is about judges."""
+    """The part of the API for judges."""
 
     def __enter__(self) -> Self:
         return self
 
     def judges(self) -> list[Json]:
-        """All that there are."""
+        """Return all available judges."""
         items: list[Json] = self._call("GET", "/judges")["items"]
         return items
 

@@ -18,17 +18,17 @@ _SHOWN = {"id", "project", "name", "prefix", "scopes", "created_at", "expires_at
 
 
 class KeyService(Service):
-    """The part of the API that is about keys."""
+    """The part of the API for keys."""
 
     def __enter__(self) -> Self:
         return self
 
     def create_key(self, request: Json) -> Json:
-        """The new key, with the key itself."""
+        """Create a key, and return it with its secret."""
         return self._call("POST", "/keys", json=request)
 
     def keys(self, limit: int) -> list[Json]:
-        """The newest keys, newest first."""
+        """Return the newest keys, newest first."""
         return self._page("/keys", limit, {})
 
     def revoke_key(self, key_id: str) -> Json:
@@ -108,7 +108,7 @@ def _bootstrap(settings: Any, name: str) -> Json:
     from app.processes.data_directory import DataDirectoryError
     from app.processes.postgres import EmbeddedPostgresError
 
-    configure_logs("warning", settings.log_format)  # on stderr: stdout is for the key
+    configure_logs("warning", settings.log_format)  # logs go to stderr, because stdout is for the key
     try:
         new = asyncio.run(first_key(settings, name))
     except DataDirectoryError as error:

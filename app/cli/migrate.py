@@ -1,4 +1,4 @@
-"""`learnloop migrate`: the database's schema, before processes of a new version start."""
+"""`learnloop migrate`: migrates the database's schema before processes of a new version start."""
 
 import asyncio
 from typing import TYPE_CHECKING

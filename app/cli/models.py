@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, 
 Model = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 _EXPORT_TIMEOUT_S = 600.0
 _PUSH_TIMEOUT_S = 3660.0
-"""Longer than any service lets a push take."""
+"""Longer than the time that any service allows for a push."""
 
 
 class PushTarget(StrEnum):
@@ -32,18 +32,18 @@ class PushTarget(StrEnum):
 
 
 class ModelService(Service):
-    """The part of the API that is about models."""
+    """The part of the API for models."""
 
     def __enter__(self) -> Self:
         return self
 
     def models(self) -> list[Json]:
-        """All models that the caller can use."""
+        """Return all models that the caller can use."""
         items: list[Json] = self._call("GET", "/models")["items"]
         return items
 
     def model(self, name: str) -> Json:
-        """One model with its checkpoints."""
+        """Return a model with its checkpoints."""
         return self._call("GET", _path(name))
 
     def promote(self, name: str, step: int, to: str) -> Json:
@@ -51,11 +51,11 @@ class ModelService(Service):
         return self._call("POST", f"{_path(name)}/promote", json={"step": step, "as": to})
 
     def challenge(self, name: str, request: dict[str, Json]) -> Json:
-        """Promote a checkpoint if it is better; returns the evaluation that decides it."""
+        """Promote a checkpoint if it is better, and return the evaluation that decides this."""
         return self._call("POST", f"{_path(name)}/promote", json=request)
 
     def promotions(self, name: str) -> list[Json]:
-        """All checkpoints that a name was promoted to."""
+        """Return all checkpoints that a name was promoted to."""
         items: list[Json] = self._call("GET", f"/promotions/{_model(name)}")["items"]
         return items
 
@@ -64,11 +64,12 @@ class ModelService(Service):
         return self._call("DELETE", f"{_path(name)}/checkpoints/{step}")
 
     def push(self, name: str, request: dict[str, Json]) -> Json:
-        """Push a checkpoint; returns what was pushed where."""
+        """Push a checkpoint, and return what was pushed where."""
         return self._call("POST", f"{_path(name)}/push", json=request)
 
     def export(self, name: str, step: int | None, to: Path) -> int:
-        """Write a checkpoint as a tar file; returns its size in bytes. An incomplete file never gets the final name."""
+        """Write a checkpoint to a tar file, and return its size in bytes. An incomplete file never gets the final
+        name."""
         unfinished = to.with_name(f".{to.name}.unfinished")
         path = f"{_path(name)}/export"
         params = {} if step is None else {"step": step}

@@ -1,4 +1,4 @@
-"""`learnloop new`: writes a package to begin with."""
+"""`learnloop new`: writes a package to start from."""
 
 import keyword
 import re
@@ -22,7 +22,7 @@ _FILES = {
     "{name}/environment.py": "environment.py.txt",
     "tests/test_environment.py": "test_environment.py.txt",
 }
-"""Templates by the file that each becomes."""
+"""Paths of the package's files, each with its template."""
 
 
 @app.callback()
@@ -57,7 +57,7 @@ def environment(
 
 
 def rendered(name: str) -> dict[str, str]:
-    """The text of each file of the package, by its path."""
+    """Return the text of each file of the package by its path."""
     names = {"name": name, "distribution": name.replace("_", "-")}
     texts = {
         path.format(name=name): Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(names)
@@ -67,7 +67,7 @@ def rendered(name: str) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Raises Failure for what cannot be the name of a new module."""
+    """Raise Failure if the name cannot be that of a new module."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise Failure(
             f"{name!r} cannot be a package: use up to 50 lowercase letters, digits and underscores, a letter first"

@@ -1,4 +1,4 @@
-"""`learnloop openapi`: the API of this version, for programs that make clients of it."""
+"""`learnloop openapi`: the OpenAPI document of this version, for generators of clients."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""One run as text and a table."""
+"""Prints a run as text and a table."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,7 +33,7 @@ def print_run(run: Json) -> None:
     results.print(facts)
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
     if run["evaluations"]:
-        # Test scenarios are only evaluated at the start and the end; until then show the validation ones.
+        # Test scenarios are evaluated only at the start and at the end; show the validation ones until then.
         tested = any(row["split"] == "test" and row["iteration"] > 0 for row in run["evaluations"])
         figures = held_out_figures(run["evaluations"], "test" if tested else "validation")
         results.print()
@@ -41,7 +41,7 @@ def print_run(run: Json) -> None:
 
 
 def run_seconds(run: Json) -> float | None:
-    """Seconds from start to end; None before the end."""
+    """Return the seconds from start to end, or None before the end."""
     if not run["started_at"] or not run["finished_at"]:
         return None
     return (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()

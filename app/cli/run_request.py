@@ -15,7 +15,7 @@ class BadRunFile(ValueError):
 
 
 def read_run_file(path: Path) -> dict[str, Json]:
-    """The run that a YAML file describes. Raises BadRunFile."""
+    """Return the run that a YAML file describes. Raises BadRunFile."""
     try:
         return read_object(path, "the fields of a run, such as `iterations: 20`")
     except BadYamlFile as error:
@@ -23,7 +23,7 @@ def read_run_file(path: Path) -> dict[str, Json]:
 
 
 def read_graph_file(path: Path) -> Json:
-    """The nodes in a JSON file: a list, or a body of `{"graph": [...]}` as frontends post it. Raises BadRunFile."""
+    """Return the nodes in a JSON file: a list, or `{"graph": [...]}` as frontends post it. Raises BadRunFile."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -35,9 +35,9 @@ def read_graph_file(path: Path) -> Json:
 
 
 def overlay(request: Mapping[str, Json], values: Mapping[str, Json]) -> dict[str, Json]:
-    """The request with values at dotted paths (`model.name`) replaced; None leaves a path as it is.
+    """Return the request with the values at dotted paths (`model.name`) replaced; None leaves a path unchanged.
 
-    Raises BadRunFile where a path leads through something that has no fields.
+    Raises BadRunFile if a path leads through a value without fields.
     """
     result = dict(request)
     for path, value in values.items():
@@ -59,7 +59,7 @@ def _put(request: dict[str, Json], path: str, value: Json) -> None:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Json]:
-    """`evaluation.every=5` and the like as paths and YAML values. Raises BadRunFile."""
+    """Parse settings such as `evaluation.every=5` into paths and YAML values. Raises BadRunFile."""
     values = {}
     for setting in settings:
         path, equals, text = setting.partition("=")

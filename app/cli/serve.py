@@ -33,7 +33,8 @@ def serve(
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Turn errors that keep a process from starting into a Failure. The imports take a second, so they are deferred."""
+    """Turn errors that prevent a process from starting into a Failure. The imports take a second, so they are
+    deferred."""
     try:
         yield
     except Exception as error:
@@ -50,7 +51,7 @@ def plainly() -> Iterator[None]:
 
 
 def settings_with(**flags: Any) -> "Settings":
-    """The settings of the environment, overridden by flags that are not None. Raises Failure."""
+    """Return the environment's settings, overridden by flags that are not None. Raises Failure."""
     from app.settings import SettingsError, load_settings
 
     try:
@@ -60,5 +61,5 @@ def settings_with(**flags: Any) -> "Settings":
 
 
 def data_directory(flag: Path | None) -> Path:
-    """The data directory that a command without a service works in."""
+    """Return the data directory for a command that works without a service. Raises Failure."""
     return settings_with(data_dir=flag).data_dir

@@ -1,4 +1,4 @@
-"""`learnloop train`: start one run, from a YAML file and flags, and follow it."""
+"""`learnloop train`: starts a run from a YAML file and flags, and follows it."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -103,7 +103,7 @@ def train(
 def _request(
     file: Path | None, graph: Path | None, settings: Sequence[str], flags: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The request for a run; where they say the same, flags win over settings, and these over the file."""
+    """Return the request for a run. Flags override settings, and settings override the file."""
     given = {path: value for path, value in flags.items() if value is not None}
     try:
         if graph:

@@ -1,4 +1,4 @@
-"""`learnloop trajectories`: what an agent did, and what it got for it."""
+"""`learnloop trajectories`: what an agent did, and its score and reward."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from environment.json_type import Json
 app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts.")
 
 _MOST = 2_000
-"""Characters of one message, unless all are asked for."""
+"""Maximum number of characters shown of a message, without --full."""
 
 
 @app.callback()
@@ -89,7 +89,7 @@ def _message(message: Json, most: int | None) -> Iterator[Text]:
 
 
 def _content(content: Json) -> str:
-    """Text, also where a message has it in parts."""
+    """Return a message's text, which can be split into parts."""
     if isinstance(content, list):
         return "\n  ".join(str(part.get("text", _json(part))) for part in content)
     return "" if content is None else str(content).replace("\n", "\n  ")

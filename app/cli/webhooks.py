@@ -19,17 +19,17 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of i
 
 
 class WebhookService(Service):
-    """The part of the API that is about webhooks."""
+    """The part of the API for webhooks."""
 
     def __enter__(self) -> Self:
         return self
 
     def listed(self, path: str, limit: int, **filters: str | None) -> list[Json]:
-        """Items of a list, newest first."""
+        """Return the items of a list, newest first."""
         return self._page(f"/webhooks{path}", limit, filters)
 
     def do(self, method: str, path: str, body: Json = None) -> Json:
-        """Any other request."""
+        """Send any other request."""
         return self._call(method, f"/webhooks{path}", json=body)
 
 

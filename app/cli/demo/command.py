@@ -1,4 +1,4 @@
-"""`learnloop demo`: train the shipped tiny model on this machine, and show its work before and after."""
+"""`learnloop demo`: trains the included tiny model on this machine, and shows its work before and after."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""The JSON document of `learnloop demo --json`. Every figure comes from the API of the service."""
+"""The JSON document of `learnloop demo --json`. Every figure in it comes from the service's API."""
 
 from collections.abc import Mapping
 
@@ -8,9 +8,9 @@ from environment.json_type import Json
 
 
 def demo_document(run: Json, examples: Mapping[str, Json], total_s: float) -> Json:
-    """The whole demo as one document; `examples` is the part that shows the agents at work.
+    """Return the whole demo as one document. `examples` is the part that shows the agents at work.
 
-    `total_s` is the wall time of everything, including the start of the service.
+    `total_s` is the total wall time, including the start of the service.
     """
     seconds = run_seconds(run) or 0.0
     return {

@@ -12,7 +12,7 @@ COUNT = 3
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One scenario as `{id, task, reference}`, the fields of its task that were sent, and both replies."""
+    """A scenario as `{id, task, reference}`, the fields of its task that were sent, and both replies."""
 
     scenario: Json
     task: dict[str, Json]
@@ -21,9 +21,9 @@ class Asked:
 
 
 def ask_both(service: Service, run: Json, fields: Iterable[str]) -> list[Asked]:
-    """Ask the first test scenarios of the baseline evaluation again.
+    """Ask both models the first test scenarios of the baseline evaluation.
 
-    `fields` are those that /ask takes of a task. The first one is required: scenarios without it are left out.
+    `fields` are the fields of a task that /ask accepts. The first one is required: scenarios without it are skipped.
     """
     first, *_ = fields = tuple(fields)
     return [_asked(service, run, scenario, fields) for scenario in _held_out(service, run["run_id"], first)]

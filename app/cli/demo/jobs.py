@@ -1,4 +1,4 @@
-"""What differs between demos of different environments: introduction, number of iterations, examples."""
+"""The parts of a demo that depend on its environment: introduction, number of iterations, examples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class DemoJob:
     """The demo of one environment."""
 
     introduction: str
-    """What the agent does, with what, and how it is judged."""
+    """Text about the agent's task, its means, and how it is judged."""
     iterations: int
     """Default number of iterations."""
     examples: Callable[[Service, Json], dict[str, Json]]
-    """The part of the document that shows the base model and the trained agent at work."""
+    """Returns the part of the document that shows the base model and the trained agent at work."""
     print_examples: Callable[[Console, Json], None]
     """Prints that part of the document."""
 
@@ -61,5 +61,5 @@ _JOBS = {"email_search": _EMAIL, "sales_email": _SALES}
 
 
 def demo_job(environment: str) -> DemoJob:
-    """The demo of that environment; a generic one for environments of other packages."""
+    """Return the demo of that environment, or a generic one for environments from other packages."""
     return _JOBS.get(environment, _ANY)

@@ -15,7 +15,7 @@ _TASK_FIELDS = ("question", "inbox_address", "query_date")
 
 
 def examples(service: Service, run: Json) -> dict[str, Json]:
-    """`answers`: held-out questions with the answers of both agents, marked right or wrong."""
+    """Return `answers`: held-out questions with the answers of both agents, marked right or wrong."""
     return {
         "answers": [
             {
@@ -31,7 +31,8 @@ def examples(service: Service, run: Json) -> dict[str, Json]:
 
 
 def _marked(reply: Json, reference: Mapping[str, Json]) -> Json:
-    """An answer with `correct`: the reference's answer and exactly its sources; None without a reference."""
+    """Return an answer with `correct`: whether it has the reference's answer and exactly its sources, or None without a
+    reference."""
     from judges.reference import same_answer
 
     correct: bool | None = None

@@ -1,4 +1,4 @@
-"""What `learnloop demo` prints: what happens, the result, and where to look at it."""
+"""Prints the texts of `learnloop demo`: an introduction, the result, and links to it."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from environment.json_type import Json
 
 
 def print_introduction(console: Console, introduction: str, iterations: int) -> None:
-    """Print what is trained, on what, and how it is judged."""
+    """Print what is trained, on which tasks, and how it is judged."""
     console.print(f"Learnloop demo: {iterations} iterations of reinforcement learning on this machine", style="bold")
     console.print(Padding(introduction, (0, 0, 1, 2), expand=False))
 
 
 def print_figures(console: Console, document: Json) -> None:
-    """Print the figures before and after, and how long it took."""
+    """Print the figures before and after training, and how long it took."""
     console.print()
     console.print(held_out_table(document))
     speed = f"{figure(document['rollouts_per_s'], 1)}/s, {document['tokens_per_s'] or 0:,.0f} tokens/s"
@@ -28,7 +28,7 @@ def print_figures(console: Console, document: Json) -> None:
 
 
 def print_links(console: Console, document: Json, url: str | None, data_dir: Path) -> None:
-    """Print where to look at everything: the service at `url`, or the command that starts it again."""
+    """Print links to all results: in the service at `url`, or with the command that starts it again."""
     if url is None:
         console.print("\nEvery trajectory is stored. To look at them, start the service again:", style="bold")
         console.print(f"  learnloop serve --data-dir {data_dir}", soft_wrap=True)

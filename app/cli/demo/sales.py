@@ -1,4 +1,4 @@
-"""The part of a demo that shows sales emails, and the ranking of the nodes of the graph used in every iteration."""
+"""The part of a demo that shows sales emails, and how the nodes of the graph used in every iteration rank."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
 CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")
-"""The checks in a trajectory's outcome that make an email grounded."""
+"""Checks in a trajectory's outcome that an email must pass to be grounded."""
 
 
 def examples(service: Service, run: Json) -> dict[str, Json]:
-    """`emails` to held-out prospects by both agents, and the `node_scores` before and after."""
+    """Return `emails` by both agents to held-out prospects, and the `node_scores` before and after."""
     return {
         "answers": [],
         "emails": [
@@ -33,7 +33,7 @@ def examples(service: Service, run: Json) -> dict[str, Json]:
 
 
 def _email(service: Service, reply: Json) -> Json:
-    """The email, or None, and whether it is grounded: all `checks` hold."""
+    """Return the email or None, and whether it is grounded, which means that all `checks` hold."""
     outcome = service.trajectory(reply["trajectory_id"])["outcome"]
     return {
         "email": reply["email"],
@@ -45,7 +45,7 @@ def _email(service: Service, reply: Json) -> Json:
 
 
 def _node_scores(service: Service, run: Json) -> Json:
-    """The nodes of the home graph with their final ranks."""
+    """Return the nodes of the home graph with their ranks before and after training."""
     from environment.sales_email.scenarios import home_world
 
     home = home_world(run["request"]["seed"])
@@ -55,9 +55,10 @@ def _node_scores(service: Service, run: Json) -> Json:
 
 
 def ranked_nodes(graph: "Graph", before: Mapping[str, float], after: Mapping[str, float]) -> Json:
-    """`nodes` with score and rank before and after, the first rank first, and ids of those that have `risen`, `fallen`.
+    """Return `nodes` with score and rank before and after, in the order of their final ranks, and the ids of those that
+    have `risen` or `fallen`.
 
-    Ranks begin at 1 and are those in which agents are shown nodes: by score, equal ones by popularity.
+    Ranks begin at 1 and are the order in which agents see the nodes: by score, then by popularity.
     """
     ranks = [_ranks(graph, scores) for scores in (before, after)]
     nodes = [
@@ -85,6 +86,6 @@ def _ranks(graph: "Graph", scores: Mapping[str, float]) -> dict[str, int]:
 
 
 def _climb(node: Json) -> int:
-    """By how many ranks the node has risen."""
+    """Return the number of ranks that the node has risen."""
     climb: int = node["rank"]["before"] - node["rank"]["after"]
     return climb

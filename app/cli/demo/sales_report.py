@@ -18,11 +18,11 @@ _FAULTS = {
     "named_company": "does not name the company",
 }
 _LISTED = 3
-"""Number of nodes listed as risen, and as fallen."""
+"""Maximum number of nodes listed as risen, and as fallen."""
 
 
 def print_examples(console: Console, document: Json) -> None:
-    """Print the emails, the ranked nodes, and what rose and fell."""
+    """Print the emails, the ranked nodes, and which ones rose and fell."""
     _print_emails(console, document["emails"])
     _print_nodes(console, document["node_scores"]["nodes"])
     console.print()
@@ -48,7 +48,7 @@ def _print_emails(console: Console, emails: Sequence[Json]) -> None:
 
 
 def _lines(written: Json) -> tuple[Text, Text, Text, Text]:
-    """Verdict, subject, body and citations."""
+    """Return the verdict, subject, body and citations."""
     email = written["email"]
     if email is None:
         return Text("no email", style="red"), Text(), Text(), Text()
@@ -78,7 +78,7 @@ def _print_nodes(console: Console, nodes: Sequence[Json]) -> None:
 
 
 def what_moved(scores: Json) -> list[str]:
-    """Sentences: how far the nodes that lead to the product have risen, and what rose and fell most."""
+    """Return sentences on how far the nodes that lead to the product have risen, and on which rose and fell most."""
     nodes = {node["id"]: node for node in scores["nodes"]}
     leading = [node["rank"] for node in nodes.values() if node["leads_to_product"]]
     first = len(leading)
