@@ -1,4 +1,4 @@
-"""Waiting for conditions that only polling can see. The one place in the tests that sleeps to do so."""
+"""Waits for conditions that can only be polled. No other place in the tests sleeps to do so."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ from typing import Any
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.25
 PATIENCE_S = 180.0
-"""Long enough for a machine that does something else, too. What comes sooner is seen sooner."""
+"""Default timeout in seconds, long enough for a busy machine. A condition that holds earlier is noticed earlier."""
 
 
 async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    """Wait for a condition. Raises TimeoutError."""
+    """Poll a condition until it holds. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(_PAUSE_S)
@@ -21,9 +21,9 @@ async def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) 
 async def answered(
     ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], object], timeout_s: float = PATIENCE_S
 ) -> Any:
-    """Ask until the answer is the wanted one; that answer. Raises TimeoutError.
+    """Poll until the answer is the wanted one, and return it. Raises TimeoutError.
 
-    Pauses grow with the time that it has taken: who is asked needs the processor for what is waited for.
+    Pauses grow with the elapsed time, because the polled process needs the processor for the awaited work.
     """
     started = time.monotonic()
     async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""Fixtures that all tests may use."""
+"""Fixtures for all tests."""
 
 import asyncio
 import gc
@@ -33,16 +33,17 @@ from training.engine.cpu_mode import set_cpu_mode
 
 _MEMORY_DISK = Path("/dev/shm")
 _PLENTY = 4 << 30
-"""Bytes. What is there at one time is a tenth of that."""
+"""Free bytes that the memory disk needs to be used. Tests hold about a tenth of that at a time."""
 
 if "TMPDIR" not in os.environ and _MEMORY_DISK.is_dir() and shutil.disk_usage(_MEMORY_DISK).free > _PLENTY:
-    # Each test has a database, which is 300 new files: on a disk they take most of a small test's time.
+    # Each test has a database, which is 300 new files. On a disk, they take most of a small test's time.
     os.environ["TMPDIR"] = str(_MEMORY_DISK)
     tempfile.tempdir = None
 
-set_cpu_mode()  # tests that run the engine in this process want it as exact as in its own
+set_cpu_mode()  # tests that run the engine in this process need it as exact as in its own
 
-# Few examples before a commit; no deadlines, because machines have other work. `--hypothesis-profile nightly` has more.
+# Run few examples before a commit, and without deadlines, because machines have other work. `--hypothesis-profile
+# nightly` runs more.
 settings.register_profile("commit", max_examples=20, deadline=None)
 settings.register_profile("nightly", max_examples=1_000, deadline=None)
 settings.load_profile("commit")
@@ -52,8 +53,11 @@ pytest_plugins = ["tests.workers"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Transformers as it comes, before any fixture: the engine's process never imports art, but that of the tests does,
-    and `import art` replaces a function by one for another version, with which forward passes of some models fail."""
+    """Undo ART's patch of Transformers before any fixture runs.
+
+    The engine's process never imports art, but the tests' process does, and `import art` replaces a function with one
+    for another version, which breaks the forward pass of some models.
+    """
     masks: Any = sys.modules.get("transformers.masking_utils")
     patches: Any = sys.modules.get("art.transformers.patches")
     if masks and patches:
@@ -61,19 +65,19 @@ def pytest_runtest_setup() -> None:
 
 
 MIGRATED = "migrated"
-"""The database at the newest schema."""
+"""Name of the database with the newest schema."""
 _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
-"""What makes data outlive a crash of the machine, which no test of a shared server is about."""
+"""Settings that make data survive a crash of the machine, which no test on a shared server is about."""
 
 
-# What is logged before anybody configures logs: without colours and pictures of tracebacks, which take long to draw.
+# Format of logs before they are configured: without colours and rich tracebacks, which take long to draw.
 structlog.configure(
     processors=[structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)]
 )
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: to look for garbage in it took a tenth of the tests' time."""
+    """Exempt imported modules from garbage collection, which would take a tenth of the tests' time."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -81,7 +85,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server() -> None:
-    """Processes are forked from this one as it is now, before anything has run in it."""
+    """Fork further processes from this one in its current state, before anything has run in it."""
     start_fork_server()
 
 
@@ -93,25 +97,25 @@ def forked_commands(fork_server: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every HTTP client reads the certificate authorities, which takes it longer than a local request: here it is one
-    authority. No test speaks to a server of the world."""
+    """Trust a single certificate authority. Every HTTP client reads all of them, which takes longer than a local
+    request, and no test connects to an outside server."""
     first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
     file = tmp_path_factory.mktemp("authorities") / "one.pem"
     file.write_text(first + end)
-    os.environ["SSL_CERT_FILE"] = str(file)  # for our children
+    os.environ["SSL_CERT_FILE"] = str(file)  # for child processes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certifi, "where", lambda: str(file))  # for clients that take nothing from the environment
+        patch.setattr(certifi, "where", lambda: str(file))  # for clients that ignore the environment
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_cache_of_statements() -> Iterator[None]:
-    """Each service has a database engine of its own, which would compile every statement anew: that took a fifth of the
-    time of the tests of the service."""
+    """Share compiled statements between database engines. Each service has its own engine, and compiling every
+    statement again took a fifth of the time of the service's tests."""
     dialect = PGDialectAsync_psycopg
     make = partial(create_async_engine, execution_options={"compiled_cache": {}})
     with pytest.MonkeyPatch.context() as patch:
-        # Part of the cache's keys; they differ in nothing.
+        # Dialects are part of the cache's keys, and these are all alike.
         patch.setattr(dialect, "__hash__", lambda self: hash(type(self)))
         patch.setattr(dialect, "__eq__", lambda self, other: type(self) is type(other))
         patch.setattr(app.db.database, "create_async_engine", make)
@@ -120,8 +124,8 @@ def one_cache_of_statements() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[URL]:
-    """A real Postgres for the session, with a database at the newest schema that others are copied from. It lives on an
-    event loop of its own, because each test has another."""
+    """Run a real Postgres for the session, with a migrated database that others are copied from. It runs on its own
+    event loop, because each test has another one."""
     directory = tempfile.TemporaryDirectory(prefix="learnloop-test-")
     server = EmbeddedPostgres(Path(directory.name))
     loop = asyncio.new_event_loop()
@@ -160,7 +164,7 @@ def _conninfo(server: URL) -> str:
 
 @pytest.fixture
 async def database_url(postgres: URL) -> AsyncIterator[str]:
-    """A database for one test, with the newest schema and without a row."""
+    """A database for one test, with the newest schema and no rows."""
     async with database(postgres, MIGRATED) as url:
         yield url
 
@@ -174,7 +178,8 @@ async def empty_database_url(postgres: URL) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def database(server: URL, template: str, *, keep: bool = False) -> AsyncIterator[str]:
-    """A copy of the database `template`, to which nobody may be connected; its URL. Kept, it ends with the server."""
+    """Copy the database `template`, which must have no connections, and yield the URL of the copy. With `keep`, the
+    copy exists until the server stops."""
     name = f"t{ULID()}".lower()
     async with await psycopg.AsyncConnection.connect(_conninfo(server), autocommit=True) as admin:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
@@ -185,7 +190,7 @@ async def database(server: URL, template: str, *, keep: bool = False) -> AsyncIt
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A fresh, empty data directory. Not below pytest's own one: run as root, every other pytest closes that to the
-    account that Postgres then runs as."""
+    """A fresh, empty data directory. It is not below pytest's own, because each pytest that is started as root makes
+    that inaccessible to the account that Postgres runs as."""
     with tempfile.TemporaryDirectory(prefix="learnloop-test-") as directory:
         yield Path(directory)

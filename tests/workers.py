@@ -1,9 +1,9 @@
-"""`pytest --workers N` runs the tests in N processes, which are forked from the one that has collected them.
+"""`pytest --workers N` runs the tests in N processes, which are forked from the one that collected them.
 
-So everything is imported and collected once, which takes longer than most files of tests, and its memory is shared.
-A worker takes one file after another, because tests of a file may share what is costly to make; files whose tests are
-marked as `together` with the same name are taken as one. A worker that dies fails the test that it was at, and another
-one goes on behind it.
+Everything is imported and collected once, which takes longer than most test files, and its memory is shared. A worker
+takes one file at a time, because the tests of a file may share expensive resources. Files whose tests are marked as
+`together` with the same name count as one. If a worker dies, the test that it was running fails, and a new worker
+continues with the next one.
 """
 
 import multiprocessing
@@ -35,29 +35,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Worker:
-    """A process as the one that collected the tests sees it."""
+    """A worker process, as seen by the process that collected the tests."""
 
     def __init__(self, process: ForkProcess, connection: "Connection[Any, Any]") -> None:
         self.process = process
         self.connection = connection
         self.left: deque[int] = deque()
-        """The numbers of the tests of its file, from the one that it is at."""
+        """Numbers of the remaining tests of its file, starting with the current one."""
 
 
 class _Workers:
-    """The plugin, in the process that collected the tests and in its workers."""
+    """The plugin, both in the process that collected the tests and in its workers."""
 
     def __init__(self, config: pytest.Config, count: int) -> None:
         self._config = config
         self._count = count
         self._workers: dict[Connection[Any, Any], _Worker] = {}
         self._parent: Connection[Any, Any] | None = None
-        """In a worker: where its reports go."""
+        """In a worker, the connection for its reports."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or self._config.option.collectonly:
-            return None  # pytest's own loop has an answer to that
+            return None  # pytest's own loop handles this
         self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all, which goes at the end
         together: dict[str | Path, deque[int]] = {}
         for number, item in enumerate(session.items):
@@ -71,7 +71,7 @@ class _Workers:
                     self._hear(session, self._workers[cast("Connection[Any, Any]", connection)], files)
         finally:
             for worker in self._workers.values():
-                worker.connection.close()  # its next report ends it
+                worker.connection.close()  # the worker ends at its next report
                 worker.process.join()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
@@ -87,7 +87,7 @@ class _Workers:
         self._workers[ours] = _Worker(process, ours)
 
     def _hear(self, session: pytest.Session, worker: _Worker, files: deque[deque[int]]) -> None:
-        """Take one message of a worker, which is about its test, or the wish for another file."""
+        """Handle one message of a worker: about its current test, or a request for another file."""
         try:
             kind, content = worker.connection.recv()
         except (EOFError, ConnectionResetError):
@@ -108,7 +108,7 @@ class _Workers:
                 self._config.hook.pytest_warning_recorded.call_historic(kwargs=content | {"location": None})
 
     def _lose(self, session: pytest.Session, worker: _Worker, files: deque[deque[int]]) -> None:
-        """It has ended: as it should, if nothing of its file is left."""
+        """Handle the end of a worker. It is expected if no tests of its file are left."""
         worker.process.join()
         del self._workers[worker.connection]
         if worker.left:
@@ -120,16 +120,16 @@ class _Workers:
             self._start(session)
 
     def _work(self, session: pytest.Session, parent: "Connection[Any, Any]", ours: "Connection[Any, Any]") -> None:
-        """The life of a worker."""
+        """Run test files in a worker until none are left."""
         for other in [ours, *self._workers]:
-            other.close()  # so that whoever loses the other end hears of it
+            other.close()  # inherited copies would hide that the other end was lost
         self._parent = parent
         self._config.pluginmanager.unregister(name="terminalreporter")
         self._capture_apart()
         try:
             while numbers := self._next_file():
                 items = [session.items[number] for number in numbers]
-                # After its last test, fixtures of the file end, and those of the session stay.
+                # After its last test, the fixtures of the file end, and those of the session stay.
                 for item, following in zip(items, [*items[1:], session], strict=True):
                     self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         except (KeyboardInterrupt, BrokenPipeError, EOFError):
@@ -138,8 +138,8 @@ class _Workers:
             self._tear_down(session)
 
     def _capture_apart(self) -> None:
-        """What the tests of this process write goes into files of its own. They stay open as what they were: modules
-        may have kept the streams that they found at their import."""
+        """Redirect the captured output of this process to its own files. The streams stay open, because modules may
+        have kept those that they found at import."""
         capture: Any = self._config.pluginmanager.getplugin("capturemanager")
         if self._config.option.capture == "fd":
             for stream in (capture._global_capturing.out, capture._global_capturing.err):
@@ -147,7 +147,7 @@ class _Workers:
                     os.dup2(own.fileno(), stream.tmpfile.fileno(), inheritable=False)
 
     def _next_file(self) -> Sequence[int]:
-        """The numbers of its tests; none at the end."""
+        """Return the numbers of the tests in the next file, or none at the end."""
         assert self._parent is not None
         self._parent.send(("idle", None))
         numbers: Sequence[int] = self._parent.recv()
@@ -190,11 +190,11 @@ class _Workers:
 
 
 def _shares_with(item: pytest.Item) -> str | Path:
-    """What tests of one worker have in common."""
+    """Return what tests for the same worker have in common."""
     mark = item.get_closest_marker("together")
     return str(mark.args[0]) if mark else item.path
 
 
 def _failure(nodeid: str, location: _Location, text: str) -> pytest.TestReport:
-    """The report of what no test has reported itself."""
+    """Return a failure report for something that no test could report itself."""
     return pytest.TestReport(nodeid, location, {}, "failed", text, "call", crashed=True)

@@ -1,4 +1,4 @@
-"""What `/v1/messages` takes and returns, for the OpenAPI file only: requests are checked when they are translated."""
+"""Schemas of `/v1/messages`, for the OpenAPI file only: requests are validated when they are translated."""
 
 from typing import Literal
 

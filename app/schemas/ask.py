@@ -80,7 +80,7 @@ class AskRequest(RequestBody):
         return self.model_dump(exclude={"run_id", "model", "checkpoint", "environment", "input"}, exclude_none=True)
 
     def task(self) -> dict[str, Json]:
-        """What the environment is asked."""
+        """Return the task for the environment."""
         return self._named() if self.input is None else self.input
 
 

@@ -1,4 +1,4 @@
-"""What request and response bodies have in common. A field's docstring is its description in the OpenAPI file."""
+"""Common parts of request and response bodies. A field's docstring is its description in the OpenAPI file."""
 
 from typing import Annotated, Any, Generic, Self, TypeVar
 
@@ -13,9 +13,9 @@ from training.protocol.validation_message import message_of
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Item = TypeVar("Item")
 _UNKNOWN_FIELD = "extra_forbidden"
-"""Pydantic's type of this error."""
+"""Pydantic's error type for an unknown field."""
 _EXPLAINED = 10
-"""Unknown fields of one object that are explained: a body can have a hundred thousand."""
+"""Maximum number of unknown fields that are explained per object. A body can have a hundred thousand."""
 
 
 class ResponseModel(BaseModel):
@@ -51,7 +51,7 @@ class RequestBody(RequestPart):
 class Page(ResponseModel, Generic[Item]):
     """One page of a list."""
 
-    # Page[Item] is a class of its own, which inherits no docstring; pydantic would search every frame for its source.
+    # Page[Item] is a separate class that inherits no docstring, and pydantic would search every frame for its source.
     model_config = ConfigDict(json_schema_extra={"description": "One page of a list."}, use_attribute_docstrings=False)
 
     items: list[Item] = Field(description="The items of this page.")
@@ -59,7 +59,7 @@ class Page(ResponseModel, Generic[Item]):
 
 
 def _lines(error: ValidationError, known: list[str]) -> list[InitErrorDetails]:
-    """The same errors; those for the first unknown fields of this object have another message."""
+    """Return the errors, with more helpful messages for the first unknown fields of this object."""
     lines, explained = [], 0
     for each in error.errors(include_url=False):
         kind, message, loc = each["type"], message_of(each), each["loc"]

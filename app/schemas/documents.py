@@ -28,7 +28,7 @@ InboxSource = Annotated[
         }
     ),
 ]
-"""The environment checks it."""
+"""An inbox as a request names it. The environment validates it."""
 
 
 class GraphRequest(RequestBody):

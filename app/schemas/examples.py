@@ -1,4 +1,4 @@
-"""What examples of several requests share."""
+"""Examples that several request schemas share."""
 
 from environment.json_type import Json
 

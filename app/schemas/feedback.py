@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Discriminator, 
 from app.schemas.base import RequestBody, ResponseModel
 
 MAX_EVENTS = 1_000
-"""In one request."""
+"""Maximum number of events in one request."""
 FeedbackType = Literal[
     "sent",
     "opened",

@@ -1,4 +1,4 @@
-"""What `/v1` takes and returns, for the OpenAPI file only: requests are checked by the server of the model."""
+"""Schemas of `/v1`, for the OpenAPI file only: requests are validated by the model's server."""
 
 from typing import Literal
 

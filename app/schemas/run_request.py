@@ -89,7 +89,8 @@ GraphSource = Annotated[
         }
     ),
 ]
-"""Nodes, or the `{"sha256"}` of a stored graph. The environment checks them: only it knows what a node is."""
+"""Nodes, or the `{"sha256"}` of a stored graph. The environment validates them, because only it knows what a node
+is."""
 
 
 class ModelChoice(RequestPart):

@@ -1,4 +1,4 @@
-"""How a run takes its GRPO steps, as a request says it."""
+"""The options of GRPO steps in a request."""
 
 from pydantic import Field
 

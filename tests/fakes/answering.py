@@ -7,12 +7,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 Answer = tuple[int, Mapping[str, str], bytes]
 Answering = Callable[[str, str, Mapping[str, str], bytes], Answer]
-"""From method, path with query, headers in lower case and body. Called by several threads, one at a time."""
+"""Returns the answer to a method, path with query, headers in lower case and body. Several threads call it, one at a
+time."""
 
 
 @contextmanager
 def answering(answer: Answering) -> Iterator[str]:
-    """The address of a server that listens for as long as the block."""
+    """Run a server while the context is open, and yield its URL."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Small environments to examine: a sound one, and one for each thing that can be wrong with it."""
+"""Small environments to check: a sound one, and one for each possible fault."""
 
 import itertools
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def tool(name: str, argument: str) -> Tool:
 
 
 class Boxes:
-    """A sound environment: which colour has a box? `open` says it, `answer` ends."""
+    """A sound environment that asks for the colour of a box. `open` reveals it, and `answer` ends the episode."""
 
     name, default_max_turns, default_judge, rubric = "boxes", 4, "reference", "The right colour."
 
@@ -93,14 +93,14 @@ class Box:
 
 
 class Overlapping(Boxes):
-    """Test scenarios are train scenarios."""
+    """Its test scenarios are also training scenarios."""
 
     def scenarios(self, split: str, count: int, seed: int, start: int = 0) -> list[Scenario]:
         return [self.scenario(split, f"any-{seed}-{number}") for number in range(start, start + count)]
 
 
 class Drifting(Boxes):
-    """A scenario is another one each time that it is asked for."""
+    """A scenario is different each time that it is requested."""
 
     asked = itertools.count()
 
@@ -109,14 +109,14 @@ class Drifting(Boxes):
 
 
 class Leaking(Boxes):
-    """The question says the answer."""
+    """The question contains the answer."""
 
     def said(self, scenario: Scenario) -> str:
         return f"{super().said(scenario)} Not to be told: {scenario.reference['answer'].upper()}."
 
 
 class Listing(Boxes):
-    """The question has all colours, among them the right one, which gives nothing away."""
+    """The question lists all colours, including the right one, which reveals nothing."""
 
     def colour(self, box: str) -> str:
         return Random(box).choice(COLOURS)
@@ -126,7 +126,7 @@ class Listing(Boxes):
 
 
 class Counting(Boxes):
-    """Episodes share a counter."""
+    """Its episodes share a counter."""
 
     calls = itertools.count()
 
@@ -135,14 +135,14 @@ class Counting(Boxes):
 
 
 class Hashing(Boxes):
-    """What is read depends on the hashes of a process."""
+    """Its observations depend on the process's hash seed."""
 
     def opened(self, scenario: Scenario) -> str:
         return f"{super().opened(scenario)}, not {' or '.join({*COLOURS, scenario.id})}"
 
 
 class Doubled(Boxes):
-    """One part is the sum of the others."""
+    """One reward part is the sum of the others."""
 
     def reward(self, outcome: Mapping[str, Any], score: float) -> dict[str, float]:
         parts = super().reward(outcome, score)
@@ -160,7 +160,7 @@ class Unsolvable(Boxes):
 
 
 class Generous(Boxes):
-    """Any answer is as good as the right one."""
+    """Any answer is rewarded like the right one."""
 
     def reward(self, outcome: Mapping[str, Any], score: float) -> dict[str, float]:
         return {"answered": float(outcome["answer"] is not None)}
@@ -182,7 +182,7 @@ class Unsolved(Boxes):
 
 
 class Served(Boxes):
-    """Its episodes hold something, and know their tools once they are open."""
+    """Its episodes hold a resource, and know their tools only once they are open."""
 
     open = 0
 
@@ -202,7 +202,7 @@ class ServedBox(Box):
 
 
 class Away(Served):
-    """What its episodes need is not there."""
+    """The server that its episodes need is unavailable."""
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> Any:
         return AwayBox(self, scenario)

@@ -1,4 +1,4 @@
-"""A process that dies at a chosen statement, as the database sees it: nothing more of that transaction arrives."""
+"""Simulates a process that dies at a chosen statement: the database receives nothing more of its transaction."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 class Died(BaseException):
-    """The process is no more; not an Exception, so that nobody handles it."""
+    """The process has died. Not an Exception, so that nothing handles it."""
 
 
 class Crashes:
-    """Over one engine, whose statements and commits it counts."""
+    """Counts the statements and commits of an engine, and raises Died at a chosen one."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._left: int | None = None
@@ -29,7 +29,7 @@ class Crashes:
 
     @contextmanager
     def after(self, statements: int | None) -> Iterator[None]:
-        """Die within the block once so many statements and commits have been sent; None: never."""
+        """Die within the block after that many statements and commits, or with None never."""
         self._left = statements
         try:
             yield

@@ -1,4 +1,4 @@
-"""The engine's forward pass for GPUs on a CPU: plain torch in place of its kernels, and nothing is captured."""
+"""The engine's GPU forward pass on a CPU: plain torch replaces its kernels, and no graphs are captured."""
 
 import sys
 from collections.abc import Callable
@@ -21,13 +21,14 @@ WEIGHTS = "training.engine.weights"
 
 
 def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
-    """CudaWeights, for models on a CPU."""
+    """Return CudaWeights for models on a CPU."""
     kernels, kernels_of_fp8 = ModuleType("triton_kernels"), ModuleType("fp8_kernels")
     vars(kernels).update(add_norm=_add_norm, decode_attention=_decode_attention, rotate=_rotate, silu_mul=_silu_mul)
     vars(kernels_of_fp8).update(silu_mul_quantised=_silu_mul_quantised)
     monkeypatch.setitem(sys.modules, f"{WEIGHTS}.triton_kernels", kernels)
     monkeypatch.setitem(sys.modules, f"{WEIGHTS}.fp8_kernels", kernels_of_fp8)
-    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.llama_cuda", kernels)  # until the test ends it is another one
+    # lets monkeypatch restore the original module after the test
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.llama_cuda", kernels)
     del sys.modules[f"{WEIGHTS}.llama_cuda"]
     llama_cuda = import_module(f"{WEIGHTS}.llama_cuda")
 
@@ -54,7 +55,7 @@ def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """Computes what a graph would, where that one would leave it."""
+    """Stands in for a CUDA graph: computes the step, and copies the results to the graph's outputs."""
 
     step: Callable[[], tuple[Tensor, ...]]
     outputs: tuple[Tensor, ...]

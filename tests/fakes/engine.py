@@ -14,7 +14,7 @@ from training.engine.trainer.trajectories import Conversation, Group, Trajectory
 
 
 def make_engine(directory: Path, *, family: str = "qwen3", micro_batch_tokens: int | None = None) -> Engine:
-    """An engine with its data in `directory` and the base model `tiny`."""
+    """Return an engine with its data in `directory` and the base model `tiny`."""
     torch.set_num_threads(1)  # two threads on a busy machine are many times slower than one
     base = directory / "base"
     if not base.exists():
@@ -33,7 +33,8 @@ def sampled_group(
     question: str = "When is the kickoff?",
     first_seed: int = 0,
 ) -> Group:
-    """`count` one-turn trajectories of the model `name`, sampled with seeds `first_seed`, `first_seed` + 1, ..."""
+    """Return `count` one-turn trajectories of the model `name`, sampled with seeds `first_seed`, `first_seed` + 1,
+    ..."""
     target = engine.registry.resolve(name)
     tokenizer = engine.tokenizer(target)
     messages = ({"role": "user", "content": question},)
@@ -49,7 +50,7 @@ def sampled_group(
 
 
 def trajectory(messages: Sequence[dict[str, str]], text: str, sample: Sample, reward: float) -> Trajectory:
-    """A trajectory that ends with a sampled reply."""
+    """Return a trajectory that ends with a sampled reply."""
     said = (*messages, {"role": "assistant", "content": text})
     index = len(messages)
     conversation = Conversation(said, None, {index: tuple(sample.ids)}, {index: tuple(sample.logprobs)})
@@ -57,5 +58,5 @@ def trajectory(messages: Sequence[dict[str, str]], text: str, sample: Sample, re
 
 
 def odd_share(ids: Sequence[int]) -> float:
-    """A reward that a random model can learn: the share of odd token ids."""
+    """Return a reward that a random model can learn: the share of odd token ids."""
     return sum(token % 2 for token in ids) / len(ids)

@@ -1,7 +1,7 @@
-"""A child process that behaves like the engine towards whoever supervises it, and does nothing else.
+"""A child process that behaves like the engine towards its supervisor, and does nothing else.
 
-Obeys the file `orders` in its data directory: with `die at start` it exits with a message before it is ready, with
-`hang at start` it never gets ready.
+It obeys the file `orders` in its data directory: with `die at start` it exits with a message before it is ready, and
+with `hang at start` it never becomes ready.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """An empty list to everybody."""
+    """Answers every request with an empty list."""
 
     def do_GET(self) -> None:
         body = json.dumps({"object": "list", "data": []}).encode()

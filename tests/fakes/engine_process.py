@@ -22,7 +22,7 @@ _Process = ForkServerProcess | subprocess.Popen[bytes]
 class EngineProcess:
     """An engine over a data directory; a context manager that ends it.
 
-    It is forked from a process that has imported everything, unless it is given the command that users would start.
+    It is forked from a process that has imported everything, unless `command` is given, the one that users would start.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class EngineProcess:
         environment: dict[str, str] | None = None,
         command: tuple[str, ...] | None = None,
     ) -> None:
-        """`command` is what `python -m` runs; `environment` comes on top of our own."""
+        """`command` is what `python -m` runs; `environment` is added to our own."""
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._ready = data_dir / "ready.json"
@@ -67,26 +67,26 @@ class EngineProcess:
 
     @property
     def base_url(self) -> str:
-        """Of the API, with `/v1`."""
+        """Base URL of the API, with `/v1`."""
         return f"http://127.0.0.1:{json.loads(self._ready.read_text())['port']}/v1"
 
     @property
     def pid(self) -> int:
-        """Of the engine's process."""
+        """Id of the engine's process."""
         assert self._process.pid is not None
         return self._process.pid
 
     def log(self) -> str:
-        """What it wrote to stderr."""
+        """Return what the engine wrote to stderr."""
         return self._log_path.read_text()
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it still runs."""
+        """Send a signal, if the engine is still running."""
         if self._status() is None:
             os.kill(self.pid, number)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait; returns the exit status, as `subprocess` gives it."""
+        """Send a signal, wait for the end, and return the exit status in the form that `subprocess` uses."""
         self.send_signal(number)
         if isinstance(self._process, subprocess.Popen):
             return self._process.wait(timeout=STOP_TIMEOUT_S)
@@ -96,7 +96,7 @@ class EngineProcess:
         return status
 
     def _status(self) -> int | None:
-        """The exit status; None while it runs."""
+        """Return the exit status, or None while it runs."""
         return self._process.poll() if isinstance(self._process, subprocess.Popen) else self._process.exitcode
 
     @property

@@ -1,4 +1,4 @@
-"""A local policy whose training breaks off at a named point, as a killed process or a lost reply would leave it."""
+"""A local policy whose training is interrupted at a named point, as by a killed process or a lost reply."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ from training.backends.base import (
 
 
 class Fault(StrEnum):
-    """Where a training breaks off."""
+    """The point at which training is interrupted."""
 
     BEFORE_POST = "before the request was sent"
     REPLY_LOST = "after the step was taken, before the reply came"
@@ -22,7 +22,8 @@ class Fault(StrEnum):
 
 
 class FaultyPolicy:
-    """Takes a step if it is the expected one; breaks off once, at `fault`. `trained` are the steps it trained from."""
+    """Takes a step if it is the expected one, and fails once, at `fault`. `trained` are the steps that it trained
+    from."""
 
     settle_timeout_s = 0.0
     reproducibility = Reproducibility(True, "It is scripted.")
@@ -60,7 +61,7 @@ class FaultyPolicy:
         return TrainOutcome(expected_step + 1, await self.metrics(expected_step + 1))
 
     def land(self) -> None:
-        """Take the step that is queued."""
+        """Take the queued step."""
         queued, self._queued = self._queued, None
         if queued is not None:
             self._take(queued)

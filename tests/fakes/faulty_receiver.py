@@ -1,4 +1,4 @@
-"""A receiver of webhooks on a real port that fails in every way that receivers fail, as a test tells it."""
+"""A webhook receiver on a real port that fails in all the ways that receivers fail, as scripted by a test."""
 
 import asyncio
 import contextlib
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Fault = Literal["drop", "hang", "reset"]
-"""Hang up without having read the message; never answer; answer half a line and hang up."""
+"""Hang up without reading the message, never answer, or send half a line and hang up."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A message that was read whole."""
+    """A message that was read completely."""
 
     headers: dict[str, str]
     raw: bytes
     status: int | None
-    """What was answered; None: nothing."""
+    """Status of the answer, or None if it was not sent."""
     at: float = field(default_factory=time.monotonic)
-    """When it was read, on the monotonic clock."""
+    """Time at which it was read, on the monotonic clock."""
 
     @property
     def id(self) -> str:
@@ -35,18 +35,18 @@ class Arrival:
 
 @dataclass
 class FaultyReceiver:
-    """`answer` says what happens to the n-th request, from 0: a fault, or a raw status line with headers."""
+    """`answer` returns what happens to the n-th request, from 0: a fault, or a raw status line with headers."""
 
     answer: Callable[[int], Fault | str] = lambda number: "200 OK"
     arrivals: list[Arrival] = field(default_factory=list)
     requests: int = 0
     hanging: int = 0
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends all hanging; what hung is then answered with 200."""
+    """Ends all hanging. Requests that hung are then answered with 200."""
     url: str = ""
 
     def taken(self) -> list[Arrival]:
-        """What was answered with success, in order."""
+        """Return the messages that were answered with success, in order."""
         return [arrival for arrival in self.arrivals if arrival.status is not None and arrival.status < 300]
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ class FaultyReceiver:
 async def faulty_receiver(
     answer: Callable[[int], Fault | str] = lambda number: "200 OK",
 ) -> AsyncIterator[FaultyReceiver]:
-    """A receiver that listens for as long as the block."""
+    """Run a receiver while the context is open."""
     it = FaultyReceiver(answer)
     server = await asyncio.start_server(it.handle, "127.0.0.1", 0)
     it.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"

@@ -1,7 +1,7 @@
-"""Engines forked from a process that has imported what the tests have: the imports take seconds, a fork does not.
+"""Engines forked from a process that has the imports of the tests, which take seconds.
 
-multiprocessing's fork server is that process. There is one for each process that runs tests; it is itself forked from
-that before the first test, and ends with it.
+That process is multiprocessing's fork server. Each process that runs tests has its own, forked from it before the first
+test, which ends with it.
 """
 
 import faulthandler
@@ -18,31 +18,31 @@ from unittest import mock
 
 
 def start(arguments: list[str], log_path: Path, cwd: Path, environment: Mapping[str, str]) -> ForkServerProcess:
-    """An engine with those arguments, which ends with the fork server; its stderr goes to `log_path`."""
+    """Start an engine with these arguments. It ends with the fork server, and its stderr goes to `log_path`."""
     process = fork_server().Process(target=_run, args=(arguments, log_path, cwd, environment))
     process.start()
     return process
 
 
 def fork_server() -> ForkServerContext:
-    """Whose processes have imported what the tests have."""
+    """Return the context whose processes have the imports of the tests."""
     return multiprocessing.get_context("forkserver")
 
 
 def start_fork_server() -> None:
-    """Before this process has threads, which a fork does not copy, or anything open."""
+    """Start the fork server, before this process has threads, which a fork does not copy, or open resources."""
     resource_tracker.ensure_running()
     with mock.patch.object(util, "spawnv_passfds", _fork):
         forkserver.ensure_running()
 
 
 def _fork(path: str, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-    """What Python would run in a new interpreter, in a copy of this process with no other files open."""
+    """Run what Python would run in a new interpreter in a fork of this process, without its other open files."""
     if pid := os.fork():
         return pid
-    faulthandler.disable()  # pytest gave it a file
+    faulthandler.disable()  # it writes to a file of pytest's
     server: Any = forkserver._forkserver
-    server._lock = threading.Lock()  # held by who starts it; its children may start one of their own
+    server._lock = threading.Lock()  # this copy is held, and children may start a server of their own
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     first = 3
     for descriptor in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:

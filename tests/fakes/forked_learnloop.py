@@ -1,4 +1,4 @@
-"""The command `learnloop` in a process of its own, which is forked: its imports take seconds."""
+"""The command `learnloop` in its own process. The process is forked, because its imports take seconds."""
 
 import os
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from tests.fakes.forked_module import ForkedModule
 
 _PRELOADED = ("app.cli.main", "app.main")
 _copied: dict[int, ForkedModule] = {}
-"""By the process that asked: a forked one does not own its parent's."""
+"""The module by the id of the process that uses it. A forked process does not own its parent's."""
 
 
 def learnloop(*arguments: str) -> list[str]:
-    """What starts it. Not for tests that look at its process: a small one stands for it."""
+    """Return the command line that starts it. Tests that inspect the process cannot use this: they would see a small
+    stand-in."""
     process = os.getpid()
     if process not in _copied:
         _copied[process] = ForkedModule("app.cli", *_PRELOADED)
@@ -21,7 +22,7 @@ def learnloop(*arguments: str) -> list[str]:
 
 @contextmanager
 def ended_after() -> Iterator[None]:
-    """End what this process has started for it."""
+    """Close this process's forked module after the block."""
     yield
     if copied := _copied.pop(os.getpid(), None):
         copied.close()

@@ -1,10 +1,10 @@
-"""`python -m MODULE` without its imports: a copy of a process that has them takes the place of a new interpreter.
+"""`python -m MODULE` without its imports: a fork of a process that has them replaces a new interpreter.
 
     with ForkedModule("app.cli", "app.main") as learnloop:
         subprocess.run(learnloop.command("serve"))
 
 The command is an interpreter that starts in a few milliseconds, hands its arguments, environment, directory and files
-over, passes signals on, and ends as the copy does; if it is killed, so is the copy.
+to the fork, forwards signals, and ends as the fork does. If it is killed, so is the fork.
 """
 
 import json
@@ -26,7 +26,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
 class ForkedModule:
-    """The process that is copied; a context manager that ends it. It may import more than the module."""
+    """The process to fork; a context manager that ends it. `preloaded` are further modules that it imports."""
 
     def __init__(self, module: str, *preloaded: str) -> None:
         from multiprocessing import get_context
@@ -55,7 +55,7 @@ class ForkedModule:
         self.close()
 
     def close(self) -> None:
-        """End it, but not its copies."""
+        """End the process, but not its forks."""
         self._process.kill()
         self._process.join()
         self._directory.cleanup()
@@ -67,7 +67,7 @@ def _serve(listening: socket.socket, modules: Sequence[str]) -> None:
 
     for name in modules:
         import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a copy tells who asked for it how it ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a fork reports its exit status itself
     parent = parent_process()
     assert parent is not None
     with selectors.DefaultSelector() as selector:
@@ -82,7 +82,7 @@ def _serve(listening: socket.socket, modules: Sequence[str]) -> None:
 
 
 def _run(asking: socket.socket) -> int:
-    """In the copy: what a new interpreter would do; the exit status."""
+    """Run the module in the fork, as a new interpreter would, and return the exit status."""
     import atexit
     import runpy
     import traceback
@@ -119,7 +119,8 @@ def _run(asking: socket.socket) -> int:
 
 
 def _take_over(asking: socket.socket) -> dict[str, Any]:
-    """The files, and what else makes up a process. From now on this one ends with the one that asks."""
+    """Take over the files, and return the rest that makes up a process. From now on this process dies with the one that
+    asked for it."""
     _, files, _, _ = socket.recv_fds(asking, 1, len(_FILES))
     for ours, given in zip(_FILES, files, strict=True):
         os.dup2(given, ours)
@@ -137,7 +138,7 @@ def _take_over(asking: socket.socket) -> dict[str, Any]:
 
 
 def _stand_for(path: str, arguments: Sequence[str]) -> int:
-    """In the interpreter that was started: be the copy for whoever started it."""
+    """Stand in for the fork, in the interpreter that was started, and return the fork's exit status."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     with socket.socket(socket.AF_UNIX) as copy:
         copy.connect(path)

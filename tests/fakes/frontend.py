@@ -1,6 +1,6 @@
-"""CoDreamer's frontend as seen from outside: plain HTTP with the standard library, and a server that fails at times.
+"""CoDreamer's frontend as seen from outside: a client of the standard library, and a server with scripted faults.
 
-It takes a delivery that has `run_id`, `final_email` and `node_scores`, and answers 400 to any other.
+It accepts deliveries that have `run_id`, `final_email` and `node_scores`, and answers any other with 400.
 """
 
 import json
@@ -19,7 +19,7 @@ Fault = Literal["500", "drop", "slow"]
 class Frontend:
     """`faults[n]` is what happens to the n-th request; `slow` ones wait for `hurry`.
 
-    `taken` are the deliveries answered with 200, each once, `refused` the bodies answered with 400.
+    `taken` are the deliveries answered with 200, without repetitions, and `refused` the bodies answered with 400.
     """
 
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class Frontend:
     _seen: set[str] = field(default_factory=set)
 
     def post_learn_loop(self, service: str, body: Any) -> Any:
-        """What the frontend does when its user presses start."""
+        """Start a run, as the frontend does when its user presses start."""
         request = Request(f"{service}/learn-loop", json.dumps(body).encode(), {"Content-Type": "application/json"})
         return json.loads(_get(request)[1])
 
     def download(self, service: str, results_path: str) -> dict[str, tuple[dict[str, str], bytes]]:
-        """Everything under a run's results: headers and bytes by name."""
+        """Download all of a run's results: headers and bytes by name."""
         found: dict[str, tuple[dict[str, str], bytes]] = {}
         cursor = ""
         while cursor is not None:
@@ -48,7 +48,7 @@ class Frontend:
         return found
 
     def handle(self, id: str, body: bytes) -> int | None:
-        """The status to answer; None to hang up."""
+        """Return the status to answer with, or None to hang up."""
         fault = self.faults.get(len(self.attempts))
         self.attempts.append((id, body))
         if fault == "drop":
@@ -61,7 +61,7 @@ class Frontend:
         if not _is_right(message):
             self.refused.append(message)
             return 400
-        if id not in self._seen:  # one that we hung on too long is sent again
+        if id not in self._seen:  # a delivery that took too long is sent again
             self._seen.add(id)
             self.taken.append(message)
         return 200
@@ -87,7 +87,7 @@ def _get(request: Request) -> tuple[dict[str, str], bytes]:
 
 @contextmanager
 def frontend(**faults: Fault) -> Iterator[Frontend]:
-    """A frontend that listens for as long as the block; `frontend(at_2="500")` fails its third request."""
+    """Run a frontend while the context is open. For example, `frontend(at_2="500")` fails its third request."""
     it = Frontend({int(name.removeprefix("at_")): fault for name, fault in faults.items()})
 
     class Handler(BaseHTTPRequestHandler):

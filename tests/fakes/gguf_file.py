@@ -1,4 +1,4 @@
-"""Writes a Llama in Hugging Face layout as a GGUF file, as llama.cpp's converter does it: unquantized."""
+"""Writes a Llama in Hugging Face layout as an unquantized GGUF file, as llama.cpp's converter does."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def _gguf_name(module: str) -> str:
 
 
 def _paired(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """llama.cpp rotates neighbouring channels, Hugging Face those half a head apart."""
+    """Reorder the channels: llama.cpp rotates neighbouring ones, Hugging Face those half a head apart."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

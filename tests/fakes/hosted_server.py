@@ -1,6 +1,6 @@
-"""A server that speaks ART's hosted training protocol as W&B's does, as far as ART's client shows it, and its faults.
+"""A server for ART's hosted training protocol that acts like W&B's, as far as ART's client shows, with its faults.
 
-It has no compare-and-set, forgets no request that came in, and goes on with a job that nobody asks about.
+It has no compare-and-set, forgets no request that it received, and continues jobs that no client asks about.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 @dataclass
 class HostedModel:
-    """`checkpoints` are figures by step; `trained` is the step that each training began from."""
+    """`checkpoints` are metrics by step; `trained` are the steps that trainings began from."""
 
     about: Json
     checkpoints: dict[int, Json] = field(default_factory=lambda: {0: {}})
@@ -43,21 +43,21 @@ class HostedModel:
 
 @dataclass
 class HostedServer:
-    """What it shall do wrong; by default nothing."""
+    """The server with its scripted faults; by default it has none."""
 
     refuses: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Statuses that the next requests get, by the beginning of the request."""
+    """Statuses for the next requests, by the beginning of the request."""
     hangs: set[str] = field(default_factory=set)
     """Beginnings of requests that get no reply."""
     endless: bool = False
-    """Jobs start and do not end."""
+    """Whether jobs never end."""
     failure: str | None = None
-    """Jobs fail, saying this."""
+    """Error message with which jobs fail."""
     job_s: float = 0.0
     lag_s: float = 0.0
-    """A checkpoint is listed so long after its job's end."""
+    """Delay in seconds from a job's end until its checkpoint is listed."""
     no_signal: bool = False
-    """Jobs find nothing to train on."""
+    """Whether jobs find nothing to train on."""
 
     url: str = ""
     seen: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class HostedServer:
         return next(each for each in self.models.values() if each.about["name"] == name)
 
     def forget_jobs(self) -> None:
-        """As if it had been started again."""
+        """Forget all jobs, as after a restart."""
         self._jobs.clear()
 
     def app(self) -> Starlette:
@@ -196,11 +196,11 @@ def _error(status: int, message: str) -> Response:
 
 @asynccontextmanager
 async def hosted_server(**faults: Any) -> AsyncIterator[HostedServer]:
-    """A server that listens for as long as the block."""
+    """Run a server while the context is open."""
     hosted = HostedServer(**faults)
     config = uvicorn.Config(hosted.app(), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())  # not serve(): it takes the signals
+    serving = asyncio.create_task(server._serve())  # serve() would take over the signals
     try:
         await until(lambda: server.started)
         hosted.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"

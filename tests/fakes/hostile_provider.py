@@ -1,4 +1,4 @@
-"""A server that answers as no provider should: without end, byte by byte, in bombs, with redirects and rubbish."""
+"""A server with hostile answers: endless, byte by byte, decompression bombs, redirects and garbage."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ Answer = Callable[["HostileProvider", asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class HostileProvider:
-    """`heads` are those of the requests; `sent` counts the bytes of bodies that somebody took."""
+    """`heads` are those of the requests; `sent` counts the bytes of bodies that clients accepted."""
 
     answer: Answer
     heads: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class HostileProvider:
         writer.close()
 
     async def pieces(self, writer: asyncio.StreamWriter, head: bytes, piece: bytes, times: int) -> None:
-        """A reply whose body is `piece` so many times, for as long as it is taken."""
+        """Reply with a body of `piece` repeated `times` times, as long as the client accepts it."""
         writer.write(head)
         for _ in range(times):
             writer.write(piece)
@@ -41,7 +41,7 @@ class HostileProvider:
 
 @asynccontextmanager
 async def hostile_provider(answer: Answer) -> AsyncIterator[HostileProvider]:
-    """It listens for as long as the block."""
+    """Run a provider while the context is open."""
     provider = HostileProvider(answer)
     server = await asyncio.start_server(provider.handle, "127.0.0.1", 0)
     provider.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -60,7 +60,7 @@ async def gigabyte(provider: HostileProvider, writer: asyncio.StreamWriter) -> N
 
 
 async def endless(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
-    """No length, no end."""
+    """Send an endless body without a length."""
     await provider.pieces(writer, _head(connection="close"), _PIECE, 2**40)
 
 
@@ -69,25 +69,25 @@ async def endless_head(provider: HostileProvider, writer: asyncio.StreamWriter) 
 
 
 def gzip_bomb(mebibytes: int) -> Answer:
-    """A thousandth of that many MiB on the wire, whatever encodings the client accepts."""
+    """Return an answer of that many MiB, a thousandth of it on the wire, whatever encodings the client accepts."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = b"".join(packer.compress(b" " * 2**20) for _ in range(mebibytes)) + packer.flush()
     return saying(packed, content_encoding="gzip")
 
 
 async def bomb(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
-    """100 MiB in 100 kB of gzip."""
+    """Send 100 MiB in 100 kB of gzip."""
     await gzip_bomb(100)(provider, writer)
 
 
 async def endless_events(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
-    """A stream of one event that never ends."""
+    """Send a stream of one event that never ends."""
     head = _head(content_type="text/event-stream") + b"event: message\ndata: "
     await provider.pieces(writer, head, _PIECE, 2**40)
 
 
 async def silent_events(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
-    """A stream of comments that never ends, slowly."""
+    """Send a slow stream of comments that never ends."""
     writer.write(_head(content_type="text/event-stream"))
     while not writer.is_closing():
         writer.write(b": still there\n\n")
@@ -96,7 +96,7 @@ async def silent_events(provider: HostileProvider, writer: asyncio.StreamWriter)
 
 
 async def drip(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
-    """A byte now and then, each in time for a client that only bounds its reads."""
+    """Send a byte now and then, each in time for a client that limits only single reads."""
     writer.write(_head(content_length=GIB))
     while not writer.is_closing():
         writer.write(b" ")
@@ -105,7 +105,7 @@ async def drip(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
 
 
 def saying(body: bytes, status: int = 200, **headers: object) -> Answer:
-    """That body."""
+    """Return an answer with that body."""
 
     async def answer(provider: HostileProvider, writer: asyncio.StreamWriter) -> None:
         await provider.pieces(writer, _head(status, content_length=len(body), connection="close", **headers), body, 1)
@@ -114,5 +114,5 @@ def saying(body: bytes, status: int = 200, **headers: object) -> Answer:
 
 
 def redirecting(status: int, to: HostileProvider) -> Answer:
-    """To another server, with the same path."""
+    """Return an answer that redirects to another server."""
     return saying(b"", status, location=f"{to.url}/v1/chat/completions")

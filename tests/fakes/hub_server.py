@@ -1,4 +1,4 @@
-"""A Hugging Face hub on a real port, without Xet: what `create_repo`, `upload_folder` and `snapshot_download` ask."""
+"""A Hugging Face hub on a real port, without Xet, for `create_repo`, `upload_folder` and `snapshot_download`."""
 
 import base64
 import hashlib
@@ -13,12 +13,12 @@ from tests.fakes.answering import Answer, answering
 
 @dataclass
 class Repo:
-    """Its files are those of the last commit on `main`."""
+    """`files` are those of the last commit on `main`."""
 
     private: bool
     files: dict[str, bytes] = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)
-    """Their messages."""
+    """Messages of the commits."""
 
     @property
     def head(self) -> str:
@@ -27,13 +27,14 @@ class Repo:
 
 @dataclass
 class HubServer:
-    """`refusals` are (status, words) that are answered first, one after the other. Large files go through LFS."""
+    """`refusals` are pairs of status and message that answer the first requests, one each. Large files go through
+    LFS."""
 
     token: str = "hf_" + "t" * 34
     refusals: list[tuple[int, str]] = field(default_factory=list)
     repos: dict[str, Repo] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
-    """By their SHA-256."""
+    """Contents of LFS objects by SHA-256."""
     datasets: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """Files of public data sets, by repository and path."""
     requests: list[str] = field(default_factory=list)
@@ -41,7 +42,7 @@ class HubServer:
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         self.requests.append(f"{method} {path}")
-        if path.startswith("/lfs/"):  # a signed address: no token comes with it
+        if path.startswith("/lfs/"):  # a signed URL needs no token
             digest = path.removeprefix("/lfs/")
             if hashlib.sha256(body).hexdigest() != digest:
                 return _json(400, {"error": "other bytes were announced"})
@@ -111,7 +112,7 @@ def _by_key(lines: list[Json]) -> dict[str, list[Json]]:
 
 
 def _mode(file: Json, repo: Repo) -> Json:
-    """Large files by LFS, and the id that the file has in the repository now."""
+    """Return whether a file goes through LFS, and its current id in the repository."""
     mode = "lfs" if file["path"].endswith(".safetensors") else "regular"
     there = repo.files.get(file["path"])
     oid = None
@@ -127,7 +128,7 @@ def _json(status: int, body: Json) -> Answer:
 
 @contextmanager
 def hub_server() -> Iterator[HubServer]:
-    """A hub that listens for as long as the block."""
+    """Run a hub while the context is open."""
     server = HubServer()
     with answering(server.answer) as server.url:
         yield server

@@ -1,4 +1,4 @@
-"""A package that is installed for as long as a test needs it: entry points in a folder on the path."""
+"""A temporarily installed package: entry points in a folder on the path."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from environment import plugins
 
 @contextmanager
 def installed(site: Path, group: str, points: Mapping[str, str]) -> Iterator[None]:
-    """The folder, with whatever modules are in it, and these entry points by name."""
+    """Install the folder, with any modules in it, and these entry points by name, while the context is open."""
     info = site / "installed_for_a_test-0.1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-for-a-test\nVersion: 0.1\n")

@@ -1,4 +1,4 @@
-"""The providers that litellm knows, without its import, which takes seconds."""
+"""The providers that litellm knows, read without importing it, which takes seconds."""
 
 import ast
 from importlib.metadata import distribution
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def known_to_litellm() -> list[str]:
-    """Their names, as models are named after them."""
+    """Return the providers' names, as they occur in names of models."""
     source = Path(str(distribution("litellm").locate_file("litellm/types/utils.py"))).read_text(encoding="utf-8")
     names = next(
         node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "LlmProviders"

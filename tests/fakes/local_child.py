@@ -1,10 +1,10 @@
-"""ART's real local backend, in its real process of ours, over a scripted service in place of Unsloth and vLLM.
+"""ART's real local backend, in our real process for it, over a scripted service in place of Unsloth and vLLM.
 
 The service samples "At noon." and trains by writing checkpoints in ART's layout; `trained` in the data directory lists
-the steps that it trained from. A file `orders` there makes it die once, in mid-checkpoint: `after mkdir`,
+the steps that it trained from. A file `orders` there makes it die once, in the middle of a checkpoint: `after mkdir`,
 `after half the adapter`, `after the adapter`, `after the config`.
 
-`imports.json` there says what the import of ART's local backend needed and did.
+`imports.json` there records what the import of ART's local backend needed and changed.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ CONFIG = {"peft_type": "LORA", "r": 8}
 
 
 def adapter() -> bytes:
-    """A small safetensors file."""
+    """Return a small safetensors file."""
     header = json.dumps({"lora_A": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(range(256))
 
 
 class ScriptedService:
-    """ART's ModelService."""
+    """A scripted version of ART's ModelService."""
 
     def __init__(self, output_dir: Path, data_dir: Path) -> None:
         self._checkpoints = output_dir / "checkpoints"
@@ -84,7 +84,7 @@ class ScriptedService:
 
 def _imports() -> dict[str, Any]:
     missing = [name for name in ("trl", "megatron") if importlib.util.find_spec(name) is None]
-    if "trl" not in missing:  # it comes with the extra gpu
+    if "trl" not in missing:  # trl comes with the extra `gpu`
         import art.unsloth.service
     wanted = None
     try:
@@ -95,7 +95,7 @@ def _imports() -> dict[str, Any]:
 
 
 def make_backend(root: Path) -> Any:
-    """ART's, but for the service."""
+    """Return ART's backend with the scripted service."""
     before = asyncio.run
     backend = art_backend(root)
     report = root.parent / IMPORTS

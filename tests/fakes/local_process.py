@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class LocalProcess:
-    """`python -m tests.fakes.local_child` over a data directory, forked from a process that has imported ART; can be
-    started again on its port when it is dead."""
+    """Runs `python -m tests.fakes.local_child` over a data directory, forked from a process that has imported ART.
+    After its death, it can be started again on the same port."""
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
         self.data_dir = data_dir
@@ -54,13 +54,13 @@ class LocalProcess:
         self._forked.close()
 
     def stop(self) -> int:
-        """Ask it to end; its exit status."""
+        """Stop it, and return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
     def start_again(self) -> None:
-        """After its death; waits until it listens."""
+        """Start it again after its death, and wait until it listens."""
         self.process = self._start()
         self.__enter__()
 
@@ -70,7 +70,7 @@ class LocalProcess:
 
     @property
     def trained(self) -> list[int]:
-        """The steps that were trained from."""
+        """Steps from which it has trained."""
         file = self.data_dir / "trained"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 

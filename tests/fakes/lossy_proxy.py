@@ -1,4 +1,4 @@
-"""A network that loses requests and replies: in front of a real engine, on a real port."""
+"""A proxy that loses requests and replies, in front of a real engine, on a real port."""
 
 import asyncio
 import contextlib
@@ -10,17 +10,17 @@ from typing import Literal
 
 Moment = Literal["request", "reply"]
 Loses = Callable[[Moment, str], Awaitable[bool]]
-"""At which moment of which request, such as `POST /v1/chat/completions`; True closes the connection there."""
+"""Returns whether to close the connection at this moment of this request, such as `POST /v1/chat/completions`."""
 
 
 async def nothing(moment: Moment, request: str) -> bool:
-    """Loses nothing."""
+    """Lose nothing."""
     return False
 
 
 @dataclass
 class LossyProxy:
-    """`target` is the engine's base URL and may change; `loses` decides what gets lost."""
+    """`target` is the engine's base URL, which can change; `loses` decides what is lost."""
 
     target: str
     loses: Loses = nothing
@@ -32,7 +32,7 @@ class LossyProxy:
         try:
             await work
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the engine is away, or the client has left
+            pass  # the engine is down, or the client has left
         finally:
             work.cancel()
             writer.close()
@@ -53,7 +53,7 @@ class LossyProxy:
 
 
 async def _answer(target: str, request: bytes, client: asyncio.StreamReader) -> bytes | None:
-    """What the engine says to it; None if the client leaves first."""
+    """Return the engine's reply, or None if the client leaves first."""
     address = re.search(r"//([^:/]+):(\d+)", target)
     assert address
     reader, writer = await asyncio.open_connection(address[1], int(address[2]))
@@ -72,7 +72,7 @@ async def _answer(target: str, request: bytes, client: asyncio.StreamReader) -> 
 
 @asynccontextmanager
 async def lossy_proxy(target: str) -> AsyncIterator[LossyProxy]:
-    """A proxy that listens for as long as the block."""
+    """Run a proxy while the context is open."""
     proxy = LossyProxy(target)
     server = await asyncio.start_server(proxy.handle, "127.0.0.1", 0)
     proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

@@ -43,7 +43,7 @@ BANNER = "a banner where only messages may be"
 
 
 def make_server() -> Server[Any, Any]:
-    """The server; its `count` is shared by all of its sessions."""
+    """Return the server. Its `count` is shared by all of its sessions."""
     server: Server[Any, Any] = Server("bad")
     calls = 0
 
@@ -100,7 +100,7 @@ async def over_stdio() -> None:
 
 @asynccontextmanager
 async def over_http(host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """The URL of a server over streamable HTTP, in this process. `/moved` redirects to it."""
+    """Run a server over streamable HTTP in this process, and yield its URL. `/moved` redirects to it."""
     import uvicorn
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.applications import Starlette

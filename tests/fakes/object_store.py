@@ -1,4 +1,4 @@
-"""An S3-compatible store on a real port: puts objects, whole or in parts, if the request's signature is right.
+"""An S3-compatible store on a real port. It stores objects, whole or in parts, if the request's signature is right.
 
 The signature is AWS Signature Version 4 (docs.aws.amazon.com, "Create a signed AWS API request").
 """
@@ -19,8 +19,8 @@ _AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/([^,]+), Signe
 
 @dataclass
 class ObjectStore:
-    """`refusals` are (status, XML code) that are answered first, one after the other; while `hanging` is set it
-    answers nobody."""
+    """`refusals` are pairs of status and XML code that answer the first requests, one each. While `hanging` is set, no
+    request is answered."""
 
     key_id: str = "AKIDOFTHETESTS"
     secret: str = "the/secret+of/the/tests"
@@ -30,9 +30,9 @@ class ObjectStore:
     released: threading.Event = field(default_factory=threading.Event)
     objects: dict[str, bytes] = field(default_factory=dict)
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """Of uploads that are not complete."""
+    """Parts of incomplete uploads, by key and number."""
     puts: list[tuple[str, int]] = field(default_factory=list)
-    """Key and size of every object, in the order they were there."""
+    """Key and size of every stored object, in order."""
     url: str = ""
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -107,7 +107,7 @@ def _xml(status: int, inner: str) -> Answer:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """A store that listens for as long as the block."""
+    """Run a store while the context is open."""
     store = ObjectStore()
     with answering(store.answer) as store.url:
         try:

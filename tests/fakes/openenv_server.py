@@ -1,4 +1,5 @@
-"""OpenEnv servers, good and bad, with the protocol of the package `openenv` 0.10: a game, and one with tools."""
+"""OpenEnv servers, good and bad, with the protocol of the package `openenv` 0.10: one is a game, the other has
+tools."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -41,21 +42,21 @@ _GUESSES = 3
 
 @dataclass
 class OpenEnvServer:
-    """Where it is, and what was asked of it."""
+    """A server's URL, and the requests that it received."""
 
     action: Json
     capacity: int
     url: str = ""
     episodes: int = 0
-    """So many are connected now."""
+    """Number of connected episodes."""
     most: int = 0
     refused: int = 0
-    """So often it was full."""
+    """Number of connections refused because it was full."""
     resets: list[Json] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
     async def serve_episode(self, socket: ServerConnection) -> None:
-        """What `/ws` does."""
+        """Serve an episode on `/ws`."""
         assert socket.request is not None
         self.headers.append(dict(socket.request.headers.raw_items()))
         if self.episodes >= self.capacity:
@@ -95,7 +96,7 @@ class OpenEnvServer:
                 await socket.send(_guessed(data["number"], secret, left))
 
     def schema(self, socket: ServerConnection, request: "Request") -> "Response | None":
-        """What `/schema` answers; anything else is a WebSocket."""
+        """Answer `/schema`, or return None for a WebSocket on `/ws`."""
         if request.path == "/ws":
             return None
         if request.path == "/moved/ws":
@@ -132,7 +133,7 @@ def _guessed(number: int, secret: int, left: int) -> str:
 
 
 def _tool(name: str, arguments: Json) -> str:
-    """As FastMCP's results are serialised."""
+    """Return a tool's result as FastMCP serialises it."""
     if name != "add":
         error = {"error_type": "tool_not_found", "message": f"Unknown tool: {name}"}
         return _said({"metadata": {}, "tool_name": name, "result": None, "error": error})
@@ -158,7 +159,7 @@ def _error(message: str, code: str, **more: Json) -> str:
 
 @asynccontextmanager
 async def openenv_server(action: Json = GUESS, capacity: int = 100) -> AsyncIterator[OpenEnvServer]:
-    """A server on a free port, until the end."""
+    """Run a server on a free port while the context is open."""
     server = OpenEnvServer(action, capacity)
     running: Server
     async with serve(server.serve_episode, "127.0.0.1", 0, process_request=server.schema) as running:

@@ -1,4 +1,4 @@
-"""Agents as teams have them, for the environment `agent`: named by module path, or behind HTTP."""
+"""Agents as teams write them, for the environment `agent`: named by module path, or behind HTTP."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ async def _say(model: AgentModel, *messages: Json) -> str:
 
 
 async def answering(task: Mapping[str, Json], model: AgentModel) -> Json:
-    """Answers with what the model says, for a judge."""
+    """Return what the model says, for a judge."""
     return await _say(model, {"role": "user", "content": task["question"]})
 
 
 async def scoring(task: Mapping[str, Json], model: AgentModel) -> Json:
-    """Scores itself; of a task to give up it says so, and one to lie about it reports wrongly."""
+    """Score itself. If the model says `refuse` it gives up, and if it says `lie` it reports an invalid reward."""
     said = await _say(model, {"role": "user", "content": task["question"]})
     return {"refuse": {"reward": None, "reason": "no network"}, "lie": {"reward": float("nan")}}.get(
         said, {"parts": {"right": float(said == "yes"), "length": -0.25}}
@@ -28,7 +28,7 @@ async def scoring(task: Mapping[str, Json], model: AgentModel) -> Json:
 
 
 async def endless(task: Mapping[str, Json], model: AgentModel) -> Json:
-    """Asks until it is refused, and reports that."""
+    """Ask until it is refused, and report the number of turns as the reward."""
     turns = 0
     try:
         while True:
@@ -39,4 +39,4 @@ async def endless(task: Mapping[str, Json], model: AgentModel) -> Json:
 
 
 def blocking(task: Mapping[str, Json], model: AgentModel) -> Json:
-    """No async function."""
+    """Not an async function."""

@@ -1,4 +1,4 @@
-"""Imports what an engine imports, in an engine's environment."""
+"""Imports the modules of an engine, in the environment of an engine."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, each of which can be killed."""
+"""A Ray cluster of several nodes on this machine. Each node can be killed."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from app.cli.service_process import free_port
 
 _RAY = Path(sysconfig.get_path("scripts"), "ray")
 _STORE_BYTES = 80 << 20
-"""Near the least that Ray accepts."""
+"""Size of a node's object store in bytes, near Ray's minimum."""
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
@@ -44,16 +44,16 @@ class Node:
         raise AssertionError(f"a Ray node did not start: {said.decode()}")
 
     def runs(self, pid: int) -> bool:
-        """Whether a process is the node's."""
+        """Return whether a process belongs to the node."""
         with suppress(psutil.NoSuchProcess):
             return self._process.pid in [each.pid for each in psutil.Process(pid).parents()]
         return False
 
     def kill(self) -> None:
-        """All of it in the same moment, as far as there is such a thing."""
+        """Kill all processes of the node, as close to simultaneously as possible."""
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._process.pid)
-            root.suspend()  # it would tidy up
+            root.suspend()  # otherwise it would clean up
             for each in [*root.children(recursive=True), root]:
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -61,10 +61,10 @@ class Node:
 
 
 class RayCluster:
-    """A head, which computes nothing by default, and other nodes; a context manager that ends them."""
+    """A head node, which computes nothing by default, and other nodes; a context manager that ends them."""
 
     def __init__(self, head_cpus: int = 0) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # sockets lie there: a short path
+        self._directory = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # sockets need a short path
         self.port = free_port()
         self.head = Node(
             "--head",
@@ -77,11 +77,11 @@ class RayCluster:
 
     @property
     def address(self) -> str:
-        """For `learnloop engine --ray`."""
+        """The address for `learnloop engine --ray`."""
         return f"127.0.0.1:{self.port}"
 
     def add(self, cpus: int) -> Node:
-        """A node more; it joins within seconds."""
+        """Start another node. It joins within seconds."""
         node = Node(f"--address={self.address}", f"--num-cpus={cpus}")
         self.nodes.append(node)
         return node

@@ -1,4 +1,4 @@
-"""The real vLLM as the sampler of a tiny engine, on a CPU or on a GPU. `LEARNLOOP_VLLM` names its command."""
+"""The real vLLM as the sampler of a tiny engine, on a CPU or a GPU. `LEARNLOOP_VLLM` names its command."""
 
 import asyncio
 import os
@@ -22,7 +22,8 @@ from training.engine.vllm.server import StartedVllm
 COMMAND = os.environ.get("LEARNLOOP_VLLM")
 TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
 LEARNING_RATES = {"full": 2e-4, "lora": 2e-3}
-"""Weights three steps older differ by half a nat a token or more, and replies still differ from each other."""
+"""Learning rates at which three steps change log-probabilities by half a nat per token or more, while replies still
+differ from each other."""
 QUESTION = ({"role": "user", "content": "When is the kickoff?"},)
 
 
@@ -30,7 +31,7 @@ QUESTION = ({"role": "user", "content": "When is the kickoff?"},)
 async def vllm_compute(
     directory: Path, flags: Sequence[str], environment: Mapping[str, str], device: str = "cpu"
 ) -> AsyncIterator[VllmCompute]:
-    """An engine with the base model `tiny` and its data in `directory`, and vLLM started with these flags."""
+    """Run an engine with the base model `tiny` and its data in `directory`, and vLLM with these flags."""
     engine = Engine(Registry(directory, {"tiny": TINY}), Sampler(), device=device, samples=False)
     compute = VllmCompute(engine, StartedVllm([COMMAND or ""], flags, {**environment, **os.environ}))
     compute.start()
@@ -51,14 +52,14 @@ async def sample(compute: VllmCompute, name: str, seed: int, **options: object) 
 
 
 async def group(compute: VllmCompute, name: str) -> Group:
-    """Sampled together, at a temperature that the log-probabilities must not show."""
+    """Sample a group concurrently, at a temperature that the log-probabilities must not show."""
     samples = await asyncio.gather(*(sample(compute, name, seed, temperature=1.3) for seed in range(8)))
     decode = compute._engine.tokenizer(compute._engine.registry.resolve(name)).decode
     return tuple(trajectory(QUESTION, decode(each.ids), each, odd_share(each.ids)) for each in samples)
 
 
 async def sample_by_grammar(compute: VllmCompute) -> tuple[str, Sample]:
-    """A reply of the base model that can only be one text, and the text that it is."""
+    """Return the text and the sample of a reply of the base model, under a grammar that allows only one text."""
     tokenizer = compute._engine.tokenizer(compute._engine.registry.resolve("tiny"))
     rules = r'start: "<tool_call>" WS "{\"name\": \"find\"}" WS "</tool_call>"' + "\nWS: /\\x0A/"
     grammar = Grammar(Vocabulary(tokenizer.fast, sorted(tokenizer.stop_ids)), rules)
@@ -67,7 +68,7 @@ async def sample_by_grammar(compute: VllmCompute) -> tuple[str, Sample]:
 
 
 def processes() -> tuple[psutil.Process, list[psutil.Process]]:
-    """That of vLLM which holds the weights, and all of vLLM's."""
+    """Return the vLLM process that holds the weights, and all processes of vLLM."""
     [vllm] = [each for each in psutil.Process().children() if "serve" in each.cmdline()]
     below = vllm.children(recursive=True)
     [core] = [each for each in below if "VLLM::EngineCore" in " ".join(each.cmdline())]

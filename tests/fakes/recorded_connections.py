@@ -1,7 +1,7 @@
-"""Stands between this process and everything outside: records what would be connected to, and what would be sent.
+"""Intercepts all outside connections of this process, and records where they would go and what would be sent.
 
-Every host name has a public address here. Requests by httpx are answered with 401, whatever their scheme; connections
-of other libraries are refused. Connections to the named ports of this machine are real.
+Every host name resolves to a public address. Requests by httpx are answered with 401, whatever their scheme;
+connections of other libraries are refused. Connections to the given ports of this machine are real.
 """
 
 import re
@@ -22,7 +22,7 @@ _UNAUTHORIZED = b"HTTP/1.1 401 x\r\ncontent-type: application/json\r\ncontent-le
 
 @dataclass
 class Connection:
-    """One that was attempted. `sent` is what went out, before TLS."""
+    """An attempted connection. `sent` is the data before TLS."""
 
     address: str
     port: int
@@ -30,13 +30,13 @@ class Connection:
 
     @property
     def host(self) -> str:
-        """The name that the request is for; the address if it has none."""
+        """Name of the request's host, or the address if it has none."""
         found = re.search(rb"(?i)\r\nhost: ([^\r]+)", self.sent)
         return found[1].decode() if found else self.address
 
     @property
     def is_private(self) -> bool:
-        """Whether it leads inside: to an address that is not public, or to a name for this machine."""
+        """Whether it goes to an address that is not public, or to a name for this machine."""
         try:
             return not ip_address(self.address).is_global
         except ValueError:
@@ -44,7 +44,7 @@ class Connection:
 
 
 class _Stream(httpcore.AsyncMockStream):
-    """Keeps what is written, and has one reply."""
+    """Records what is written, and has one reply."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__([_UNAUTHORIZED])
@@ -59,7 +59,7 @@ class _Stream(httpcore.AsyncMockStream):
 
 @contextmanager
 def recorded_connections(real_ports: Collection[int]) -> Iterator[Sequence[Connection]]:
-    """The connections that are attempted in the block."""
+    """Record the connections that are attempted in the block."""
     found: list[Connection] = []
     connect_tcp, connect, resolve = AutoBackend.connect_tcp, socket.socket.connect, socket.getaddrinfo
 

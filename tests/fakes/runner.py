@@ -1,4 +1,4 @@
-"""A team's own agent behind HTTP, on a real port: it takes tasks, works against its session, and answers as told."""
+"""A team's own agent behind HTTP, on a real port: it takes tasks, works in its session, and gives scripted answers."""
 
 import asyncio
 import json
@@ -11,11 +11,11 @@ import httpx
 from environment.json_type import Json
 
 Behaviour = Callable[[Mapping[str, Json]], Awaitable[tuple[int, Json]]]
-"""From a task's document to the status and body of the answer; it is cancelled if the service leaves."""
+"""Returns the status and body of the answer to a task's document. It is cancelled if the service disconnects."""
 
 
 async def ask_model(session: Mapping[str, Json], question: str) -> str:
-    """What the session's model says, asked as any HTTP client would."""
+    """Return the reply of the session's model to a plain HTTP client."""
     body = {"model": session["model"], "messages": [{"role": "user", "content": question}]}
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         headers = {"authorization": f"Bearer {session['api_key']}"}
@@ -33,7 +33,7 @@ async def send_outcome(session: Mapping[str, Json], outcome: Json) -> httpx.Resp
 
 @dataclass
 class Runner:
-    """`received` are the documents and the headers that came with them."""
+    """`received` are the documents, with the headers and bodies that they came in."""
 
     behave: Behaviour
     received: list[tuple[Json, Mapping[str, str], bytes]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Runner:
 
 @asynccontextmanager
 async def runner(behave: Behaviour) -> AsyncIterator[Runner]:
-    """A runner that listens for as long as the block."""
+    """Run a runner while the context is open."""
     it = Runner(behave)
     server = await asyncio.start_server(it.handle, "127.0.0.1", 0)
     it.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/tasks"

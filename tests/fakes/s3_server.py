@@ -1,4 +1,4 @@
-"""A real S3 protocol server on a port of this process, moto's; what goes wrong on the way to it is scripted."""
+"""A real S3 server, moto's, on a port of this process, with scripted faults in front of it."""
 
 import secrets
 import threading
@@ -12,12 +12,13 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Response
 
 LOST = -1
-"""A fault: the request is carried out, and its reply is an error."""
+"""A fault: the request is executed, but its reply is an error."""
 
 
 @dataclass
 class S3Server:
-    """`fault` is asked about each request, by method and path: None lets it pass, a status is answered in its stead."""
+    """`fault` is called with the method and path of each request. It returns None to let it pass, or the status of the
+    error."""
 
     url: str
     bucket: str
@@ -26,7 +27,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client has to know."""
+        """Environment variables for a client."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_REGION": "us-east-1",
@@ -53,7 +54,7 @@ class _Silent(WSGIRequestHandler):
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """A server with an empty bucket, for as long as the block."""
+    """Run a server with an empty bucket while the context is open."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     moto = DomainDispatcherApplication(create_backend_app)

@@ -1,4 +1,4 @@
-"""A small knowledge graph, and scripted models that walk it: well or carelessly, as the seed has it."""
+"""A small knowledge graph, and scripted models that walk it well or carelessly, depending on the seed."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ GRAPH: list[dict[str, Any]] = [
     {"id": "fact-office", "content": "Zürich moved the quote office to the north.", "edge": []},
     {"id": "feature-tavo", "content": "Product Feature: Tavo checks each quote in 9 seconds.", "edge": []},
 ]
-"""As CoDreamer's frontend posts it."""
+"""A graph as CoDreamer's frontend posts it."""
 
 WAY = ("job-quotes", "fact-lists", "feature-tavo")
 SUBJECT = "Tavo für Sie"
@@ -33,7 +33,7 @@ _TASK = re.compile(r"Prospect: (\S+) .* at (.+)\. Goal:")
 
 
 async def sales_agent(request: Mapping[str, Any]) -> Reply:
-    """Greedy it is good; sampled it reads the way and cites it, writes a page with a script, babbles, or fails."""
+    """Act well when greedy. When sampled, read the way and cite it, write a page with a script, babble, or fail."""
     turn = sum(message["role"] == "assistant" for message in request["messages"])
     task = request["messages"][1]["content"]
     luck = 0.0 if request["temperature"] == 0 else Random(f"{task}:{request['seed']}").random()
@@ -52,7 +52,7 @@ async def sales_agent(request: Mapping[str, Any]) -> Reply:
 
 
 async def silent_agent(request: Mapping[str, Any]) -> Reply:
-    """Reads for ever and never writes an email; half of the tries end in babble, so that rewards differ."""
+    """Read forever and never write an email. Half of the sampled rollouts end in babble, so that rewards differ."""
     if request["temperature"] and Random(request["seed"]).random() < 0.5:
         return Reply(content="Dear Sir or Madam")
     return call("get_relevant_context", node_id=WAY[0])

@@ -1,6 +1,6 @@
-"""A model behind OpenAI's API, on a real port, whose every reply a test decides.
+"""A model behind OpenAI's API, on a real port, with every reply scripted by the test.
 
-Paths do not matter to it, so it also stands in for an engine that answers as no engine should.
+It ignores paths, so it also stands in for a misbehaving engine.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from training.backends.base import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Tool calls as (name, arguments as text), a text, an error status, or any body at all; and its token ids."""
+    """Tool calls as (name, arguments as text), a text, an error status, or an arbitrary body; and its token ids."""
 
     calls: tuple[tuple[str, str], ...] = ()
     content: str | None = None
@@ -26,17 +26,17 @@ class Reply:
 
 
 Script = Callable[[Mapping[str, Json]], Awaitable[Reply]]
-"""From a request's JSON ({} where it has none) to the reply. It is cancelled if the client leaves."""
+"""Returns the reply to a request's JSON ({} without any). It is cancelled if the client disconnects."""
 
 
 def call(name: str, **arguments: Json) -> Reply:
-    """One well-formed tool call."""
+    """Return a reply with one well-formed tool call."""
     return Reply(((name, json.dumps(arguments)),))
 
 
 @dataclass
 class ScriptedChat:
-    """`answering` requests have no reply yet; `most` is the highest number of them at once."""
+    """`answering` is the number of requests without a reply yet; `most` is its maximum."""
 
     script: Script
     requests: list[Mapping[str, Json]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class ScriptedChat:
     url: str = ""
 
     def endpoint(self, step: int | None = None) -> Endpoint:
-        """Where it is asked; the step is part of the model's name."""
+        """Return the endpoint of the model. The step is part of the model's name."""
         return Endpoint(self.url, "key", f"scripted@{step}")
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ def _response(reply: Reply, request: Mapping[str, Json]) -> bytes:
 def _completion(reply: Reply, request: Mapping[str, Json]) -> Json:
     if reply.status != 200:
         return {"error": {"message": "as scripted", "type": "server_error", "code": None}}
-    place = len(request.get("messages", ()))  # calls of two turns have two ids
+    place = len(request.get("messages", ()))  # calls of different turns have different ids
     calls = [
         {"id": f"call_{place}_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(reply.calls)
@@ -104,7 +104,7 @@ def _completion(reply: Reply, request: Mapping[str, Json]) -> Json:
 
 @asynccontextmanager
 async def scripted_chat(script: Script) -> AsyncIterator[ScriptedChat]:
-    """A model that listens for as long as the block."""
+    """Run a model while the context is open."""
     chat = ScriptedChat(script)
     server = await asyncio.start_server(chat.handle, "127.0.0.1", 0)
     chat.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

@@ -1,8 +1,8 @@
 """A judge model behind OpenAI's API, on a real port, with the faults of real ones.
 
-It knows the truth: an attempt whose text holds `quality=0.37` deserves 0.37. What it says of it is that plus a bias
-for the attempts it reads first, plus noise; some of its replies are malformed. It understands the question of our
-judge `ruler` and that of ART's own `ruler_score_group`.
+It knows the true scores: a candidate whose text contains `quality=0.37` deserves 0.37. To that it adds a bias for the
+candidates that it reads first, and noise. Some of its replies are malformed. It understands the prompts of our judge
+`ruler` and of ART's own `ruler_score_group`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _TRUTH = re.compile(r"quality=([\d.]+)")
 
 
 def marked(quality: float) -> str:
-    """The text by which the judge knows what an attempt deserves."""
+    """Return the text that marks a candidate with its true score."""
     return f"quality={quality:.4f}"
 
 
@@ -36,7 +36,7 @@ def _marked_truth(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Any HTTP response at all."""
+    """An arbitrary HTTP response."""
 
     status: int = 200
     body: str = ""
@@ -45,7 +45,7 @@ class Raw:
 
 
 HANG = Raw(status=0)
-"""No response, for as long as the client waits."""
+"""No response, however long the client waits."""
 
 Entries = list[dict[str, Json]]
 
@@ -70,22 +70,23 @@ MALFORMED: Mapping[str, Callable[[Entries], Json]] = {
     "doubled": _content(lambda entries: [*entries, entries[0]]),
     "unknown": _content(lambda entries: [{**entry, _id_key(entry): "zzzzz"} for entry in entries]),
 }
-"""Replies that no judge should give, by name."""
+"""Malformed replies by name, made from the well-formed entries."""
 
 
 @dataclass
 class ScriptedJudge:
-    """`replies` come first, one a request: a response, the name of a malformed one, or None for what it thinks."""
+    """`replies` are used first, one per request: a response, the name of a malformed one, or None for the judge's
+    opinion."""
 
     seed: int = 0
     bias: float = 0.0
-    """Added to the first attempt; falls linearly to nothing for the last."""
+    """Bias that is added to the first candidate and falls linearly to zero for the last."""
     noise: float = 0.0
-    """Standard deviation."""
+    """Standard deviation of the noise."""
     truth: Callable[[str], float] | None = None
-    """What an attempt deserves by its text; None: what is marked in it, else 0.5."""
+    """Returns the true score of a candidate's text. None: the score that is marked in it, or else 0.5."""
     malformed: float = 0.0
-    """The share of replies."""
+    """Share of replies that are malformed."""
     replies: list[Raw | str | None] = field(default_factory=list)
     requests: list[dict[str, Json]] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
@@ -93,14 +94,14 @@ class ScriptedJudge:
     completion_tokens: int = 0
     answering: int = 0
     most: int = 0
-    """The highest number of requests at once."""
+    """Highest number of concurrent requests."""
     together: int = 1
-    """How many requests must be there before the first is answered."""
+    """Number of requests that must have arrived before the first is answered."""
     url: str = ""
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def model(self, **options: Json) -> JudgeModel:
-        """How it is reached."""
+        """Return the JudgeModel that reaches this judge."""
         name = options.get("name", "openai/scripted")
         reached = {"base_url": self.url, "api_key": KEY, "transport": httpx.AsyncHTTPTransport}
         return JudgeModel(**{"name": name, "price": listed_price(name), **reached, **options})
@@ -110,17 +111,17 @@ class ScriptedJudge:
         return self.prompt_tokens + self.completion_tokens
 
     def reset(self) -> None:
-        """Forget the requests and what they cost."""
+        """Forget the requests and their tokens."""
         self.requests.clear()
         self.headers.clear()
         self.prompt_tokens = self.completion_tokens = 0
 
     def shown(self, request: int = 0) -> str:
-        """All that the judge read in one request."""
+        """Return everything that the judge read in one request."""
         return "\n".join(str(message["content"]) for message in self.requests[request]["messages"])
 
     def reply(self, request: Mapping[str, Json]) -> Raw:
-        """What it answers; the same to the same question, whichever other questions there were."""
+        """Return the reply to a request. The same question gets the same reply, whatever was asked before."""
         scripted = self.replies.pop(0) if self.replies else None
         if isinstance(scripted, Raw):
             return scripted
@@ -178,7 +179,7 @@ class ScriptedJudge:
 
 
 class Remembering:
-    """A cache of verdicts in memory; what it keeps went through JSON, as in the database."""
+    """An in-memory cache of verdicts. They are stored as JSON, as in the database."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
@@ -192,7 +193,7 @@ class Remembering:
 
 @dataclass(frozen=True)
 class OnlyModel:
-    """`judges.base.Models` with one model, which answers to every name."""
+    """`judges.base.Models` with one model for every name."""
 
     only: JudgeModel = field(default_factory=lambda: ScriptedJudge().model())
 
@@ -202,7 +203,7 @@ class OnlyModel:
 
 @asynccontextmanager
 async def scripted_judge(replies: Iterable[Raw | str | None] = (), **options: Json) -> AsyncIterator[ScriptedJudge]:
-    """A judge that listens for as long as the block."""
+    """Run a judge while the context is open."""
     judge = ScriptedJudge(replies=list(replies), **options)
     server = await asyncio.start_server(judge.handle, "127.0.0.1", 0, limit=2**20)
     judge.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -211,7 +212,7 @@ async def scripted_judge(replies: Iterable[Raw | str | None] = (), **options: Js
 
 
 def _attempts(question: str) -> tuple[str, Sequence[tuple[str, str]]]:
-    """How the answer names an attempt, and each attempt's id and text, in the order shown."""
+    """Return the field that identifies a candidate in replies, and each candidate's id and text, in the order shown."""
     if question.startswith("{"):
         document = json.loads(question)
         return "id", [(attempt["id"], json.dumps(attempt)) for attempt in document["attempts"]]
@@ -223,7 +224,7 @@ def _id_key(entry: Mapping[str, Json]) -> str:
 
 
 def completion(content: str | None, *, finish_reason: str = "stop", refusal: str | None = None) -> dict[str, Json]:
-    """The body of a response."""
+    """Return the body of a response."""
     message = {"role": "assistant", "content": content, "refusal": refusal}
     return {
         "id": "chatcmpl-1",

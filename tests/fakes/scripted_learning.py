@@ -1,6 +1,6 @@
 """A backend and a learn loop that follow a script, for tests of the service around them.
 
-The loop yields the results that real rollouts would give, waits where a test tells it to, and notes what became of it.
+The loop yields results like those of real rollouts, waits where a test requests it, and records its progress.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
 
 
 class ScriptedPolicy:
-    """A policy whose every train request makes the next step."""
+    """A policy that takes the next step on every train request."""
 
     settle_timeout_s = 0.0
     reproducibility = Reproducibility(True, "It is scripted.")
@@ -72,7 +72,7 @@ class ScriptedPolicy:
 
 
 class ScriptedBackend:
-    """Keeps its policies for as long as it lives; `close` changes nothing."""
+    """Keeps its policies for its whole life; `close` does nothing."""
 
     name = "embedded"
 
@@ -101,7 +101,7 @@ class ScriptedBackend:
 
 @dataclass
 class ScriptedTrajectory:
-    """The part of `art.Trajectory` that is saved, without the seconds that its import takes."""
+    """The part of `art.Trajectory` that is saved, without its import, which takes seconds."""
 
     reply: str = "the answer"
     tools: list[Json] = field(default_factory=lambda: [{"type": "function", "function": {"name": "search_inbox"}}])
@@ -119,9 +119,9 @@ class ScriptedTrajectory:
 class ScriptedLoop:
     """Stands in for `training.learn_loop.learn_loop`.
 
-    `gates[k]` holds iteration k back until it is set; `fail_at` makes an iteration raise `error`; `reply` is what all
-    agents say. `has_entered(k)` is set when iteration k begins, `closed` when the generator has been closed. The events
-    are threading's, because the loop runs on a thread of its own.
+    `gates[k]` holds iteration k back until it is set; `fail_at` makes an iteration raise `error`; `reply` is the reply
+    of all agents. `has_entered(k)` is set when iteration k begins, `closed` when the generator has been closed. The
+    events are threading's, because the loop runs on its own thread.
     """
 
     gates: dict[int, threading.Event] = field(default_factory=dict)
@@ -167,7 +167,8 @@ class ScriptedLoop:
 
 
 def scripted_result(policy: Policy, iteration: int, step: int, last: int, reply: str) -> IterationResult:
-    """A plausible iteration: one group of two, evaluations at the baseline and at the end; steps only get better."""
+    """Return a plausible iteration: one group of two, with evaluations at the baseline and at the end. Each step is
+    better than the one before."""
     name = policy.endpoint(step).model.replace("/", "-")
     group = Group(_scenario("train"), tuple(_scored(f"{name}-{iteration}-{n}", "train", n, reply) for n in range(2)))
     evaluated = iteration in (0, last)

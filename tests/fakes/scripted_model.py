@@ -1,4 +1,4 @@
-"""A model behind OpenAI's API, on a real port, that answers every conversation as told."""
+"""A model behind OpenAI's API, on a real port, with scripted replies."""
 
 import asyncio
 import json
@@ -10,8 +10,8 @@ from typing import Any
 
 @dataclass
 class ScriptedModel:
-    """Calls the tool `name` with `arguments` in its first turn; `status` other than 200 answers an error instead; to
-    names in `missing` it answers 404."""
+    """Calls the tool `name` with `arguments` in every reply. A `status` other than 200 is sent as an error instead;
+    models in `missing` get 404."""
 
     name: str = "return_final_answer"
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class ScriptedModel:
 
 @asynccontextmanager
 async def scripted_model(**script: Any) -> AsyncIterator[ScriptedModel]:
-    """A model that listens for as long as the block."""
+    """Run a model while the context is open."""
     model = ScriptedModel(**script)
     server = await asyncio.start_server(model.handle, "127.0.0.1", 0)
     model.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

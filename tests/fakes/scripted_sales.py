@@ -16,12 +16,13 @@ from tests.fakes.scripted_service import RUN_ID, STARTED, ScriptedService
 
 SCENARIOS = SalesEmail().scenarios("test", 5, seed=0)
 HOSTILE = "[bold red]Hello[/bold red] \x1b[31m<script>alert(1)</script>"
-"""The body of an email whose author wants to steer who shows it."""
+"""Body of an email that tries to attack the program that shows it."""
 HOME = home_world(0)
 
 
 class ScriptedSales(ScriptedService):
-    """Its base writes a hostile email to the first prospect and no other; the trained agent writes the right ones."""
+    """Its base model writes a hostile email to the first prospect and no other; the trained agent writes the right
+    ones."""
 
     def run(self) -> RunOut:
         request = {"environment": {"name": "sales_email", "config": {}}, "seed": 0}
@@ -54,13 +55,13 @@ class ScriptedSales(ScriptedService):
 
         @app.get("/trajectories/{trajectory_id}")
         def trajectory(trajectory_id: str) -> dict[str, Any]:
-            """Only the outcome matters to the demo."""
+            """Return the outcome, the only part that the demo uses."""
             names = ("citations_read", "cited_product", "named_prospect", "named_company")
             return {"id": trajectory_id, "outcome": dict.fromkeys(names, trajectory_id.startswith("trained"))}
 
         @app.get("/runs/{run_id}/node-scores")
         def node_scores(run_id: str, iteration: int) -> NodeScores:
-            """Nodes that lead nowhere fall with every iteration."""
+            """Return scores that fall with every iteration for nodes that lead nowhere."""
             falls = {id: 0.1 * iteration * (id not in HOME.graph.distance) for id in HOME.graph.nodes}
             scores = {id: 1.0 - fall for id, fall in falls.items()}
             return NodeScores(run_id=run_id, iteration=iteration, node_scores=scores, ranked=sorted(scores))

@@ -1,7 +1,7 @@
-"""An HTTP server that answers like the service, with runs that go as a test wants.
+"""An HTTP server that answers like the service, with runs that follow a test's script.
 
-Replies are made of the service's own response classes, so they cannot drift from it. The real service is used
-wherever a run need not be steered.
+Replies are built from the service's own response classes, so they cannot drift from it. Tests use the real service
+wherever they need no control over a run.
 """
 
 import threading
@@ -83,7 +83,8 @@ TRAJECTORY = TrajectoryOut(
 
 @dataclass
 class ScriptedService:
-    """Its run gets one iteration further whenever it is read, until `ends_as` at the last one (None: never)."""
+    """Its run advances by one iteration with each read, until it ends with `ends_as` after the last one (None:
+    never)."""
 
     ends_as: RunStatus | None = RunStatus.COMPLETED
     iterations: int = 3
@@ -93,11 +94,11 @@ class ScriptedService:
     reads: int = 0
     url: str = ""
     away_at: int | None = None
-    """The read of the run that fails as while the database starts."""
+    """Number of the read of the run that fails as if the database were starting."""
     being_read: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> RunOut:
-        """The run as it stands."""
+        """Return the current state of the run."""
         done = min(self.reads, self.iterations)
         status = RunStatus.RUNNING
         if self.cancelled:
@@ -139,7 +140,7 @@ class ScriptedService:
         )
 
     def app(self) -> FastAPI:
-        """The server's routes."""
+        """Return the app with the server's routes."""
         app = FastAPI()
         errors.install(app)
 
@@ -150,7 +151,7 @@ class ScriptedService:
 
         @app.get("/runs")
         def runs(cursor: int = 0, limit: int = 100) -> Page[RunBrief]:
-            """Two pages of one run each."""
+            """Return one of two pages with one run each."""
             return Page(items=[self.run()], next_cursor="1" if cursor == 0 else None)
 
         @app.get("/runs/{run_id}")
@@ -180,13 +181,13 @@ class ScriptedService:
 
         @app.get("/runs/{run_id}/trajectories")
         def trajectories(run_id: str, iteration: int, split: str, mode: str) -> Page[TrajectoryBrief]:
-            """Every scenario twice, as sampled evaluations have them."""
+            """Return every scenario twice, as in sampled evaluations."""
             ids = [id for id in REFERENCES for _ in range(2)]
             return Page(items=[_trajectory(number, id, iteration) for number, id in enumerate(ids)], next_cursor=None)
 
         @app.post("/ask")
         def ask(request: dict[str, Any]) -> AskOut:
-            """The base is always wrong, a trained agent always right."""
+            """Answer a question: the base model is always wrong, a trained agent always right."""
             self.asked.append(request)
             known = REFERENCES.get(request.get("inbox_address", ""), "14 March")
             trained = "run_id" in request
@@ -205,7 +206,7 @@ class ScriptedService:
 
 @contextmanager
 def serving(service: ScriptedService) -> Iterator[ScriptedService]:
-    """The service on a free port of 127.0.0.1, in a thread."""
+    """Run the service in a thread, on a free port of 127.0.0.1."""
     server = uvicorn.Server(uvicorn.Config(service.app(), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -274,7 +275,7 @@ def _trajectory(number: int, scenario_id: str, iteration: int) -> TrajectoryBrie
 
 
 def _event(seq: int) -> EventOut:
-    """The third one is worth a line of its own."""
+    """Return an event. Only the third one is printed as a line of its own."""
     kind, data = ("phase.completed", {"phase": "rollout"}) if seq != 3 else ("run.released", {"attempt": 1})
     return EventOut(
         seq=seq, type=kind, version=1, run_id=RUN_ID, iteration=None, actor="worker:a", occurred_at=STARTED, data=data

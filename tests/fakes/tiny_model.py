@@ -1,4 +1,4 @@
-"""A random causal language model, small enough for tests: in Hugging Face layout, with tokenizer and chat template."""
+"""A random causal language model, small enough for tests, in Hugging Face layout with tokenizer and chat template."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,10 +38,10 @@ def make_tiny_model(
     seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a random model into `directory` (made if missing) and return it.
+    """Write a random model into `directory`, which is created if missing, and return the directory.
 
-    `family` is one of qwen3, qwen2, llama, mistral, gpt_neox. `vocab` is the number of token ids, special ones
-    counted; it is at least 256 + 5. By default hidden 32, 2 layers, 4 heads over 2 kv heads, context 512;
+    `family` is one of qwen3, qwen2, llama, mistral, gpt_neox. `vocab` is the number of token ids including special
+    ones, at least 256 + 5. The defaults are hidden size 32, 2 layers, 4 heads over 2 kv heads and context 512;
     `overrides` are fields of the model's config. The same arguments give the same files.
     """
     tokenizer = _tokenizer(vocab)
@@ -50,7 +50,7 @@ def make_tiny_model(
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            # A fresh model is almost uniform and has zero biases: too tame to tell a wrong forward from a right one.
+            # A fresh model is almost uniform and has zero biases, which would hide errors in a forward pass.
             for name, parameter in model.named_parameters():
                 if name.endswith("bias"):
                     parameter.normal_(0.0, 0.1)
@@ -90,7 +90,7 @@ def _config(family: str, vocab: int, tokenizer: PreTrainedTokenizerFast, overrid
 
 
 def _tokenizer(vocab: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE trained on LINES, then filled up with unused words so that ids reach `vocab`."""
+    """Train a byte-level BPE on LINES, and add unused words until the ids reach `vocab`."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()

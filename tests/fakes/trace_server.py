@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector and W&B Weave on a real port: OTLP as protobuf, and the GraphQL that finds a project."""
+"""An OpenTelemetry collector and W&B Weave on a real port: OTLP as protobuf, and the GraphQL for projects."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ WEAVE = "/traces/otel/v1/traces"
 
 @dataclass(frozen=True)
 class SentSpan:
-    """A span as it arrived; `inputs` and `output` as Weave shows them."""
+    """A received span. `inputs` and `output` are what Weave would show."""
 
     name: str
     id: str
@@ -50,10 +50,10 @@ class SentSpan:
 
 @dataclass
 class TraceServer:
-    """`projects` are those there are, ENTITY/PROJECT; others can be made for `entity` only.
+    """`projects` are the existing ones, as ENTITY/PROJECT; others can be created for `entity` only.
 
-    `status` other than 200 is what is answered to spans; `poison` makes it 422 for requests that hold it; while
-    `hanging` is set nobody is answered.
+    A `status` other than 200 is the answer to spans. `poison` makes it 422 for requests that contain it. While
+    `hanging` is set, no request is answered.
     """
 
     key: str = "w" * 40
@@ -64,22 +64,22 @@ class TraceServer:
     hanging: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     requests: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
-    """Path, headers and body of each request, whatever became of it."""
+    """Path, headers and body of each request, whatever its answer."""
     taken: list[tuple[str, bytes]] = field(default_factory=list)
-    """Path and body of requests with spans that were answered with 200."""
+    """Path and body of the requests with spans that were answered with 200."""
     url: str = ""
 
     @property
     def received(self) -> str:
-        """All bodies; texts stand in protobuf as they are."""
+        """All bodies as text. Strings in protobuf are readable."""
         return "\n".join(body.decode(errors="replace") for _, _, body in self.requests)
 
     def spans(self, path: str = WEAVE) -> dict[str, SentSpan]:
-        """What was taken there, by id."""
+        """Return the spans that were accepted at a path, by id."""
         return {span.id: span for at, body in self.taken if at == path for span in _spans(body)}
 
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Json]:
-        """Status and JSON."""
+        """Return the status and JSON of the answer."""
         self.requests.append((path, headers, body))
         if self.hanging.is_set():
             self.released.wait()
@@ -165,7 +165,7 @@ def _handler(server: TraceServer) -> type[BaseHTTPRequestHandler]:
 
 @contextmanager
 def trace_server(**options: Any) -> Iterator[TraceServer]:
-    """A server that listens for as long as the block."""
+    """Run a server while the context is open."""
     server = TraceServer(**options)
     listening = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
     listening.daemon_threads = True

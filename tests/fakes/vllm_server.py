@@ -1,9 +1,8 @@
 """Speaks the part of vLLM's protocol that the engine uses: `python vllm_server.py serve DIR --uds PATH`.
 
-What it samples tells from which weights: the ids are a digest of the weights' files, the prompt and the seed. Beside
-that it does what the files in the directory `FAKE_VLLM` say, each once: `die`, `die-midway`, `fail`, `hang`,
-`nonsense`, or (before it listens) `broken`. With `always` there too, it does so each time. It notes there what it was
-asked.
+Samples reveal which weights they come from: the ids are a digest of the weights' files, the prompt and the seed. Files
+in the directory `FAKE_VLLM` request faults, each once: `die`, `die-midway`, `fail`, `hang`, `nonsense`, or (before it
+listens) `broken`. If a file `always` exists, the faults repeat. Requests are recorded in the same directory.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from typing import Any
 NOTES = Path(os.environ.get("FAKE_VLLM", ""))
 LOGPROB = -0.5
 SCORED = -2.0
-"""The log-probability of every token of a prompt."""
+"""Log-probability of every token of a prompt."""
 
 
 def digest(*parts: object) -> bytes:
@@ -33,12 +32,12 @@ def weights_in(directory: str, name: str) -> str:
 
 
 def expected_ids(weights: str, prompt: list[int], seed: int, count: int) -> list[int]:
-    """What is sampled from weights with that SHA-256."""
+    """Return the sample from weights with that SHA-256."""
     return list(digest(weights, prompt, seed)[:count])
 
 
 class State:
-    """What is loaded."""
+    """The loaded weights and the recorded requests."""
 
     def __init__(self, base: str, context: int) -> None:
         self.base = base
@@ -54,7 +53,7 @@ class State:
 
 
 def told(fault: str) -> bool:
-    """Whether a test wants that now."""
+    """Return whether a test requests that fault now."""
     if (NOTES / "always").exists():
         return (NOTES / fault).exists()
     try:
@@ -71,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
     state: State
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: it would be a line a request."""
+        """Log nothing, rather than a line per request."""
 
     def address_string(self) -> str:
         return "local"

@@ -1,4 +1,4 @@
-"""W&B Weave as its package talks to it, on a real port: the GraphQL that finds a project, objects, tables and calls."""
+"""A W&B Weave server for its Python package, on a real port: GraphQL to find a project, objects, tables and calls."""
 
 import base64
 import hashlib
@@ -14,17 +14,17 @@ from environment.json_type import Json
 
 @dataclass
 class WeaveServer:
-    """Takes what is sent with its key."""
+    """Accepts requests that carry its key."""
 
     key: str = "w" * 40
     url: str = ""
     received: list[tuple[str, str]] = field(default_factory=list)
     """Path and body of each request."""
     finished: list[Json] = field(default_factory=list)
-    """The calls that have ended."""
+    """Calls that have ended."""
 
     def answer(self, path: str, authorization: str | None, body: bytes) -> tuple[int, Json]:
-        """Status and JSON."""
+        """Return the status and JSON of the reply."""
         self.received.append((path, body.decode(errors="replace")))
         if path == "/traces/server_info":
             return 200, {"min_required_weave_python_version": "0.0.1"}
@@ -40,18 +40,18 @@ class WeaveServer:
         return 200, {"digest": hashlib.sha256(body).hexdigest()[:43], "row_digests": []}
 
     def summaries(self) -> dict[str, Json]:
-        """What each evaluation ended with, by the label of its model."""
+        """Return the final summary of each evaluation by the label of its model."""
         ended = [call["output"]["output"] for call in self.finished if call.get("is_eval")]
         return {summary["label"]: summary for summary in ended}
 
     def count(self, op: str) -> int:
-        """How many calls of that op there were."""
+        """Return the number of calls of that op."""
         return sum(f"/op/{op}:" in call.get("op_name", "") for call in self.finished)
 
 
 @contextmanager
 def weave_server() -> Iterator[WeaveServer]:
-    """A server that listens for as long as the block."""
+    """Run a server while the context is open."""
     weave = WeaveServer()
 
     class Handler(BaseHTTPRequestHandler):

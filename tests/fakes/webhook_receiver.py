@@ -1,4 +1,4 @@
-"""An HTTP receiver on a real port that notes what it is sent and answers as told."""
+"""A webhook receiver on a real port that records requests and sends scripted replies."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """`replies` are raw status lines with headers, used up one by one; after them everything is taken with 200."""
+    """`replies` are raw status lines with headers, used in order. After the last one, every request gets 200."""
 
     replies: list[str] = field(default_factory=list)
     received: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Receiver:
 
 @asynccontextmanager
 async def receiver(*replies: str) -> AsyncIterator[Receiver]:
-    """A receiver that listens for as long as the block."""
+    """Run a receiver while the context is open."""
     it = Receiver(list(replies))
     server = await asyncio.start_server(it.handle, "127.0.0.1", 0)
     it.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"

@@ -24,32 +24,32 @@ MICRO_BATCH_TOKENS = 60
 
 
 class Pool(WorkerPool):
-    """With what tests ask of it."""
+    """A pool with methods for tests."""
 
     registry: Registry
 
     @property
     def workers(self) -> list[dict[str, Any]]:
-        """What `/health` says of each."""
+        """State of each worker, as in `/health`."""
         return list(self.details["workers"])
 
     def pid(self, worker: int) -> int:
-        """The process of a worker."""
+        """Return the process id of a worker."""
         found = re.search(r"\d+", str(self.workers[worker]["place"]))
         assert found is not None
         return int(found[0])
 
     def kill(self, worker: int) -> None:
-        """As the kernel does when memory runs out."""
+        """Kill a worker, as the kernel does when memory runs out."""
         os.kill(self.pid(worker), signal.SIGKILL)
 
     def busiest(self) -> int:
-        """The worker that has sampled most."""
+        """Return the worker that has sampled the most tokens."""
         sampled = [each.get("figures", {}).get("sampled_tokens", 0) for each in self.workers]
         return sampled.index(max(sampled))
 
     async def trained(self, steps: Steps) -> TrainResult:
-        """One training to its end. Raises its error."""
+        """Train to the end, and return the result. Raises the training's error."""
         outcome = await Following(self, steps).end
         if isinstance(outcome, Exception):
             raise outcome
@@ -62,7 +62,7 @@ class Following:
     def __init__(self, pool: WorkerPool, steps: Steps) -> None:
         self.seen: list[Progress] = []
         self.begun = asyncio.Event()
-        """A micro-batch is done."""
+        """Set after the first micro-batch."""
         self.end: asyncio.Future[TrainResult | Exception] = asyncio.get_running_loop().create_future()
         pool.train(TrainingTask(steps, lambda: None, self._progressed, self.end.set_result))
 
@@ -72,7 +72,7 @@ class Following:
 
 
 def specs(directory: Path, roles: Sequence[tuple[bool, bool]], base: Path, device: str = "cpu") -> list[WorkerSpec]:
-    """Workers that sample, and that train, over the data in `directory`."""
+    """Return the specs of workers over the data in `directory`. A role is whether it samples, and whether it trains."""
     return [
         WorkerSpec(
             number,
@@ -100,7 +100,8 @@ async def worker_pool(
     placement: Placement | None = None,
     device: str = "cpu",
 ) -> AsyncIterator[Pool]:
-    """A pool whose workers are up, with the base model `tiny`; two that do everything unless told otherwise."""
+    """Run a pool with the base model `tiny`, and yield it once its workers are up. By default, two workers do
+    everything."""
     registry = Registry(directory, {"tiny": base})
     pool = Pool(registry, Tokenizers(), specs(directory, roles, base, device), placement or LocalWorkers(fork_server()))
     pool.registry = registry
