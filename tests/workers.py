@@ -58,7 +58,7 @@ class _Workers:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed or self._config.option.collectonly:
             return None  # pytest's own loop handles this
-        self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all, which goes at the end
+        self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # shared by all; deleted at the end
         together: dict[str | Path, deque[int]] = {}
         for number, item in enumerate(session.items):
             together.setdefault(_shares_with(item), deque()).append(number)

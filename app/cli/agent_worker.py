@@ -72,8 +72,7 @@ class AgentWorker:
                 return
 
     async def _claim(self) -> Json | None:
-        """Claim a task. Returns None if there is none or the service is unavailable. Raises Failure if it refuses
-        us."""
+        """Claim a task, or return None if there is none or the service is unavailable. Raises Failure if it refuses."""
         body = {"worker": self.name, "wait_s": _WAIT_S, "lease_s": _LEASE_S}
         body |= {} if self.run_id is None else {"run_id": self.run_id}
         try:
@@ -135,8 +134,7 @@ class AgentWorker:
             raise Failure(reason) from error
 
     async def _beat(self, id: str, attempt: int) -> None:
-        """Renew the lease, and return when the claim is lost. If the service is unreachable, the command keeps
-        running."""
+        """Renew the lease until the claim is lost. If the service is unreachable, the command keeps running."""
         while True:
             await asyncio.sleep(_BEAT_S)
             with suppress(httpx.TransportError):
@@ -158,8 +156,8 @@ class AgentWorker:
             await asyncio.sleep(_PAUSE_S)
 
     async def _sent(self, path: str, body: Mapping[str, Json]) -> bool:
-        """Post the body, and return whether to stop trying. The service refuses what is no longer ours, because the
-        command may have sent an outcome itself."""
+        """Post the body, and return whether to stop trying. The service refuses a body if the session is no longer
+        ours, for example because the command has sent an outcome itself."""
         with suppress(httpx.TransportError):
             response = await self._http.post(path, json=dict(body))
             return response.status_code < 500 and response.status_code != 429
@@ -205,8 +203,7 @@ async def _result(process: asyncio.subprocess.Process) -> dict[str, Json]:
 
 
 def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
-    """Return the outcome of a command: from the last line that it printed, or with the reason why there is none. Raises
-    CommandFailed."""
+    """Return the outcome of a command, from the last line that it printed. Raises CommandFailed."""
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise CommandFailed(f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}")

@@ -98,8 +98,7 @@ class Service:
         return self._items(f"/runs/{_segment(run_id)}/iterations", {})
 
     def trajectories(self, run_id: str, **filters: str | int) -> Iterator[Json]:
-        """Yield a run's trajectories without their messages, filtered by `iteration`, `split`, `mode`,
-        `scenario_id`."""
+        """Yield a run's trajectories without messages, filtered by `iteration`, `split`, `mode` or `scenario_id`."""
         return self._items(f"/runs/{_segment(run_id)}/trajectories", filters)
 
     def trajectory(self, trajectory_id: str) -> Json:

@@ -157,7 +157,7 @@ def tasks(
 
     if (command is None) == (url is None):
         raise Failure("give either --command or --url")
-    # Whoever can pass a command or a URL here can also use it without us, so it is allowed.
+    # The caller chose this command or URL, and could use it without us.
     hosts = None if url is None else [httpx.URL(url).host]
     settings = settings_with(environment_commands=command and [command], environment_hosts=hosts)
     try:

@@ -12,8 +12,7 @@ Pair = dict[str, float | None]
 
 
 def held_out_figures(evaluations: Sequence[Json], split: str) -> Json:
-    """Return the figures of iteration 0 and of the last evaluation: success by mode, and the others from sampled
-    rollouts."""
+    """Return figures of iteration 0 and of the last evaluation: success by mode, and the others of sampled rollouts."""
     rows = sorted((row for row in evaluations if row["split"] == split), key=lambda row: row["iteration"])
 
     def pair(name: str, mode: str = "sampled") -> Pair:

@@ -68,8 +68,7 @@ class ModelService(Service):
         return self._call("POST", f"{_path(name)}/push", json=request)
 
     def export(self, name: str, step: int | None, to: Path) -> int:
-        """Write a checkpoint to a tar file, and return its size in bytes. An incomplete file never gets the final
-        name."""
+        """Write a checkpoint to a tar file, and return its size in bytes. A partial file never gets the final name."""
         unfinished = to.with_name(f".{to.name}.unfinished")
         path = f"{_path(name)}/export"
         params = {} if step is None else {"step": step}

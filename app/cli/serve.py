@@ -33,8 +33,7 @@ def serve(
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Turn errors that prevent a process from starting into a Failure. The imports take a second, so they are
-    deferred."""
+    """Turn errors that prevent a process from starting into a Failure. The imports are deferred: they take a second."""
     try:
         yield
     except Exception as error:

@@ -55,8 +55,7 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # In a session of its own, so that Ctrl-C reaches only this command, which then stops the service
-                # cleanly.
+                # In a new session, so that Ctrl-C reaches only this command, which then stops the service cleanly.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )

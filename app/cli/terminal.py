@@ -42,6 +42,5 @@ def print_failure(message: str) -> None:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return text written by a model or a user for printing: markup is not interpreted, and control characters become
-    `?`."""
+    """Return text by a model or a user for printing, without interpreting markup; control characters become `?`."""
     return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text), style=style, overflow="fold")

@@ -45,8 +45,8 @@ def follow(
 ) -> Json:
     """Show a run as it changes, and return it once its status is one of `until`.
 
-    `note` is called with its newest events. A service that does not respond, as during a restart, is waited for up to
-    half a minute, and `away` is called once when that begins. Raises the errors of Service.
+    `note` is called with its newest events. If the service does not respond, as during a restart, `away` is called
+    once, and the service gets half a minute to return. Raises the errors of Service.
     """
     lost_at: float | None = None
     pause_s = _FIRST_POLL_S

@@ -89,8 +89,7 @@ GraphSource = Annotated[
         }
     ),
 ]
-"""Nodes, or the `{"sha256"}` of a stored graph. The environment validates them, because only it knows what a node
-is."""
+"""Nodes, or the `{"sha256"}` of a stored graph. The environment validates it: only it knows what a node is."""
 
 
 class ModelChoice(RequestPart):

@@ -7,8 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 Answer = tuple[int, Mapping[str, str], bytes]
 Answering = Callable[[str, str, Mapping[str, str], bytes], Answer]
-"""Returns the answer to a method, path with query, headers in lower case and body. Several threads call it, one at a
-time."""
+"""Returns the answer to a method, path with query, lower-case headers and body. Threads call it one at a time."""
 
 
 @contextmanager

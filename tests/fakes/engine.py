@@ -33,8 +33,7 @@ def sampled_group(
     question: str = "When is the kickoff?",
     first_seed: int = 0,
 ) -> Group:
-    """Return `count` one-turn trajectories of the model `name`, sampled with seeds `first_seed`, `first_seed` + 1,
-    ..."""
+    """Return `count` one-turn trajectories of the model `name`, sampled with seeds from `first_seed` up."""
     target = engine.registry.resolve(name)
     tokenizer = engine.tokenizer(target)
     messages = ({"role": "user", "content": question},)

@@ -10,7 +10,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 
-from tests.fakes import forked_engine, preloaded_engine  # noqa: F401  # the second for those that are forked
+from tests.fakes import forked_engine, preloaded_engine  # noqa: F401  # the second is for forked engines
 
 START_TIMEOUT_S = 100.0
 STOP_TIMEOUT_S = 60.0

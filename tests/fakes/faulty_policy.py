@@ -22,8 +22,7 @@ class Fault(StrEnum):
 
 
 class FaultyPolicy:
-    """Takes a step if it is the expected one, and fails once, at `fault`. `trained` are the steps that it trained
-    from."""
+    """Takes a step if it is the expected one, and fails once, at `fault`. `trained` are the steps it trained from."""
 
     settle_timeout_s = 0.0
     reproducibility = Reproducibility(True, "It is scripted.")

@@ -42,7 +42,7 @@ def _fork(path: str, arguments: Sequence[str], descriptors: Sequence[int]) -> in
         return pid
     faulthandler.disable()  # it writes to a file of pytest's
     server: Any = forkserver._forkserver
-    server._lock = threading.Lock()  # this copy is held, and children may start a server of their own
+    server._lock = threading.Lock()  # this copy is locked, and children can start a server themselves
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     first = 3
     for descriptor in [*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]:

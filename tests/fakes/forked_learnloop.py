@@ -12,8 +12,7 @@ _copied: dict[int, ForkedModule] = {}
 
 
 def learnloop(*arguments: str) -> list[str]:
-    """Return the command line that starts it. Tests that inspect the process cannot use this: they would see a small
-    stand-in."""
+    """Return the command line that starts it. Not for tests that inspect the process, which is a small stand-in."""
     process = os.getpid()
     if process not in _copied:
         _copied[process] = ForkedModule("app.cli", *_PRELOADED)

@@ -119,8 +119,7 @@ def _run(asking: socket.socket) -> int:
 
 
 def _take_over(asking: socket.socket) -> dict[str, Any]:
-    """Take over the files, and return the rest that makes up a process. From now on this process dies with the one that
-    asked for it."""
+    """Take over the files, and return the rest of the process state. This process then dies with the requesting one."""
     _, files, _, _ = socket.recv_fds(asking, 1, len(_FILES))
     for ours, given in zip(_FILES, files, strict=True):
         os.dup2(given, ours)

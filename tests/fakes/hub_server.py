@@ -27,8 +27,7 @@ class Repo:
 
 @dataclass
 class HubServer:
-    """`refusals` are pairs of status and message that answer the first requests, one each. Large files go through
-    LFS."""
+    """`refusals` are pairs of status and message that answer the first requests, one each. Large files use LFS."""
 
     token: str = "hf_" + "t" * 34
     refusals: list[tuple[int, str]] = field(default_factory=list)

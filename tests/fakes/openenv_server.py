@@ -1,5 +1,4 @@
-"""OpenEnv servers, good and bad, with the protocol of the package `openenv` 0.10: one is a game, the other has
-tools."""
+"""Good and bad OpenEnv servers, with the protocol of the package `openenv` 0.10: a game, and one with tools."""
 
 import json
 from collections.abc import AsyncIterator, Mapping

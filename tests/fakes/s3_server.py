@@ -17,8 +17,7 @@ LOST = -1
 
 @dataclass
 class S3Server:
-    """`fault` is called with the method and path of each request. It returns None to let it pass, or the status of the
-    error."""
+    """`fault` gets the method and path of each request. It returns None to let it pass, or an error status."""
 
     url: str
     bucket: str

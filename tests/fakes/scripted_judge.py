@@ -75,8 +75,7 @@ MALFORMED: Mapping[str, Callable[[Entries], Json]] = {
 
 @dataclass
 class ScriptedJudge:
-    """`replies` are used first, one per request: a response, the name of a malformed one, or None for the judge's
-    opinion."""
+    """`replies` are used first, one per request: a response, the name of a malformed one, or None for its opinion."""
 
     seed: int = 0
     bias: float = 0.0

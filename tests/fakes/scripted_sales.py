@@ -21,8 +21,7 @@ HOME = home_world(0)
 
 
 class ScriptedSales(ScriptedService):
-    """Its base model writes a hostile email to the first prospect and no other; the trained agent writes the right
-    ones."""
+    """Its base model writes a hostile email to the first prospect and no other; the trained agent writes correctly."""
 
     def run(self) -> RunOut:
         request = {"environment": {"name": "sales_email", "config": {}}, "seed": 0}

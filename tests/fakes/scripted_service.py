@@ -83,8 +83,7 @@ TRAJECTORY = TrajectoryOut(
 
 @dataclass
 class ScriptedService:
-    """Its run advances by one iteration with each read, until it ends with `ends_as` after the last one (None:
-    never)."""
+    """Its run advances by one iteration per read, and ends with `ends_as` after the last one (None: never)."""
 
     ends_as: RunStatus | None = RunStatus.COMPLETED
     iterations: int = 3

@@ -31,8 +31,7 @@ def examples(service: Service, run: Json) -> dict[str, Json]:
 
 
 def _marked(reply: Json, reference: Mapping[str, Json]) -> Json:
-    """Return an answer with `correct`: whether it has the reference's answer and exactly its sources, or None without a
-    reference."""
+    """Return an answer with `correct`: whether its text and sources match the reference, or None without one."""
     from judges.reference import same_answer
 
     correct: bool | None = None

@@ -32,8 +32,7 @@ class Deploy(BaseModel):
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)] = Field(alias="as")
     """A name in the model's project."""
     if_better: bool = False
-    """Deploy only if a trial on held-out scenarios shows that it is better than the checkpoint that the name has
-    now."""
+    """Deploy only if a trial on held-out scenarios shows that it is better than the checkpoint with that name."""
 
 
 class PipelineFile(BaseModel):

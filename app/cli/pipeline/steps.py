@@ -159,8 +159,7 @@ class Runner:
         return result
 
     def _started(self, path: str, step: str, inputs: str, request: Json, id: str) -> str:
-        """Start a run or an evaluation, and return its id. The id is saved before waiting, so that it can be found
-        again."""
+        """Start a run or an evaluation, and return its id, which is saved first so that it can be found again."""
         key = {"Idempotency-Key": f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"}
         reply = self._live.call("POST", path, json=request, headers=key)
         known = self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}")

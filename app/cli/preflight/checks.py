@@ -38,8 +38,7 @@ _BESIDE = 1.5 * GB
 """Bytes of memory for the engine's program and, on a CPU, its cache of conversations."""
 _SPARE_DISK = 2 * GB
 _ANY_JUDGE = "reference"
-"""Judge that stands in if the request leaves the name to the environment. Default judges of environments need no
-model."""
+"""Judge to check if the request configures a judge but leaves its name to the environment."""
 
 
 class State(StrEnum):

@@ -1,5 +1,4 @@
-"""A trial: one small iteration of the run on the whole service, from which the time and cost of the run are
-estimated."""
+"""A trial: one small iteration of a run on the whole service. It shows what time and cost to expect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
