@@ -33,14 +33,14 @@ from training.engine.cpu_mode import set_cpu_mode
 
 _MEMORY_DISK = Path("/dev/shm")
 _PLENTY = 4 << 30
-"""Free bytes that the memory disk needs to be used. Tests hold about a tenth of that at a time."""
+"""Free bytes that the memory disk must have. The tests use about a tenth of that at a time."""
 
 if "TMPDIR" not in os.environ and _MEMORY_DISK.is_dir() and shutil.disk_usage(_MEMORY_DISK).free > _PLENTY:
     # Each test has a database, which is 300 new files. On a disk, they take most of a small test's time.
     os.environ["TMPDIR"] = str(_MEMORY_DISK)
     tempfile.tempdir = None
 
-set_cpu_mode()  # tests that run the engine in this process need it as exact as in its own
+set_cpu_mode()  # the engine must be as exact in this process as in its own
 
 # Run few examples before a commit, and without deadlines, because machines have other work. `--hypothesis-profile
 # nightly` runs more.
@@ -190,7 +190,7 @@ async def database(server: URL, template: str, *, keep: bool = False) -> AsyncIt
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A fresh, empty data directory. It is not below pytest's own, because each pytest that is started as root makes
-    that inaccessible to the account that Postgres runs as."""
+    """A fresh, empty data directory. It is not below pytest's own, which any other pytest run by root closes to the
+    account that Postgres then uses."""
     with tempfile.TemporaryDirectory(prefix="learnloop-test-") as directory:
         yield Path(directory)

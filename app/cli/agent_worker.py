@@ -203,7 +203,7 @@ async def _result(process: asyncio.subprocess.Process) -> dict[str, Json]:
 
 
 def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
-    """Return the outcome of a command, from the last line that it printed. Raises CommandFailed."""
+    """Return the outcome that a command printed last, or a reason why there is none. Raises CommandFailed."""
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise CommandFailed(f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}")

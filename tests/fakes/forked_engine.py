@@ -1,7 +1,7 @@
 """Engines forked from a process that has the imports of the tests, which take seconds.
 
-That process is multiprocessing's fork server. Each process that runs tests has its own, forked from it before the first
-test, which ends with it.
+That process is multiprocessing's fork server. Each process that runs tests has its own, which is forked from it before
+the first test and ends with it.
 """
 
 import faulthandler

@@ -1,6 +1,6 @@
-"""A server for ART's hosted training protocol that acts like W&B's, as far as ART's client shows, with its faults.
+"""W&B's hosted training server, as far as ART's client reveals its protocol, with scripted faults.
 
-It has no compare-and-set, forgets no request that it received, and continues jobs that no client asks about.
+It has no compare-and-set, keeps every request that it received, and continues jobs that no client polls.
 """
 
 import asyncio

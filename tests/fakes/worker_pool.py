@@ -100,8 +100,7 @@ async def worker_pool(
     placement: Placement | None = None,
     device: str = "cpu",
 ) -> AsyncIterator[Pool]:
-    """Run a pool over the base model `tiny` and yield it once its workers are up: by default, two that do
-    everything."""
+    """Run a pool over the base model `tiny` once its workers are up. By default, two workers do everything."""
     registry = Registry(directory, {"tiny": base})
     pool = Pool(registry, Tokenizers(), specs(directory, roles, base, device), placement or LocalWorkers(fork_server()))
     pool.registry = registry

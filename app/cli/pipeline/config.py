@@ -41,7 +41,7 @@ class PipelineFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-    """Name of the pipeline, and the start of its models' default names. Default: the file's name without its suffix."""
+    """Name of the pipeline, and prefix of its models' default names. Default: the file's name without its suffix."""
     data: Recipe | None = None
     """The settings of `learnloop data prepare`."""
     train: LearnLoopRequest
