@@ -1,8 +1,8 @@
-"""What may lie in a Postgres text or jsonb column.
+"""What a Postgres text or jsonb column can hold.
 
-A model samples any bytes and a tool call may spell any escape, but Postgres stores neither U+0000 nor lone
-surrogates, and jsonb knows no NaN. Such characters become U+FFFD and such numbers null, so that no odd sample can
-make a result unstorable.
+A model can sample any bytes and a tool call can contain any escape, but Postgres stores neither U+0000 nor lone
+surrogates, and jsonb has no NaN. Such characters become U+FFFD and such numbers null, so that an odd sample never makes
+a result unstorable.
 """
 
 import json
@@ -19,17 +19,17 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 MAX_NESTING = 64
-"""Of what clients send: more than any request needs, less than what trips over Python's own limit."""
-_NESTED = (dict, list)  # a union would be made for every value
+"""Maximum nesting depth of JSON from clients: more than any request needs, less than Python's recursion limit."""
+_NESTED = (dict, list)  # a tuple, because a union type would be built anew for every value
 
 
 def storable_text(text: str) -> str:
-    """The text with unstorable characters replaced."""
+    """Return the text with unstorable characters replaced."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def flaw(value: Any) -> str | None:
-    """Why a JSON value that somebody sent is not taken; None if all of it can be stored and worked with."""
+    """Return why a client's JSON value is rejected, or None if all of it can be stored and processed."""
     level = [value]
     for _ in range(MAX_NESTING):
         texts = "".join([item for item in level if isinstance(item, str)])
@@ -54,19 +54,19 @@ def _has_surrogates(text: str) -> bool:
 
 
 def dumps(value: Any) -> str:
-    """JSON text for a jsonb column."""
-    with suppress(orjson.JSONEncodeError):  # unpaired surrogates, keys that are no texts, numbers of more than 64 bits
+    """Return JSON text for a jsonb column."""
+    with suppress(orjson.JSONEncodeError):  # unpaired surrogates, keys that are not strings, integers over 64 bits
         text = orjson.dumps(value).decode()  # NaN and infinity become null
-        if "\\u0000" not in text:  # rare, and walking through every value is slow
+        if "\\u0000" not in text:  # rare, and walking every value is slow
             return text
     return json.dumps(_storable(value), ensure_ascii=False, allow_nan=False)
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a jsonb column."""
+    """Parse the value of a jsonb column."""
     try:
         return orjson.loads(text)
-    except orjson.JSONDecodeError:  # a number that is too large for it
+    except orjson.JSONDecodeError:  # a number that is too large for orjson
         return json.loads(text)
 
 

@@ -1,4 +1,4 @@
-"""Brings the database's schema up to date. Every process does so when it starts."""
+"""Brings the database's schema up to date. Every process does this when it starts."""
 
 import sysconfig
 from pathlib import Path
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _START_S = 30.0
-"""How long a database that starts at the same time may take."""
+"""Longest wait for a database that is starting up at the same time as this process."""
 _LOCK = 0x6C6F6F70
-"""Any number that nobody else uses as an advisory lock in this database."""
+"""Key of the advisory lock for migrations: any number that nothing else locks in this database."""
 
 log = structlog.get_logger(__name__)
 
 
 class SchemaError(Exception):
-    """The database's schema is not one that this version knows."""
+    """The database's schema is unknown to this version."""
 
 
 async def migrate_when_up(database: AsyncEngine) -> None:
-    """Wait for a database that starts at the same time, then migrate. Raises DatabaseUrlError, SchemaError."""
+    """Wait until the database accepts connections, then migrate. Raises DatabaseUrlError, SchemaError."""
     repeated = RepeatedLog(log)
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(DATABASE_DOWN),
@@ -49,9 +49,9 @@ async def migrate_when_up(database: AsyncEngine) -> None:
 
 
 async def migrate(engine: AsyncEngine) -> None:
-    """Bring the schema to this version, in one transaction; services that start at once take turns.
+    """Bring the schema to this version in one transaction. Processes that start at the same time take turns.
 
-    Raises SchemaError if the database was made by a newer version.
+    Raises SchemaError if a newer version created the database.
     """
     async with engine.begin() as connection:
         await connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -62,7 +62,8 @@ async def migrate(engine: AsyncEngine) -> None:
 def _upgrade(connection: Connection) -> None:
     if _current(connection) == newest():
         return
-    from alembic import command  # a quarter of a second, for which a restarted service would wait
+    # imported late: it takes a quarter of a second, which a restart with an up-to-date schema should not pay
+    from alembic import command
     from alembic.util import CommandError
 
     config = _config()
@@ -76,7 +77,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _current(connection: Connection) -> str | None:
-    """The database's revision; None before the first."""
+    """Return the database's revision, or None before the first migration."""
     if connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
     found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
@@ -84,7 +85,7 @@ def _current(connection: Connection) -> str | None:
 
 
 def newest() -> str:
-    """The revision of this version, with which the name of the last script begins."""
+    """Return the revision of this version, taken from the file name of the last migration script."""
     return max(path.name for path in (scripts() / "versions").glob("[0-9]*.py")).split("_")[0]
 
 
@@ -97,6 +98,6 @@ def _config() -> "Config":
 
 
 def scripts() -> Path:
-    """Alembic's scripts: in the repository, or among the data files of the installed package."""
+    """Return the folder of Alembic's scripts: in the repository, or among the data files of the installed package."""
     places = (Path(__file__).parents[2] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
     return next(place for place in places if (place / "env.py").is_file())

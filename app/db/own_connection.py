@@ -1,8 +1,8 @@
-"""A database connection beside the pool, for statements that are made all the time.
+"""A database connection outside the pool, for the most frequent statements.
 
-Taking one from the pool costs three round trips (whether it lives, BEGIN, COMMIT); here each statement is its own
-transaction, in one. What comes while a statement runs goes with the next one, so that many share its commit. Nobody
-waits for company.
+Taking a connection from the pool costs three round trips (liveness check, BEGIN, COMMIT). Here each statement is its
+own transaction, in one round trip. Rows that arrive while a statement runs are sent together in the next one and share
+its commit. No row waits for others to join it.
 """
 
 import asyncio
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
 
 Row = Sequence[Any]
 _REST_S = 1.0
-"""After an error: until then the pool is used."""
+"""After an error, how long callers use the pool instead."""
 _TIMEOUT_S = 20.0
-"""The server's own limit for statements is shorter; a server that froze has none."""
+"""Client-side limit for a statement. The server's own limit is shorter, but a frozen server does not enforce it."""
 _MOST_IN_GROUP = 64
 _MOST_GROUP_BYTES = 4_000_000
 
 _CLOSE_S = 2.0
 _PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan"}
-"""Not again for each number of rows: these statements find all they need by primary keys."""
+"""Plans a statement once, not again for each number of rows: these statements find everything by primary key."""
 _KNOWN = {"host", "port", "passfile", "target_session_attrs", "application_name"} | {
     f"ssl{name}" for name in ("mode", "cert", "key", "password", "rootcert", "crl")
 }
-"""Parameters of a URL that are the same to asyncpg as to psycopg."""
+"""URL parameters that mean the same to asyncpg as to psycopg."""
 _NOT_NEEDED = ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count")
-"""Those that only say how long one waits: `_TIMEOUT_S` does."""
+"""URL parameters that only set waiting times, which `_TIMEOUT_S` limits here."""
 
 log = structlog.get_logger(__name__)
 
 
 def numbered(statement: str, names: Sequence[str]) -> str:
-    """A statement with psycopg's named parameters as asyncpg has it: $1 is the first name's."""
+    """Rewrite psycopg's named parameters to asyncpg's numbered ones: $1 is the first of `names`."""
     return re.sub(r"%\((\w+)\)[sb]", lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
 
 
 class OwnConnection:
-    """Opened when it is first used, and again after it broke.
+    """A connection that opens on first use, and again after it broke.
 
-    The driver is asyncpg, which takes a quarter of psycopg's time for a statement. If it does not know all of the URL's
-    parameters, the connection is never opened.
+    The driver is asyncpg, which takes a quarter of psycopg's time for a statement. If the URL has parameters that
+    asyncpg does not know, the connection is never opened.
     """
 
     def __init__(self, url: URL, **parameters: str) -> None:
-        """`parameters` are the server's, for this connection."""
+        """`parameters` are server settings for this connection."""
         self._url = url.set(drivername="postgresql").difference_update_query(_NOT_NEEDED)
         self._parameters = SERVER_SETTINGS | _PLANNED_ONCE | parameters
         self._lock = asyncio.Lock()
@@ -65,9 +65,12 @@ class OwnConnection:
         self._resting_until = 0.0 if self._url.query.keys() <= _KNOWN else math.inf
 
     async def execute(self, statement: str, *values: Any) -> Sequence[Row] | None:
-        """The rows of a statement with parameters $1, $2 ...; None: there is no connection, or the statement failed,
-        and it may have been done all the same. The same is to be tried by the pool, which says what is wrong."""
-        import asyncpg  # only now: it takes 0.1 s, and a service may never need it
+        """Return the rows of a statement with parameters $1, $2 ...
+
+        None means that there is no connection or the statement failed, possibly after taking effect. The caller then
+        repeats it through the pool, which reports what is wrong.
+        """
+        import asyncpg  # imported late: it takes 0.1 s, and a process may never need it
 
         async with self._lock:
             if time.monotonic() < self._resting_until:
@@ -88,7 +91,7 @@ class OwnConnection:
                 return None
 
     async def close(self) -> None:
-        """Close it; another statement opens it again."""
+        """Close the connection; the next statement opens it again."""
         async with self._lock:
             if self._connection is not None:
                 import asyncpg
@@ -98,8 +101,11 @@ class OwnConnection:
 
 
 class GroupedStatement:
-    """A statement over rows, given as an array for each column, that returns at most one row for each, which begins
-    with the first column of that one. Rows of the same group differ in it."""
+    """A statement that handles many rows at once, given as one array per column.
+
+    It returns at most one row for each given row. That row begins with the given row's first column, which is unique
+    within a group.
+    """
 
     def __init__(self, connection: OwnConnection, statement: str, columns: Sequence[str]) -> None:
         self._connection = connection
@@ -110,13 +116,13 @@ class GroupedStatement:
         self._running: asyncio.Task[None] | None = None
 
     async def row(self, *values: Any) -> Row | None:
-        """The statement's row for these values; None: it returned none, or it failed. Cancelling takes effect
-        when the statement has ended."""
+        """Return the statement's row for these values, or None if it returned none or failed. A cancellation takes
+        effect when the statement has ended."""
         made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((values, made))
         self._more.set()
         if self._running is None:
-            # In no caller's context: what is logged there belongs to all of them.
+            # An empty context, because what the task logs belongs to all callers rather than to the first.
             self._running = asyncio.create_task(self._run(), name="grouped statements", context=Context())
         try:
             return await asyncio.shield(made)
@@ -125,7 +131,7 @@ class GroupedStatement:
             raise
 
     async def end(self) -> None:
-        """When what waits has been executed. Nothing may come after it."""
+        """Return once all waiting rows have been executed. No row can be added afterwards."""
         self._is_ending = True
         self._more.set()
         if self._running is not None:
@@ -145,12 +151,12 @@ class GroupedStatement:
             found = {row[0]: row for row in await self._connection.execute(self._statement, *columns) or ()}
         except Exception:
             log.exception("a statement failed")
-        finally:  # whatever went wrong: the pool is tried next, and says it
+        finally:  # after any failure callers try the pool, which reports the cause
             for values, made in group:
                 made.set_result(found.get(values[0]))
 
     def _next_group(self) -> list[tuple[Row, "asyncio.Future[Row | None]"]]:
-        """The oldest ones, of each first column one."""
+        """Take the oldest waiting rows, at most one for each value of the first column."""
         group: dict[Any, tuple[Row, asyncio.Future[Row | None]]] = {}
         later, size = [], 0
         for each in self._waiting:

@@ -1,17 +1,17 @@
-"""Whether a database takes connections."""
+"""Checks whether a database accepts connections."""
 
 import psycopg
 from sqlalchemy import URL
 
 
 class NoConnection(Exception):
-    """It takes none. The message is fit for everybody; the cause is not."""
+    """The database accepts no connections. The message is safe to show to clients; the cause is not."""
 
 
 async def connect_once(url: URL) -> None:
-    """Connect and leave: a server that lets us in answers. Raises NoConnection.
+    """Open a connection and close it: a server that accepts connections is up. Raises NoConnection.
 
-    A query on a connection of long standing would tell less: those of a frozen server stay open.
+    A query on a long-lived connection would prove less, because connections to a frozen server stay open.
     """
     options = url.translate_connect_args(username="user", database="dbname") | dict(url.query)
     try:

@@ -1,6 +1,6 @@
-"""Database rows. Alembic's migrations make the tables; `alembic check` keeps both in step.
+"""Database rows. Alembic's migrations create the tables; `alembic check` verifies that the two match.
 
-A rate is in [0, 1], a time is timestamptz, an id is a ULID (sortable by creation) unless said otherwise.
+Unless noted otherwise, a rate is in [0, 1], a time is timestamptz, and an id is a ULID (sortable by creation).
 """
 
 from app.db.tables.access import ApiKey, IdempotencyKey, SignIn

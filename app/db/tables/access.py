@@ -1,4 +1,4 @@
-"""API keys, browsers that signed in with one, and answers kept for repeated requests."""
+"""API keys, browser sign-ins, and stored replies for idempotent requests."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from environment.json_type import Json
 
 
 class ApiKey(Base):
-    """A key to one project. The key itself is nowhere: only its hash."""
+    """An API key of one project. Only its hash is stored."""
 
     __tablename__ = "api_key"
 
@@ -18,7 +18,7 @@ class ApiKey(Base):
     project: Mapped[str]
     name: Mapped[str]
     prefix: Mapped[str]
-    """The key's first characters, to tell it by."""
+    """The first characters of the key, to identify it."""
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     scopes: Mapped[list[Json]]
     expires_at: Mapped[datetime | None]
@@ -28,30 +28,31 @@ class ApiKey(Base):
 
 
 class SignIn(Base):
-    """A browser that was signed in with a key. Its token is nowhere: only the hash."""
+    """A browser's sign-in with an API key. Only the hash of its token is stored."""
 
     __tablename__ = "browser_session"
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     key_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("api_key.id", ondelete="CASCADE"), index=True)
-    """None: the key from the settings."""
+    """The API key; None for the key from the settings."""
     expires_at: Mapped[datetime] = mapped_column(index=True)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class IdempotencyKey(Base):
-    """The reply to a request that created something, for its repetition. Kept 24 hours."""
+    """The reply to a request that created something, to be sent again if the request is repeated. Kept for 24 hours."""
 
     __tablename__ = "idempotency_key"
 
     project: Mapped[str] = mapped_column(Text, primary_key=True)
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
-    """Of method, path and body."""
+    """Hash of method, path and body."""
     status: Mapped[int | None]
-    """Of the reply; None while the first request is under way."""
+    """HTTP status of the reply; None while the first request is in progress."""
     body: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     lease_until: Mapped[datetime | None]
-    """Until then nobody else handles the request, which renews it. None: a minute from `created_at`."""
+    """Until then no other process handles the request; the one that does renews it. None: a minute from
+    `created_at`."""

@@ -1,4 +1,4 @@
-"""Sessions of agents that own their loop, and every call that they made of their model."""
+"""Sessions of agents that own their loop, and every model call in them."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ def _session_id() -> Mapped[str]:
 
 
 class AgentSession(Base):
-    """One attempt of an agent at one task, with one checkpoint, from its first call to its outcome."""
+    """An agent's work on one task with one checkpoint, from its first call to its outcome."""
 
     __tablename__ = "agent_session"
     __table_args__ = (
@@ -45,66 +45,70 @@ class AgentSession(Base):
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str]
     asked_model: Mapped[str]
-    """The model's name as it was given when the session was opened."""
+    """The model's name as given when the session was opened."""
     model: Mapped[str]
-    """The checkpoint, as its server knows it. It stays the same, whatever is trained or promoted meanwhile."""
+    """The checkpoint under its server's name. It stays fixed, even if the model is trained or promoted in the
+    meantime."""
     step: Mapped[int | None]
-    """Of the checkpoint; None: a base model."""
+    """The checkpoint's step; None for a base model."""
     backend: Mapped[str]
     model_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"), index=True)
-    """A run that trains the model; None: only the engine knows it."""
+    """A run that trains the model; None if only the engine knows the model."""
     seed: Mapped[int] = mapped_column(BigInteger)
-    """From it comes the seed of each call, as `CallSeeds` says."""
+    """The seed from which `CallSeeds` derives the seed of each call."""
     sampling: Mapped[dict[str, Json] | None]
-    """temperature and max_tokens of every call; None: the client's own parameters count."""
+    """temperature and max_tokens of every call; None: the client's own parameters apply."""
     max_calls: Mapped[int | None]
-    """Of one start of the agent."""
+    """Maximum number of calls in one attempt."""
     max_tokens: Mapped[int | None]
-    """Of all prompts and replies that are sampled."""
+    """Maximum number of tokens, in prompts and sampled replies together."""
     explicit_restart: Mapped[bool]
-    """False: repeating the very first request, once it was answered, restarts the session."""
+    """Whether only an explicit request restarts the session. If False, repeating its very first request after that was
+    answered does as well."""
     labels: Mapped[dict[str, Json]] = mapped_column("metadata")
-    """The opener's own."""
+    """Labels that the opener gave it."""
     state: Mapped[str] = mapped_column(Text, default=AgentSessionState.OPEN)
     attempt: Mapped[int] = mapped_column(default=1)
-    """Which start of the agent this is."""
+    """Number of the current attempt, from 1."""
     uses: Mapped[int] = mapped_column(default=0)
-    """Requests of this attempt."""
+    """Number of requests in this attempt."""
     calls: Mapped[int] = mapped_column(default=0)
-    """Calls of all attempts."""
+    """Number of calls in all attempts."""
     opening_digest: Mapped[str | None] = mapped_column(String(64))
-    """Of the very first request."""
+    """Digest of the very first request."""
     prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     outcome: Mapped[dict[str, Json] | None]
-    """reward, parts, output, reason: those that were given."""
+    """Those of reward, parts, output and reason that were given."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    """With the next two, the rollout that the session is of: a worker that takes the run over finds it by them."""
+    """With `iteration` and `entry`, identifies the session's rollout, so that a worker that takes over the run finds
+    it."""
     iteration: Mapped[int | None]
     entry: Mapped[str | None]
     """The rollout's name in the journal, or its slot in an evaluation."""
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
-    """In place of a run."""
+    """The evaluation that the rollout belongs to, if it is not a run's."""
     opener_sha256: Mapped[str | None] = mapped_column(String(64))
-    """Of the API key that opened the session, which ends with it; None: a rollout's, or no key was required."""
+    """Hash of the API key that opened the session; the session ends when the key does. None for the session of a
+    rollout, or if no key was required."""
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 
 
 class AgentSessionKey(Base):
-    """A key that names one session. The key itself is nowhere: only its hash."""
+    """A key that identifies one session. Only its hash is stored."""
 
     __tablename__ = "agent_session_key"
 
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     session_id: Mapped[str] = mapped_column(String(26), ForeignKey("agent_session.id", ondelete="CASCADE"), index=True)
     replaced_at: Mapped[datetime | None]
-    """When a restart gave out another one: who still has this one belongs to an earlier start of the agent."""
+    """When a restart issued a new key. A client that still uses this one belongs to an earlier attempt."""
 
 
 class SessionCall(Base):
-    """One call of the model. A request that is made again in the same attempt is a call of its own."""
+    """One model call. A request that is repeated within an attempt gets a call of its own."""
 
     __tablename__ = "session_call"
     __table_args__ = (
@@ -114,32 +118,32 @@ class SessionCall(Base):
 
     session_id: Mapped[str] = _session_id()
     number: Mapped[int] = mapped_column(primary_key=True)
-    """From 1, in the order in which they began."""
+    """Number of the call, from 1, in the order in which calls began."""
     digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of the request in its canonical form."""
     occurrence: Mapped[int]
-    """How many requests of the same digest came before it in an attempt."""
+    """How many requests with the same digest preceded it in the attempt."""
     protocol: Mapped[str]
-    """Of the client that made it first: chat, responses or messages."""
+    """Protocol of the client that first made it: chat, responses or messages."""
     request: Mapped[bytes]
-    """Messages, tools and parameters: compressed JSON."""
+    """Messages, tools and parameters, as compressed JSON."""
     seed: Mapped[int] = mapped_column(BigInteger)
     answer: Mapped[bytes | None]
-    """The completion, with token ids and log-probabilities: compressed JSON; None: not answered yet."""
+    """The completion with token ids and log-probabilities, as compressed JSON; None until answered."""
     model: Mapped[str | None]
     """The exact checkpoint that replied."""
     prompt_tokens: Mapped[int] = mapped_column(default=0)
     completion_tokens: Mapped[int] = mapped_column(default=0)
     holder: Mapped[str | None]
-    """The process that samples it."""
+    """The process that is sampling it."""
     held_until: Mapped[datetime | None]
-    """Until then nobody else samples it; its holder renews that."""
+    """Until then no other process samples it; the holder renews this time."""
     begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
     answered_at: Mapped[datetime | None]
 
 
 class SessionUse(Base):
-    """A request of one attempt, and the call that answers it: a call of an earlier attempt, if that had the same."""
+    """A request of one attempt, linked to the call that answers it, which an earlier attempt may have made already."""
 
     __tablename__ = "session_use"
     __table_args__ = (
@@ -156,10 +160,10 @@ class SessionUse(Base):
     session_id: Mapped[str] = _session_id()
     attempt: Mapped[int] = mapped_column(primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
-    """From 1, in the order in which the attempt made its requests."""
+    """Number of the request, from 1, in the attempt's order."""
     digest: Mapped[str] = mapped_column(String(64))
     occurrence: Mapped[int]
     idempotency_key: Mapped[str | None]
     begun_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     delivered_at: Mapped[datetime | None]
-    """When the whole reply had been sent; written a moment later. None: as far as one knows, it did not arrive."""
+    """When the whole reply had been sent, written a moment later. None: as far as is known, it was not delivered."""

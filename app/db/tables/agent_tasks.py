@@ -1,4 +1,4 @@
-"""Tasks that wait for a team's own agent to claim them."""
+"""Tasks that wait to be claimed by a team's own agent."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from environment.json_type import Json
 
 
 class AgentTask(Base):
-    """A rollout that somebody elsewhere is to make. It goes when its session has ended."""
+    """A rollout that an external agent makes. The row is deleted when its session has ended."""
 
     __tablename__ = "agent_task"
     __table_args__ = (Index("ix_agent_task_project_run_id", "project", "run_id"),)
@@ -20,19 +20,19 @@ class AgentTask(Base):
     )
     project: Mapped[str]
     run_id: Mapped[str | None] = mapped_column(String(26))
-    """The run or evaluation that waits for it."""
+    """The run or evaluation that is waiting for it."""
     task: Mapped[dict[str, Json]]
-    """What the agent is given, besides its session."""
+    """What the agent receives in addition to its session."""
     timeout_s: Mapped[float]
-    """For each claim, from the moment when it is made."""
+    """Time limit of each claim, counted from the claim."""
     claims: Mapped[int] = mapped_column(default=0)
-    """The fencing token: each claim has a number of its own."""
+    """Number of claims; serves as the fencing token."""
     losses: Mapped[int] = mapped_column(default=0)
-    """How often whoever claimed it fell silent, or could not do it."""
+    """Number of claims in a row that were lost or given up without a model reply in between."""
     worker: Mapped[str | None]
-    """Who claimed it last."""
+    """The latest claimant."""
     lease_until: Mapped[datetime | None]
-    """Until then nobody else may claim it; None: nobody works on it."""
+    """Until then no other worker can claim it; None if no worker has it."""
     deadline: Mapped[datetime | None]
-    """Of the newest claim."""
+    """When the latest claim times out."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

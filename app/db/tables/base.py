@@ -1,4 +1,4 @@
-"""What every table has in common: names of constraints, and types of columns."""
+"""What all tables share: naming of constraints, and column types."""
 
 from datetime import datetime
 
@@ -16,7 +16,7 @@ from environment.json_type import Json
 
 
 class Base(DeclarativeBase):
-    """What Alembic compares the database with."""
+    """Base class of all tables; Alembic compares the database with its metadata."""
 
     metadata = MetaData(
         naming_convention={
@@ -36,5 +36,5 @@ class Base(DeclarativeBase):
 
 
 def run_id() -> Mapped[str]:
-    """The run that a row belongs to, as (a part of) its primary key; rows go with their run."""
+    """Return a column that references a row's run as (part of) its primary key. Rows are deleted with their run."""
     return mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)

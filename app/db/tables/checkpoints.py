@@ -1,4 +1,4 @@
-"""What was trained, and which of it has a name."""
+"""Checkpoints and their promotions."""
 
 from datetime import datetime
 
@@ -23,17 +23,19 @@ class Checkpoint(Base):
     step: Mapped[int] = mapped_column(primary_key=True)
     iteration: Mapped[int]
     model: Mapped[str | None]
-    """What the backend calls it; None for those that were saved before this was kept."""
+    """The backend's name for it; None if it was saved before names were stored."""
     success: Mapped[float | None]
-    """Sampled validation success, where it was evaluated."""
+    """Sampled validation success, if the step was evaluated."""
     is_best: Mapped[bool]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     deleted_at: Mapped[datetime | None]
 
 
 class Promotion(Base):
-    """A checkpoint under a name that its users know. The newest row of a name counts, unless it was withdrawn; older
-    ones are its history."""
+    """A checkpoint under a name that requests can use.
+
+    The newest row of a name counts, unless it was withdrawn; older rows are the name's history.
+    """
 
     __tablename__ = "promotion"
     __table_args__ = (Index("ix_promotion_project_name_id", "project", "name", "id"),)
@@ -41,15 +43,15 @@ class Promotion(Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     project: Mapped[str]
     name: Mapped[str]
-    """What it is promoted as."""
+    """The name that it is promoted to."""
     backend: Mapped[str]
     model_name: Mapped[str]
-    """Of a model of the same project."""
+    """The trained model, of the same project."""
     step: Mapped[int]
     actor: Mapped[str]
     evidence: Mapped[dict[str, Json] | None]
-    """Of a trial that it won: the evaluation, and what its pairs said; None: promoted without one."""
+    """The trial that it won: the evaluation and the result of its pairs. None if it was promoted without one."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     withdrawn_at: Mapped[datetime | None]
-    """When the name was taken away from it; None: it has the name, or another one took it over."""
+    """When the promotion was withdrawn; None if it is in force or a later one replaced it."""
     withdrawn_by: Mapped[str | None]

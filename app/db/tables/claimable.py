@@ -1,4 +1,4 @@
-"""What the tables of claimed work have in common: the columns that app/claims/ reads and writes."""
+"""The columns that tables of claimed work share; app/claims/ reads and writes them."""
 
 from datetime import datetime
 
@@ -16,23 +16,23 @@ class Claimable(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str]
-    """Workers serve projects in turn."""
+    """The project that it belongs to. Workers serve projects in turn."""
     status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
     engine: Mapped[str | None]
-    """The engine that has its models; only workers that reach it can work on the row. None: any worker."""
+    """The engine that has its models; only workers that can reach it work on the row. None: any worker can."""
     owner: Mapped[str | None]
     """The worker that holds the lease."""
     epoch: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Raised by each claim; every commit of a worker names the epoch it claimed with."""
+    """The fencing token: each claim raises it, and every commit of a worker names the epoch that it claimed with."""
     lease_until: Mapped[datetime | None]
-    """Until then, by the database's clock, no other worker may claim it."""
+    """Until then, by the database's clock, no other worker can claim it."""
     claims: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Claims since progress was last saved: work that kills its workers ends."""
+    """Claims since progress was last saved. They are limited, so that work that kills its workers ends."""
     claimed_at: Mapped[datetime | None]
     """When it was last claimed."""
     cancel_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     wait_reason: Mapped[str | None]
-    """Why a paused one is paused, or what a running one waits for."""
+    """Why it is paused, or what it is waiting for while running."""
     error: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""What was uploaded or prepared to learn from."""
+"""Uploaded and prepared data to train on and to evaluate with."""
 
 from datetime import datetime
 
@@ -17,12 +17,12 @@ from environment.json_type import Json
 
 
 class Document(Base):
-    """A graph, a set of scenarios or demonstrations that a request brought, by the SHA-256 of its canonical JSON."""
+    """A graph, a set of scenarios or demonstrations from a request, by the SHA-256 of its canonical JSON."""
 
     __tablename__ = "document"
 
     project: Mapped[str] = mapped_column(Text, primary_key=True, server_default="*")
-    """Whose it is; `*`: all projects may use it."""
+    """The project that owns it; `*`: all projects can use it."""
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str]
     """graph, scenarios or demonstrations."""
@@ -31,8 +31,7 @@ class Document(Base):
 
 
 class DatasetVersion(Base):
-    """A version of a named inbox, set of scenarios or set of demonstrations, and what it was made from. Rows never
-    change."""
+    """A version of a named inbox, set of scenarios or set of demonstrations, and its origin. Rows never change."""
 
     __tablename__ = "dataset_version"
     __table_args__ = (
@@ -43,26 +42,26 @@ class DatasetVersion(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str]
-    """Whose it is; `*`: all projects may use it."""
+    """The project that owns it; `*`: all projects can use it."""
     kind: Mapped[str]
     name: Mapped[str]
     version: Mapped[int]
-    """From 1."""
+    """Number of the version, from 1."""
     sha256: Mapped[str] = mapped_column(String(64))
-    """Of the content: of an inbox's emails, or the document's of that kind."""
+    """Hash of the content: an inbox's emails, or the document of that kind."""
     size: Mapped[int]
-    """Emails, scenarios or demonstrations."""
+    """Number of emails, scenarios or demonstrations."""
     environment: Mapped[str]
-    """What it is for; demonstrations are for any, which is the empty name."""
+    """The environment that it is for; empty for demonstrations, which suit any."""
     inbox_sha256: Mapped[str | None] = mapped_column(String(64))
-    """Of scenarios: the inbox that they are about."""
+    """The inbox that scenarios are about; None for other kinds."""
     origin: Mapped[dict[str, Json]]
-    """Where it comes from: `source` is `api` or `prepared`; then settings, hashes of sources, counts."""
+    """Where it came from: `source` is `api` or `prepared`, followed by settings, hashes of sources, counts."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class InboxPart(Base):
-    """A piece of an uploaded inbox's file, compressed, from which every service and worker makes its own copy."""
+    """A compressed piece of an uploaded inbox's file. Every service and worker builds its own copy from the pieces."""
 
     __tablename__ = "inbox_part"
 

@@ -1,4 +1,4 @@
-"""Models compared on the same scenarios."""
+"""Comparisons of models on the same scenarios."""
 
 from datetime import datetime
 
@@ -22,7 +22,8 @@ _EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStat
 
 
 class EvaluationJob(Claimable):
-    """A comparison of models on the same scenarios, asked for by itself. Its rollouts are trajectories."""
+    """A comparison of models on the same scenarios that is not part of a run. Its rollouts are stored as
+    trajectories."""
 
     __tablename__ = "evaluation_job"
     __table_args__ = (
@@ -36,28 +37,28 @@ class EvaluationJob(Claimable):
     request: Mapped[dict[str, Json]]
     """The accepted request with all defaults filled in; see app/domain/stored_evaluation.py."""
     done: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Rollouts that have been judged."""
+    """Number of rollouts that have been judged."""
     total: Mapped[int]
     judge: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """What the judge's calls cost so far: requests, tokens, dollars."""
     driven_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
-    """How long workers have driven it."""
+    """Total time for which workers have driven it, in seconds."""
     lost: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
-    """What its unsaved work used: `prompt_tokens`, `completion_tokens`, `usd`."""
+    """Usage of work that was lost before it was saved: `prompt_tokens`, `completion_tokens`, `usd`."""
     shortage: Mapped[dict[str, Json] | None]
-    """The limit of the budget that paused it."""
+    """The budget limit that paused it."""
     report: Mapped[dict[str, Json] | None]
-    """The figures, written when it completes."""
+    """The results, written when it completes."""
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    """The number of its last event."""
+    """Number of its latest event."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """Which of its details were deleted because of their age, and when."""
     published: Mapped[dict[str, Json] | None]
-    """Whether it was published to Weave: `state`, and what belongs to it; None: nobody asked."""
+    """State of publishing to Weave: `state` and the fields that belong to it; None if publishing was not requested."""
 
 
 class EvaluationEvent(Base):
-    """What happened to an evaluation: append-only, numbered from 1 without a gap."""
+    """What happened to an evaluation: append-only, numbered from 1 without gaps."""
 
     __tablename__ = "evaluation_event"
 
@@ -67,8 +68,8 @@ class EvaluationEvent(Base):
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     type: Mapped[str]
     version: Mapped[int] = mapped_column(default=1)
-    """Of the type's `data`."""
+    """Version of the type's `data`."""
     actor: Mapped[str]
-    """As that of an event of a run."""
+    """Who did it, in the same form as in a run's events."""
     data: Mapped[dict[str, Json]]
     occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

@@ -1,4 +1,4 @@
-"""What judges answered, and how often they may be asked."""
+"""Judges' verdicts and their cost, and rate limits of judge models."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ from environment.json_type import Json
 
 
 class JudgeCall(Base):
-    """What one verdict of a judge model cost."""
+    """The cost of one verdict of a judge model."""
 
     __tablename__ = "judge_call"
     __table_args__ = (Index("ix_judge_call_run_id_iteration", "run_id", "iteration"),)
@@ -38,7 +38,7 @@ class JudgeCall(Base):
 
 
 class Verdict(Base):
-    """A judge model's verdict, by the hash of everything that decided it."""
+    """A judge model's verdict, keyed by the hash of all its inputs."""
 
     __tablename__ = "verdict"
 
@@ -48,12 +48,12 @@ class Verdict(Base):
 
 
 class JudgeRate(Base):
-    """How far the requests to a judge model are ahead of its limits; all workers share it."""
+    """How far the requests to a judge model are ahead of its rate limits. All workers share it."""
 
     __tablename__ = "judge_rate"
 
     model: Mapped[str] = mapped_column(Text, primary_key=True)
     requests_at: Mapped[datetime]
-    """When the next request may be sent, as far as the number of requests goes."""
+    """When the limit on requests allows the next one."""
     tokens_at: Mapped[datetime]
-    """When the next request may be sent, as far as the number of tokens goes."""
+    """When the limit on tokens allows the next request."""

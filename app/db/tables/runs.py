@@ -1,4 +1,4 @@
-"""Runs, what they did, and what was said about it."""
+"""Runs, their results, and the feedback on them."""
 
 from datetime import datetime
 
@@ -33,7 +33,7 @@ class Run(Claimable):
     __table_args__ = (
         CheckConstraint(f"status IN ({_KNOWN})", name="status"),
         Index("ix_run_lease", "lease_until", postgresql_where=text("status = 'running'")),
-        # Two live runs must not train one model.
+        # Two live runs must not train the same model.
         Index(
             "uq_run_live_model",
             "backend",
@@ -58,23 +58,24 @@ class Run(Claimable):
     model_name: Mapped[str]
     base_model: Mapped[str]
     reproducible: Mapped[bool | None]
-    """Whether sampling and training repeat to the bit, as the backend reports; None until the run was driven."""
+    """Whether sampling and training are bit-for-bit reproducible, as the backend reports; None before the run is
+    driven."""
     reproducible_reason: Mapped[str | None]
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     no_signal: Mapped[str | None]
-    """Why the last iteration taught nothing (training/no_signal.py); None if it did."""
+    """Why the last iteration gave no training signal (training/no_signal.py); None if it gave one."""
     no_signal_iterations: Mapped[int] = mapped_column(default=0, server_default="0")
-    """How many iterations in a row taught nothing, up to the last one, since the run was last resumed or retried."""
+    """Number of latest iterations in a row without a training signal, since the run was last resumed or retried."""
     warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
-    """What was foreseen when the run was accepted."""
+    """Problems that were foreseen when the run was accepted."""
     parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
-    """The run that this one was forked from, at its step `parent_step`."""
+    """The run that this one was forked from, at that run's step `parent_step`."""
     parent_step: Mapped[int | None]
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    """Of the run's newest event."""
+    """Number of the run's latest event."""
     iterations_total: Mapped[int]
     next_iteration: Mapped[int] = mapped_column(default=0)
-    """The iteration whose result is saved next; 0 until the baseline is saved."""
+    """The iteration whose result will be saved next; 0 until the baseline is saved."""
     phase: Mapped[str | None]
     phase_iteration: Mapped[int | None]
     phase_done: Mapped[int | None]
@@ -88,22 +89,22 @@ class Run(Claimable):
     judge_prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     judge_completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     judge_cost_usd: Mapped[float] = mapped_column(default=0.0, server_default="0")
-    """Of the calls whose price is known."""
+    """Cost of the judge's calls whose price is known."""
     results_error: Mapped[str | None]
-    """Why the folder of results is not complete; the database is."""
+    """Why the results folder is incomplete; the database has everything."""
     summary: Mapped[dict[str, Json] | None]
-    """Before and after, written when the run completes."""
+    """Comparison of before and after, written when the run completes."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
-    """When what was deleted because of its age (app/operations/prune.py)."""
+    """When details of which kind were deleted because of their age (app/operations/prune.py)."""
 
     @property
     def stored_request(self) -> StoredRequest:
-        """`request`, parsed on each call: queries for many runs do not pay for it."""
+        """Parse and return `request`. Parsed on each call, so that queries for many runs do not pay for it."""
         return StoredRequest.parse(self.request)
 
 
 class Iteration(Base):
-    """What one rollout-judge-train cycle did; iteration 0 is the baseline."""
+    """The result of one rollout-judge-train cycle; iteration 0 is the baseline."""
 
     __tablename__ = "iteration"
 
@@ -121,18 +122,18 @@ class Iteration(Base):
     failed_rollouts: Mapped[int]
     skipped_groups: Mapped[dict[str, Json]]
     no_signal: Mapped[str | None]
-    """Why none of its groups could be trained on (training/no_signal.py); None if one could."""
+    """Why the iteration gave no training signal (training/no_signal.py); None if at least one group gave one."""
     train_metrics: Mapped[dict[str, Json]]
     timing: Mapped[dict[str, Json]]
     sampled_step: Mapped[int | None]
-    """The policy's step that sampled its rollouts; None: it made none, or was saved by an earlier version."""
+    """The step of the policy that sampled the rollouts; None if there were none or an earlier version saved the row."""
     staleness: Mapped[int | None]
-    """How many steps older that policy was than the one that was trained on them."""
+    """How many steps older that policy was than the one trained on the rollouts."""
     finished_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class Evaluation(Base):
-    """Held-out figures of one checkpoint."""
+    """Held-out results of one checkpoint."""
 
     __tablename__ = "evaluation"
 
@@ -149,7 +150,7 @@ class Evaluation(Base):
 
 
 class Trajectory(Base):
-    """The record of one rollout: of a run's training or evaluation, or of a question that somebody asked."""
+    """The record of one rollout, from a run, an evaluation, or a question to a model."""
 
     __tablename__ = "trajectory"
     __table_args__ = (
@@ -169,15 +170,15 @@ class Trajectory(Base):
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
-    """The order in which they were saved; lists go by it."""
+    """Order in which trajectories were saved, and in which lists return them."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     project: Mapped[str | None]
-    """Of a question to a model by name, and of an evaluation; a run's trajectories belong to the run's project."""
+    """Set for questions to a model by name and for evaluations; other trajectories belong to their run's project."""
     asked_as: Mapped[str | None]
-    """Of a question to a promoted name: that name, as PROJECT/NAME."""
+    """The promoted name that a question was sent to, as PROJECT/NAME."""
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
     slot: Mapped[str | None]
-    """In an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""
+    """Position in an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""
     kind: Mapped[str]
     """train, evaluation, showcase or ask."""
     iteration: Mapped[int | None]
@@ -188,14 +189,15 @@ class Trajectory(Base):
     step: Mapped[int | None]
     scenario_id: Mapped[str]
     scenario: Mapped[dict[str, Json]]
-    """The task and the reference."""
+    """Task and reference answer."""
     messages: Mapped[list[Json]]
-    """OpenAI's form, without token-level log-probabilities."""
+    """Messages in OpenAI's format, without token log-probabilities."""
     tokens: Mapped[list[Json]] = mapped_column(default=list, server_default="[]", deferred=True)
-    """What the agent sampled, a turn each: `message` (its place in `messages`), `texts` and `logprobs` of tokens."""
+    """The agent's samples, one entry per turn: `message` (index into `messages`), `texts` and `logprobs` of the
+    tokens."""
     tools: Mapped[list[Json]]
     additional_histories: Mapped[list[Json]] = mapped_column(server_default="[]")
-    """Further conversations of an agent that owns its loop: each has messages and tools, too."""
+    """Further conversations of an agent that owns its loop, each with messages and tools."""
     outcome: Mapped[dict[str, Json]]
     score: Mapped[float | None]
     score_explanation: Mapped[str | None]
@@ -213,7 +215,7 @@ class Trajectory(Base):
 
 
 class Reflection(Base):
-    """What a reflective environment had learned after an iteration, and its showcase."""
+    """The state of a reflective environment after an iteration, and its showcase."""
 
     __tablename__ = "reflection"
 
@@ -225,7 +227,7 @@ class Reflection(Base):
 
 
 class Journal(Base):
-    """What the iteration under way has finished (see training/journal.py); emptied when the iteration is saved."""
+    """Finished parts of the current iteration (see training/journal.py); emptied when the iteration is saved."""
 
     __tablename__ = "journal"
 
@@ -234,14 +236,14 @@ class Journal(Base):
     name: Mapped[str] = mapped_column(Text, primary_key=True)
     epoch: Mapped[int]
     value: Mapped[bytes]
-    """JSON text, compressed by zlib."""
+    """JSON text, compressed with zlib."""
     checksum: Mapped[int | None] = mapped_column(BigInteger)
-    """CRC-32 of the key and the value; None: written by an earlier version."""
+    """CRC-32 of key and value; None if an earlier version wrote the row."""
     kept_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class Event(Base):
-    """What happened to a run: append-only, numbered from 1 without a gap."""
+    """What happened to a run: append-only, numbered from 1 without gaps."""
 
     __tablename__ = "event"
 
@@ -249,16 +251,16 @@ class Event(Base):
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     type: Mapped[str]
     version: Mapped[int] = mapped_column(default=1)
-    """Of the type's `data`."""
+    """Version of the type's `data`."""
     iteration: Mapped[int | None]
     actor: Mapped[str]
-    """Who did it: `worker:...`, `key:PREFIX`, or `local` where no keys are needed."""
+    """Who did it: `worker:...`, `key:PREFIX`, or `local` if no keys are required."""
     data: Mapped[dict[str, Json]]
     occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class LedgerEntry(Base):
-    """What a phase of an iteration used. `wasted`: by work that was lost, or that taught nothing."""
+    """Usage of one phase of an iteration. `wasted` marks usage of work that was lost or gave no training signal."""
 
     __tablename__ = "ledger_entry"
     __table_args__ = (Index("ix_ledger_entry_run_id_iteration", "run_id", "iteration"),)
@@ -276,8 +278,8 @@ class LedgerEntry(Base):
 
 
 class Feedback(Base):
-    """What somebody did with an email, or thought of it or of what an agent did in a session. Rows never change: the
-    order of arrival does not matter."""
+    """Feedback on a trajectory or a session: what a person did with an email, or an opinion. Rows never change, so
+    their order of arrival does not matter."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -292,27 +294,27 @@ class Feedback(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str]
-    """The trajectory's or the session's; empty for one of no project."""
+    """Project of the trajectory or session; empty if it has none."""
     event_id: Mapped[str]
-    """The sender's own id of the event: a second one with it in the project is the same event."""
+    """The sender's id of the event. A second event with the same id in the project is the same event."""
     trajectory_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
-    """Whose email it is about; of a preference, the one preferred. None: it is about a session."""
+    """The trajectory that it is about; for a preference, the preferred one. None if it is about a session."""
     against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
-    """Of a preference, the other one."""
+    """For a preference, the trajectory that was not preferred."""
     session_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("agent_session.id", ondelete="CASCADE"))
-    """The session that it is about; of a preference, the one preferred."""
+    """The session that it is about; for a preference, the preferred one."""
     against_session_id: Mapped[str | None] = mapped_column(
         String(26), ForeignKey("agent_session.id", ondelete="CASCADE")
     )
-    """Of a preference, the other one."""
+    """For a preference, the session that was not preferred."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    """The run of that trajectory; None for a session, and for a trajectory that was asked of a model by name."""
+    """The trajectory's run; None for a session, and for a question to a model by name."""
     type: Mapped[str]
     confidence: Mapped[float]
-    """In (0, 1]; of preferences and thumbs."""
+    """Confidence of a preference or thumb, in (0, 1]."""
     comment: Mapped[str | None]
-    """With an opinion: what was said."""
+    """Comment given with an opinion."""
     source: Mapped[str]
-    """api, or simulator for invented events."""
+    """api, or simulator for synthetic events."""
     occurred_at: Mapped[datetime]
     received_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -1,4 +1,4 @@
-"""Where events are sent, and every attempt at it."""
+"""Webhook endpoints, deliveries, and every attempt to deliver."""
 
 from datetime import datetime
 
@@ -25,7 +25,7 @@ _FAILED = f"state = '{DeliveryState.FAILED}'"
 
 
 class WebhookEndpoint(Base):
-    """Where events are sent: those of one run, of a project's runs, or (the one from FRONTEND_URL) of all runs."""
+    """A receiver of events: those of one run, of a project's runs, or (the one from FRONTEND_URL) of all runs."""
 
     __tablename__ = "webhook_endpoint"
     __table_args__ = (
@@ -35,16 +35,16 @@ class WebhookEndpoint(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str | None]
-    """None: every project's."""
+    """None: all projects."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    """None: every run of the project."""
+    """None: all runs of the project."""
     url: Mapped[str]
     events: Mapped[list[Json]]
-    """Types that are sent; empty: all."""
+    """Event types to send; empty: all."""
     secret: Mapped[bytes | None]
-    """Encrypted. None: deliveries are not signed."""
+    """Signing secret, encrypted. None: deliveries are not signed."""
     previous_secret: Mapped[bytes | None]
-    """Signs too until `previous_until`, so that a receiver can change over."""
+    """Secret that signs as well until `previous_until`, so that a receiver has time to switch."""
     previous_until: Mapped[datetime | None]
     disabled_at: Mapped[datetime | None]
     disabled_reason: Mapped[str | None]
@@ -52,7 +52,7 @@ class WebhookEndpoint(Base):
 
 
 class WebhookAttempt(Base):
-    """One try to send a delivery."""
+    """One attempt to send a delivery."""
 
     __tablename__ = "webhook_attempt"
 
@@ -68,7 +68,7 @@ class WebhookAttempt(Base):
 
 
 class WebhookDelivery(Base):
-    """One message to one receiver, written in the transaction of what it tells."""
+    """One message to one receiver, written in the transaction that it reports."""
 
     __tablename__ = "webhook_delivery"
     __table_args__ = (
@@ -99,22 +99,23 @@ class WebhookDelivery(Base):
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
-    """Of an event of an evaluation; then there is no run."""
+    """The evaluation, if the event is an evaluation's and not a run's."""
     endpoint_id: Mapped[str | None] = mapped_column(
         String(26), ForeignKey("webhook_endpoint.id", ondelete="SET NULL"), index=True
     )
     project: Mapped[str]
-    """That of the run or evaluation. Projects take turns, and so do receivers within a project."""
+    """Project of the run or evaluation. Projects take turns, and so do receivers within a project."""
     receiver: Mapped[str]
-    """The endpoint's id, also after it was deleted; the URL where there was none."""
+    """The endpoint's id, kept after the endpoint is deleted; the URL if there was no endpoint."""
     is_next: Mapped[bool] = mapped_column(default=False, server_default="false")
-    """It is the first pending one of its run or evaluation and receiver (app/webhooks/turns.py): only such are sent."""
+    """Whether it is the first pending delivery of its run or evaluation to its receiver (app/webhooks/turns.py). Only
+    such deliveries are sent."""
     event_seq: Mapped[int | None] = mapped_column(BigInteger)
     event_type: Mapped[str | None]
     iteration: Mapped[int | None]
     url: Mapped[str]
     body: Mapped[str]
-    """The exact JSON text that is sent, on every attempt."""
+    """The exact JSON text that every attempt sends."""
     state: Mapped[str] = mapped_column(Text, default=DeliveryState.PENDING)
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -124,5 +125,5 @@ class WebhookDelivery(Base):
 
     @property
     def subject(self) -> str:
-        """The id of the run or evaluation whose event it is."""
+        """Return the id of the run or evaluation that the event belongs to."""
         return str(self.run_id or self.evaluation_id)
