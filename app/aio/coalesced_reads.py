@@ -1,7 +1,7 @@
-"""Many who ask at the same time share one read of the database.
+"""Concurrent readers share one read of the database.
 
-What comes while a read is under way waits for the next one. So whoever asks sees everything that was committed before
-it asked, as with a read of its own, and the more ask, the less each of them costs.
+Readers that arrive during a read wait for the next one. Every reader therefore sees everything that was committed
+before it asked, as with its own read, and the cost per reader falls with their number.
 """
 
 import asyncio
@@ -12,31 +12,31 @@ from typing import Any, Generic, TypeVar, cast
 Found = TypeVar("Found")
 
 _READERS = 2
-"""Reads under way at once, so that a slow one does not hold up all."""
+"""Number of concurrent reads, so that a slow one does not block all readers."""
 _KEYS_AT_ONCE = 50
 
 
 class CoalescedReads(Generic[Found]):
-    """Reads by key, for tasks of one event loop. `close` after."""
+    """Reads by key, for tasks of one event loop. Call `close` at the end."""
 
     def __init__(self, read: Callable[[Sequence[str]], Awaitable[Mapping[str, Found]]]) -> None:
-        """`read` gives what it finds of up to 50 keys."""
+        """`read` returns what it finds for up to 50 keys."""
         self._read = read
         self._asked: dict[str, asyncio.Future[Found | None]] = {}
         self._readers: set[asyncio.Task[None]] = set()
 
     async def get(self, key: str) -> Found | None:
-        """What there is for the key; None: nothing. Raises what `read` raises."""
+        """Return the value of the key, or None if there is none. Raises what `read` raises."""
         answer = self._asked.get(key)
         if answer is None:
             answer = self._asked[key] = asyncio.get_running_loop().create_future()
             if len(self._readers) < _READERS:
                 reader = asyncio.create_task(self._read_on(), name="shared-reads")
                 self._readers.add(reader)
-        return await asyncio.shield(answer)  # it is not ours alone: our being cancelled is nobody else's matter
+        return await asyncio.shield(answer)  # shared with other readers, so our cancellation must not cancel it
 
     async def close(self) -> None:
-        """End all reads; whoever still waits is cancelled."""
+        """End all reads and cancel readers that are still waiting."""
         readers = set(self._readers)
         for reader in readers:
             reader.cancel()
@@ -46,14 +46,14 @@ class CoalescedReads(Generic[Found]):
             answer.cancel()
 
     async def _read_on(self) -> None:
-        """Read until nobody asks."""
+        """Read until no keys are waiting."""
         try:
             while self._asked:
                 taken = dict(islice(self._asked.items(), _KEYS_AT_ONCE))
                 for key in taken:
                     del self._asked[key]
                 await self._answer(taken)
-        finally:  # at once, not by a callback: who asks next must know that nobody reads
+        finally:  # here and not in a callback: the next caller must see that no reader is left
             self._readers.remove(cast(Any, asyncio.current_task()))
 
     async def _answer(self, taken: Mapping[str, asyncio.Future[Found | None]]) -> None:
@@ -62,7 +62,7 @@ class CoalescedReads(Generic[Found]):
         except Exception as error:
             for answer in taken.values():
                 answer.set_exception(error)
-                answer.exception()  # seen, also where nobody waits any more
+                answer.exception()  # marks the error as retrieved, in case no reader is waiting any more
         else:
             for key, answer in taken.items():
                 answer.set_result(found.get(key))

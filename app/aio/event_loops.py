@@ -1,7 +1,7 @@
-"""A coroutine on a thread and an event loop of its own.
+"""Runs coroutines on a separate thread with its own event loop.
 
-A learn loop parses thousands of replies and runs environments and judges that we did not write: on the API's event
-loop each of them would hold up every request.
+A learn loop parses thousands of replies and runs third-party environments and judges. On the API's event loop, each of
+them would block every request.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ Result = TypeVar("Result")
 
 
 async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: str) -> Result:
-    """The result of `work()`. Cancelling the caller cancels the work; it is told so when the work has ended."""
+    """Return the result of `work()`. Cancelling the caller cancels the work, and takes effect once the work has
+    ended."""
     main_loop = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = main_loop.create_future()
     begun: Future[Callable[[], None]] = Future()
@@ -44,22 +45,22 @@ async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: s
         begun.add_done_callback(lambda cancel: cancel.result()())
         await asyncio.wait({ended})
         if not ended.cancelled():
-            ended.exception()  # seen: the cancellation is what counts
+            ended.exception()  # marks the error as retrieved; the cancellation takes precedence
         raise
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-    with suppress(RuntimeError):  # it has just ended, and its loop is closed
+    with suppress(RuntimeError):  # the work has just ended, and its loop is closed
         loop.call_soon_threadsafe(task.cancel)
 
 
 async def run_on_loop(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that runs on another thread's loop, or on ours."""
+    """Return the result of a coroutine that runs on the given loop, which can be another thread's."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 async def shielded(act: Awaitable[Result]) -> Result:
-    """The result of `act`, which goes on to its end also if we are cancelled meanwhile; then we are told so."""
+    """Return the result of `act`, which always runs to its end. A cancellation is raised only after that."""
     task = asyncio.ensure_future(act)
     try:
         return await asyncio.shield(task)

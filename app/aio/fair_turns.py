@@ -1,4 +1,4 @@
-"""Turns at something that only few may do at the same time. Who waits gets one in rotation with the other owners."""
+"""Limits concurrent work, and takes waiting owners in turn."""
 
 import asyncio
 from collections import deque
@@ -11,17 +11,19 @@ _RETRY_AFTER_S = 5
 
 
 class FairTurns:
-    """For tasks of one event loop. An owner who waits for many turns delays each other owner by one of them."""
+    """Fair turns for tasks of one event loop. An owner that waits for many turns delays every other owner by only
+    one."""
 
     def __init__(self, at_once: int, waiting_per_owner: int) -> None:
         self._free = at_once
         self._waiting_per_owner = waiting_per_owner
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By owner; the first one's is next."""
+        """Waiting tasks by owner; the first owner is next."""
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a turn, and hold it while this is open. Raises TooManyRequests if the owner waits for too many."""
+        """Wait for a turn and hold it during the context. Raises TooManyRequests if too many of the owner's tasks are
+        waiting."""
         await self._take(owner)
         try:
             yield
@@ -42,9 +44,9 @@ class FairTurns:
         try:
             await mine
         except asyncio.CancelledError:
-            if not mine.cancelled():  # it came at the same moment
+            if not mine.cancelled():  # the turn was granted at the moment of the cancellation
                 self._pass_on()
-            elif mine in queue:  # who has gone takes no place of those who may wait
+            elif mine in queue:  # a cancelled task must not count as waiting
                 queue.remove(mine)
                 if not queue:
                     del self._waiting[owner]

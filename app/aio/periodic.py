@@ -1,4 +1,4 @@
-"""Work that is done again and again while something is open."""
+"""Work that is repeated periodically while a context is open."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,8 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> AsyncIterator[None]:
-    """Do `work` each `period_s` seconds, first after one period. A database that is away is tried again next time."""
+    """Run `work` every `period_s` seconds, first after one period. If the database is unavailable, the next period
+    retries."""
     task = asyncio.create_task(_again_and_again(period_s, work, name), name=name)
     try:
         yield
@@ -32,5 +33,5 @@ async def _again_and_again(period_s: float, work: Callable[[], Awaitable[None]],
             await work()
         except DATABASE_DOWN as error:
             repeated.warning("periodic work failed", work=name, error=first_line(error))
-        except Exception as error:  # the next period may do better; nobody else would hear of it
+        except Exception as error:  # the next period may succeed, and nothing else would report the error
             repeated.error("periodic work failed", work=name, exc_info=error)

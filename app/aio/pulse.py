@@ -1,6 +1,6 @@
-"""Whether something answers: it is asked again and again in the background, each time with a small deadline.
+"""Background health checks: asks repeatedly whether something responds, with a short deadline each time.
 
-So whoever wants to know need not wait, and what does not answer holds up nobody.
+Callers read the latest result without waiting, so an unresponsive service does not hold them up.
 """
 
 import asyncio
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 PERIOD_S = 2.0
 DEADLINE_S = 5.0
-"""For one answer: long enough for a process that is only busy."""
+"""Deadline of one check: long enough for a process that is merely busy."""
 _HELD_UP = 1.5
-"""Times the deadline: a question that took longer was not ended in time."""
+"""Multiple of the deadline. A check that took longer was held up by our own event loop, since its timeout came late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that does not do its work: for how many seconds, and what is wrong."""
+    """An unresponsive service: for how many seconds, and the reason."""
 
     seconds: float
     reason: str
 
 
 class Pulse:
-    """Of one thing. All on one event loop."""
+    """Health checks of one service, all on one event loop."""
 
     def __init__(
         self, ask: Callable[[], Awaitable[None]], *, period_s: float = PERIOD_S, deadline_s: float = DEADLINE_S
     ) -> None:
-        """`ask` raises if there is no answer; what it raises must be fit for everybody to read."""
+        """`ask` raises if the service does not respond. The error's message must be safe to show to clients."""
         self._ask = ask
         self._period_s = period_s
         self._deadline_s = deadline_s
@@ -38,21 +38,20 @@ class Pulse:
 
     @property
     def trouble(self) -> Trouble | None:
-        """None if it answered when it was last asked. The time counts from the end of the first question without an
-        answer."""
+        """Return None if the latest check succeeded. The time counts from the end of the first failed check."""
         if self._failing is None:
             return None
         since, reason = self._failing
         return Trouble(time.monotonic() - since, reason)
 
     async def beats(self) -> AsyncGenerator[Trouble | None, None]:
-        """Ask for ever, and yield `trouble` after each question."""
+        """Check forever, and yield `trouble` after each check."""
         while True:
             await asyncio.sleep(self._period_s)
             asked = time.monotonic()
             reason = await self._fault()
             now = time.monotonic()
-            # Where we were held up ourselves, the answer may have come and not been seen: that says nothing.
+            # If our own loop was held up, a reply may have arrived unnoticed, so a failure proves nothing.
             if reason is None or now - asked < _HELD_UP * self._deadline_s:
                 since = now if self._failing is None else self._failing[0]
                 self._failing = None if reason is None else (since, reason)
@@ -60,7 +59,7 @@ class Pulse:
 
     @asynccontextmanager
     async def beating(self, name: str) -> AsyncIterator[None]:
-        """Ask in the background while this is open."""
+        """Check in the background while the context is open."""
         task = asyncio.create_task(self._beat(), name=name)
         try:
             yield
@@ -73,7 +72,7 @@ class Pulse:
             pass
 
     async def _fault(self) -> str | None:
-        """Ask once; why there was no answer."""
+        """Check once, and return why there was no answer, or None."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._ask()

@@ -1,4 +1,4 @@
-"""Tries again while the database is away: that is nobody's failure."""
+"""Retries transactions while the database is unavailable, so that an outage fails nothing."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -12,9 +12,10 @@ LONG_S = 3600.0
 
 
 async def retry_while_database_is_down(act: Callable[[], Awaitable[Result]], at_most_s: float = LONG_S) -> Result:
-    """The result of `act`, tried again while the database is away. Raises DATABASE_DOWN after `at_most_s` seconds.
+    """Return the result of `act`, retried while the database is unavailable. Raises DATABASE_DOWN after `at_most_s`
+    seconds.
 
-    `act` must be one transaction that may be repeated: its commit may have landed though its reply was lost.
+    `act` must be one transaction that is safe to repeat: it may have been committed although the reply was lost.
     """
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(DATABASE_DOWN),

@@ -1,5 +1,7 @@
-"""The files of the dashboard, read once. All stand below one path with a hash of them all, so that browsers may keep
-them for ever and never mix two versions."""
+"""The files of the dashboard, read once.
+
+Their common path contains a hash of all of them, so that browsers can cache them forever and never mix two versions.
+"""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,7 @@ _PAGE = "index.html"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file."""
+    """A file and its media type."""
 
     content: bytes
     media_type: str
@@ -23,17 +25,17 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """The page, and the files that it loads, by name."""
+    """The page and the files that it loads, by name."""
 
     page: str
     version: str
-    """Of all the files: it changes with any of them."""
+    """Hash of all files; it changes when any of them does."""
     files: Mapping[str, File]
 
 
 @cache
 def dashboard() -> Dashboard:
-    """Reads the files when they are first asked for: starting the service does not wait for them."""
+    """Read the files on first use, so that they do not delay the start of the service."""
     root = files("app.dashboard").joinpath("static")
     found = {name: File(file.read_bytes(), _SERVED[_ending(name)]) for name, file in sorted(_below(root))}
     digest = hashlib.sha256()
@@ -56,7 +58,7 @@ def _ending(name: str) -> str:
 
 
 def _page(template: str, version: str, found: Mapping[str, File]) -> str:
-    """The page names every module, so that a browser fetches them together and not one after the other."""
+    """Return the page with a preload link for every module, so that a browser fetches them in parallel."""
     preloads = "\n".join(
         f'<link rel="modulepreload" href="assets/{version}/{escape(name)}">'
         for name, file in found.items()

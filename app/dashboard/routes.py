@@ -1,4 +1,4 @@
-"""`GET /`: the dashboard for people, and as JSON for programs where everything is; and the files of the dashboard."""
+"""Serves `GET /` (the dashboard, or links as JSON for programs) and the files of the dashboard."""
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -25,13 +25,13 @@ _ALLOWED = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-"""Nothing of elsewhere, no script or style inside the page, no evaluated text."""
+"""Content security policy: nothing from other origins, no inline scripts or styles, no `eval`."""
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 
 @router.get("/", include_in_schema=False)
 async def front_page(request: Request) -> Response:
-    """JSON if the client accepts it and no HTML; otherwise the dashboard."""
+    """Return JSON if the client accepts it and not HTML; otherwise return the dashboard."""
     accepted = request.headers.get("accept", "")
     headers = {"Vary": "Accept"}
     if "application/json" in accepted and "text/html" not in accepted:
@@ -43,7 +43,7 @@ async def front_page(request: Request) -> Response:
 
 @router.get("/assets/{version}/{name:path}", include_in_schema=False)
 async def dashboard_file(version: str, name: str) -> Response:
-    """A file that the dashboard loads."""
+    """Return a file that the dashboard loads."""
     all_files = dashboard()
     file = all_files.files.get(name)
     if file is None or version != all_files.version:

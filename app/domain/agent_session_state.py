@@ -1,13 +1,13 @@
-"""States of an agent session: where a team's own agent works on one task."""
+"""The states of an agent's session, in which an agent that owns its loop works on one task."""
 
 from enum import StrEnum
 
 
 class AgentSessionState(StrEnum):
-    """Only an open session answers calls."""
+    """The state of a session. Only an open session answers calls."""
 
     OPEN = "open"
     ENDED = "ended"
     """Its outcome is known."""
     EXPIRED = "expired"
-    """It did not end in time: it counts for nothing."""
+    """It did not end in time and is ignored."""

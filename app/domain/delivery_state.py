@@ -9,4 +9,4 @@ class DeliveryState(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"
-    """A dead letter: not sent again unless somebody asks for it."""
+    """A dead letter: only sent again on request."""

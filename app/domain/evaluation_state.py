@@ -1,4 +1,4 @@
-"""The states of an evaluation that was asked for by itself, which are those of a run. Pure."""
+"""The states of an evaluation outside a run. They are the same as those of a run."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from app.domain.run_state import Move
 
 
 class EvaluationStatus(StrEnum):
-    """Where an evaluation is in its life."""
+    """Where an evaluation is in its life cycle."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -24,4 +24,4 @@ RESUMING: Mapping[str, Move] = {
     EvaluationStatus.FAILED: Move.RETRY,
     EvaluationStatus.CANCELLED: Move.REOPEN,
 }
-"""How an evaluation is queued again, by its status. What was saved is kept, and the rest can still be done."""
+"""The move that queues an evaluation again, by its status. Saved results are kept; the rest is still to be done."""

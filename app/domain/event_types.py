@@ -1,4 +1,4 @@
-"""What can happen to a run, and to an evaluation."""
+"""The types of events of runs and evaluations."""
 
 from enum import StrEnum
 
@@ -8,9 +8,9 @@ class EventType(StrEnum):
 
     RUN_CREATED = "run.created"
     RUN_STARTED = "run.started"
-    """A worker claimed it: its first one, or another after a release, a loss, a pause or a retry."""
+    """A worker claimed the run, for the first time or after a release, a lost lease, a pause or a retry."""
     RUN_RELEASED = "run.released"
-    """Its worker stopped in good order; another one goes on."""
+    """The worker shut down in an orderly way, and any worker can take over."""
     RUN_PAUSED = "run.paused"
     RUN_RESUMED = "run.resumed"
     RUN_RETRIED = "run.retried"
@@ -22,16 +22,16 @@ class EventType(StrEnum):
     RUN_FAILED = "run.failed"
     PHASE_COMPLETED = "phase.completed"
     JOURNAL_DAMAGED = "journal.damaged"
-    """Entries of the journal could not be read; what they stood for is made again."""
+    """Journal entries could not be read; the work that they recorded is done again."""
     ITERATION_COMPLETED = "iteration.completed"
     ITERATION_NO_SIGNAL = "iteration.no_signal"
-    """It is saved, and taught nothing."""
+    """The iteration was saved but gave no training signal."""
     BUDGET_REACHED = "budget.reached"
     CHECKPOINT_PUSHED = "checkpoint.pushed"
 
     EVALUATION_CREATED = "evaluation.created"
     EVALUATION_STARTED = "evaluation.started"
-    """A worker claimed it: its first one, or another."""
+    """A worker claimed the evaluation, for the first time or again."""
     EVALUATION_RELEASED = "evaluation.released"
     EVALUATION_PAUSED = "evaluation.paused"
     EVALUATION_RESUMED = "evaluation.resumed"

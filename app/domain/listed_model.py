@@ -1,4 +1,4 @@
-"""A model on the operator's list: what requests call it, where it is, which key it gets and what it costs."""
+"""A model on the operator's list: its name in requests, its address, its key and its price."""
 
 from typing import Annotated, Self
 
@@ -14,18 +14,18 @@ _Dollars = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None
 
 
 class ListedModel(BaseModel):
-    """One entry of LEARNLOOP_MODELS. Its key is sent to its address and nowhere else."""
+    """One entry of LEARNLOOP_MODELS. Its key is sent only to its own address."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(pattern=MODEL_PATTERN, max_length=256)
-    """PROVIDER/MODEL."""
+    """The model, as PROVIDER/MODEL."""
     name: str = Field(default_factory=lambda given: given.get("model", ""), pattern=MODEL_PATTERN, max_length=256)
-    """What requests call it. Default: the model."""
+    """Name in requests; `model` by default."""
     base_url: str | None = Field(default=None, max_length=1_000)
-    """An OpenAI-compatible server; None: the provider's own address."""
+    """Address of an OpenAI-compatible server; None for the provider's own address."""
     key: SecretStr | None = None
-    """None: its server takes requests without a key."""
+    """API key; None if the server requires none."""
     usd_per_million_prompt_tokens: _Dollars = None
     usd_per_million_completion_tokens: _Dollars = None
 
@@ -48,7 +48,7 @@ class ListedModel(BaseModel):
 
     @property
     def price(self) -> Price | None:
-        """The entry's own, or that of litellm's list; None: unknown."""
+        """Return the entry's own price, or litellm's list price, or None if neither is known."""
         prompt, completion = self.usd_per_million_prompt_tokens, self.usd_per_million_completion_tokens
         if prompt is None or completion is None:
             return listed_price(self.model)
@@ -56,7 +56,7 @@ class ListedModel(BaseModel):
 
 
 def server_url(value: str) -> str:
-    """The address of a server, without a slash at the end. Raises ValueError."""
+    """Return the address of a server without a trailing slash. Raises ValueError."""
     try:
         url = httpx.URL(value)
     except httpx.InvalidURL as error:

@@ -1,28 +1,28 @@
-"""What projects, models and places may be called."""
+"""Patterns for the names of projects, models, datasets and paths."""
 
 from typing import Annotated
 
 from pydantic import Field
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-"""What a project or a model may be called: it becomes a directory name."""
+"""Name of a project or model, which is also used as a directory name."""
 
 DATASET_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
-"""What an inbox or a set of scenarios may be called: it becomes the name of a file."""
+"""Name of an inbox or a set of scenarios, which is also used as a file name."""
 
 DATASET_VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(@[0-9]{1,9})?$"
-"""The same with a version, or without one."""
+"""Name of a dataset, with or without a version."""
 
 MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*$"
-"""A model's name, which is never an address."""
+"""Name of a model, which is never a URL."""
 
 PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
-"""A place in a store of objects: no slash at its ends, nothing that leads upwards."""
+"""Path in an object store: no slash at either end, and no way to a parent folder."""
 
 REPO_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-"""A repository of a hub, NAMESPACE/NAME."""
+"""Repository on a hub, as NAMESPACE/NAME."""
 
 TINY_BASE = "learnloop/tiny"
-"""The base model that is shipped."""
+"""The base model that ships with Learnloop."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]

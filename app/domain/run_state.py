@@ -1,7 +1,7 @@
-"""The states of a run, the moves between them, and what its owner may ask for. Pure.
+"""The states of a run, the moves between them, and what its owner can ask for.
 
-This is the one table of both: `app/claims/moves.py` turns a move into the statement that makes it, which names its
-sources. Evaluations have the same states and make the same moves.
+Moves are defined only here: `app/claims/moves.py` turns a move into an UPDATE from the move's source states.
+Evaluations have the same states and make the same moves.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class RunStatus(StrEnum):
 
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
 LIVE = frozenset(RunStatus) - TERMINAL
-"""A live run holds its model: no other run may train it."""
+"""States in which a run holds its model, so that no other run can train it."""
 
 
 @unique
@@ -29,28 +29,28 @@ class Move(Enum):
     """A change of a run's status: from any of `sources` to `target`."""
 
     CLAIM = {RunStatus.QUEUED, RunStatus.RUNNING}, RunStatus.RUNNING
-    """A worker takes the run; a running one only after its worker's lease has lapsed."""
+    """A worker takes the run; a running one only after its worker's lease has expired."""
     GIVE_UP = {RunStatus.QUEUED, RunStatus.RUNNING}, RunStatus.FAILED
-    """Instead of a claim, when too many claims of the run led to nothing."""
+    """Made instead of a claim after too many claims without progress."""
 
-    # By the worker that holds the lease:
+    # Made by the worker that holds the lease:
     RELEASE = {RunStatus.RUNNING}, RunStatus.QUEUED
-    """It stops, and any worker may continue."""
+    """The worker stops, and any worker can take over."""
     SUSPEND = {RunStatus.RUNNING}, RunStatus.PAUSED
-    """The owner asked for it, the budget is reached, or the backend is unavailable."""
+    """The owner requested it, the budget is reached, or the backend is unavailable."""
     COMPLETE = {RunStatus.RUNNING}, RunStatus.COMPLETED
     FAIL = {RunStatus.RUNNING}, RunStatus.FAILED
     STOP = {RunStatus.RUNNING}, RunStatus.CANCELLED
-    """The owner asked for it."""
+    """The owner requested it."""
 
-    # By the owner, while no worker holds the run:
+    # Made by the owner while no worker holds the run:
     CANCEL = {RunStatus.QUEUED, RunStatus.PAUSED}, RunStatus.CANCELLED
     PAUSE = {RunStatus.QUEUED}, RunStatus.PAUSED
     RESUME = {RunStatus.PAUSED}, RunStatus.QUEUED
     RETRY = {RunStatus.FAILED}, RunStatus.QUEUED
-    """The run continues after the last iteration that was saved."""
+    """The run continues after the last saved iteration."""
     REOPEN = {RunStatus.CANCELLED}, RunStatus.QUEUED
-    """Only of evaluations: what was saved is kept, and the rest can still be done."""
+    """For evaluations only: saved results are kept, and the rest is still to be done."""
 
     def __init__(self, sources: set[RunStatus], target: RunStatus) -> None:
         self.sources = frozenset(sources)
@@ -58,7 +58,7 @@ class Move(Enum):
 
 
 class Verb(StrEnum):
-    """What its owner may do to a run."""
+    """An action that the owner of a run can request."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
@@ -69,7 +69,7 @@ class Verb(StrEnum):
 
 
 _ACCEPTED_IN: Mapping[Verb, frozenset[RunStatus]] = {
-    # The worker of a running run is asked to stop or suspend it. Cancelling a cancelled run changes nothing.
+    # For a running run, the worker is asked to stop or suspend it. Cancelling a cancelled run changes nothing.
     Verb.CANCEL: Move.CANCEL.sources | {RunStatus.RUNNING, RunStatus.CANCELLED},
     Verb.PAUSE: Move.PAUSE.sources | {RunStatus.RUNNING},
     Verb.RESUME: Move.RESUME.sources,
@@ -80,5 +80,5 @@ _ACCEPTED_IN: Mapping[Verb, frozenset[RunStatus]] = {
 
 
 def allowed(status: RunStatus) -> list[Verb]:
-    """What may be asked for of a run in that state, in the order of `Verb`."""
+    """Return the actions that a run in this state accepts, in the order of `Verb`."""
     return [verb for verb in Verb if status in _ACCEPTED_IN[verb]]

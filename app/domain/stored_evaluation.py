@@ -1,4 +1,4 @@
-"""An evaluation's request as it is stored: complete, and with names that mean the same for ever."""
+"""An evaluation's request as stored: complete, and with names whose meaning never changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,33 +12,33 @@ from environment.json_type import Json
 
 
 class Contestant(BaseModel):
-    """One of the models that are compared."""
+    """One of the compared models."""
 
     model_config = ConfigDict(frozen=True)
 
     label: str
-    """Its name in the report; no other one of the evaluation has it."""
+    """Its name in the report, unique within the evaluation."""
     kind: Literal["trained", "prompted"]
     model: str
-    """`trained`: as its backend knows it; `prompted`: its name on the operator's list."""
+    """`trained`: the backend's name for the model; `prompted`: its name on the operator's list."""
     step: int | None = None
     backend: str | None = None
     spec: Mapping[str, str] | None = None
-    """Project, name and base model of a trained one that is not on the engine."""
+    """Project, name and base model, for a trained model that is not on the engine."""
 
 
 class Trial(BaseModel):
-    """What a comparison of two models decides: whether the second one takes a promoted name."""
+    """What a comparison of two models decides: whether the second one gets a promoted name."""
 
     model_config = ConfigDict(frozen=True)
 
     project: str
     name: str
-    """The name that it is promoted to."""
+    """The name that the model is to be promoted to."""
     champion: int
     """The promotion that it has to beat."""
     incumbent: int | None
-    """What the name means when the trial begins; it is promoted only if that has not changed."""
+    """The name's promotion when the trial begins. The model is promoted only if this has not changed."""
     model_name: str
     step: int
     backend: str
@@ -49,7 +49,7 @@ class Trial(BaseModel):
 
 
 class StoredEvaluation(BaseModel):
-    """What decides how an evaluation comes out."""
+    """Everything that determines an evaluation's results."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,7 +57,7 @@ class StoredEvaluation(BaseModel):
     environment: Choice
     judge: Choice
     agent: Choice | None = None
-    """One that owns its loop; None: the built-in loop."""
+    """An agent that owns its loop; None for the built-in loop."""
     split: Split
     scenarios: int
     samples: int
@@ -68,24 +68,24 @@ class StoredEvaluation(BaseModel):
     rollout_timeout_s: float
     concurrency: int
     trial: Trial | None = None
-    """None: nothing is decided."""
+    """The trial that the evaluation decides; None if it is only a comparison."""
     budget: Budget | None = None
-    """None: no limits."""
+    """Spending limits; None for no limits."""
 
     @classmethod
     def parse(cls, request: Mapping[str, Json]) -> Self:
-        """From the JSON column."""
+        """Parse the JSON column."""
         return cls.model_validate(request)
 
     @property
     def slots(self) -> int:
-        """The number of rollouts."""
+        """Number of rollouts."""
         return len(self.models) * self.scenarios * self.samples
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """The place of a rollout: numbers of its model, scenario and sample, from 0."""
+    """Position of a rollout: numbers of its model, scenario and sample, from 0."""
 
     model: int
     scenario: int
@@ -96,5 +96,5 @@ class Slot:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The slot that `str` wrote."""
+        """Parse the form that `str` returns."""
         return cls(*map(int, text.split("/")))

@@ -1,4 +1,4 @@
-"""A run's request as it is stored: complete, without short forms, and with references in place of documents."""
+"""A run's request as stored: complete, without short forms, and with references in place of documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class _Stored(BaseModel):
 
 
 class Choice(_Stored):
-    """An environment, a judge or an agent by name, with its own settings."""
+    """An environment, judge or agent by name, with its settings."""
 
     name: str
     config: Mapping[str, Json] = Field(default_factory=dict)
@@ -31,7 +31,7 @@ class StoredModel(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may spend at most; None is no limit."""
+    """Spending limits of a run or an evaluation; None is no limit."""
 
     max_usd: float | None = None
     max_minutes: float | None = None
@@ -39,7 +39,7 @@ class Budget:
 
 
 class KeptCheckpoints(_Stored):
-    """Which checkpoints are kept besides those that are needed: the best, the newest, and multiples of a step."""
+    """Which checkpoints to keep in addition to required ones: the best, the latest, and multiples of a step."""
 
     keep_best: int
     keep_last: int
@@ -47,41 +47,42 @@ class KeptCheckpoints(_Stored):
 
 
 class NoSignalRule(_Stored):
-    """What becomes of a run when `after` iterations in a row taught nothing."""
+    """What happens to a run after `after` iterations in a row without a training signal."""
 
     action: Literal["continue", "pause", "fail"] = "continue"
     after: int = 3
 
 
 class StoredWarmStart(_Stored):
-    """What a run learns from first, besides what is in RunConfig."""
+    """Settings of a warm start that are not part of RunConfig."""
 
     demonstrations: Mapping[str, Json]
-    """`sha256` of stored ones, with `name`, `version` and `count`; or `oracle`: how many of the environment's own."""
+    """`sha256` of stored demonstrations, with `name`, `version` and `count`; or `oracle`: the number of the
+    environment's own."""
 
     @property
     def sha256(self) -> str | None:
-        """Of stored ones."""
+        """Hash of the stored demonstrations; None if the environment's own are used."""
         return self.demonstrations.get("sha256")
 
 
 class StoredRequest(_Stored):
-    """Fields that older versions did not store have the values that runs had then."""
+    """The accepted request of a run. Fields that older versions did not store default to the behavior of that time."""
 
     environment: Choice
     judge: Choice
     agent: Choice | None = None
-    """One that owns its loop; None: the built-in loop."""
+    """An agent that owns its loop; None for the built-in loop."""
     model: StoredModel
     budget: Budget | None = None
     checkpoints: KeptCheckpoints | None = None
-    """None keeps all."""
+    """Which checkpoints to keep; None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()
     warm_start: StoredWarmStart | None = None
     config: RunConfig
-    """The learn loop's settings."""
+    """Settings of the learn loop."""
 
     @classmethod
     def parse(cls, request: Mapping[str, Json]) -> Self:
-        """From a run's JSON column, where the learn loop's settings stand beside the rest."""
+        """Parse a run's JSON column, in which the learn loop's settings are on the same level as the rest."""
         return cls.model_validate({**request, "config": request})

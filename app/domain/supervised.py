@@ -1,10 +1,10 @@
-"""The figures of an iteration that trained on demonstrations, as they are shown: a part of its training metrics."""
+"""Figures to show for an iteration that trained on demonstrations, taken from its training metrics."""
 
 from collections.abc import Mapping
 from typing import Any
 
 MARK = "demonstrations"
-"""The metric that only such iterations have."""
+"""The metric that only supervised iterations have."""
 METRICS: Mapping[str, str] = {
     "demonstrations": MARK,
     "tokens": "num_trainable_tokens",
@@ -13,11 +13,11 @@ METRICS: Mapping[str, str] = {
     "held_out_loss": "held_out_loss",
     "seconds": "seconds",
 }
-"""Each figure's metric."""
+"""The training metric of each figure."""
 
 
 def supervised_figures(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """None for any other iteration."""
+    """Return the figures of a supervised iteration, or None for any other."""
     if MARK not in metrics:
         return None
     return {name: metrics.get(metric) for name, metric in METRICS.items()}

@@ -1,4 +1,4 @@
-"""YAML files that people write: one object with named fields."""
+"""YAML files that users write: one object with named fields."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,11 @@ import yaml
 
 
 class BadYamlFile(ValueError):
-    """The file cannot be read, or holds something else."""
+    """The file cannot be read, or does not contain an object."""
 
 
 def read_object(path: Path, expected: str) -> dict[str, Any]:
-    """What the file holds; `expected` completes "must contain ...". Raises BadYamlFile."""
+    """Return the file's object; `expected` completes the error "must contain ...". Raises BadYamlFile."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

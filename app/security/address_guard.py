@@ -1,8 +1,8 @@
-"""Where a URL that a user gave may lead: to public addresses, and to the private ones that the operator admits.
+"""Restricts URLs from users to public addresses, and to private ones that the operator admits.
 
-Addresses are checked, not spellings: a name is resolved once, every address it has must be allowed, and the
-connection goes to one of those that were checked. So neither an odd spelling of 127.0.0.1 nor a name server that
-answers otherwise the second time leads inside.
+Addresses are checked, not spellings: a name is resolved once, all its addresses must be allowed, and the connection
+goes to one of the checked addresses. Neither an odd spelling of 127.0.0.1 nor a name server that gives a different
+answer the second time (DNS rebinding) leads to the internal network.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 import httpx
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""From a host and a port to all its addresses. Raises OSError or UnicodeError."""
+"""Resolves a host and a port to all its addresses. Raises OSError or UnicodeError."""
 Network = IPv4Network | IPv6Network
 
-# Python's own `is_global` lets some of these through, and which ones depends on its version. From IANA's registries of
-# special addresses; 168.63.129.16 is Azure's metadata service.
+# From IANA's registries of special addresses; 168.63.129.16 is Azure's metadata service. Python's `is_global` lets some
+# of these through, depending on the Python version.
 _DENIED_V4 = [
     IPv4Network(net)
     for net in (
@@ -46,26 +46,26 @@ _DENIED_V4 = [
         "240.0.0.0/4",
     )
 ]
-# Outside of it lie loopback, link-local and unique local addresses, multicast, and IPv4 in the forms mapped,
-# compatible and NAT64.
+# Outside this network are loopback, link-local, unique local and multicast addresses, and IPv4 addresses in mapped,
+# compatible and NAT64 form.
 _PUBLIC_V6 = IPv6Network("2000::/3")
 _DENIED_V6 = [IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")]
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _FIRST_FREE_PORT = 1024
 _RESOLVE_TIMEOUT_S = 5.0
 _HOST_AND_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
-"""Python, and so httpx, takes other digits and signs for a port too."""
+"""Host and port with ASCII digits only; Python, and therefore httpx, also accepts other digits and signs in a port."""
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
-# Threads of their own: names that nobody answers for must not keep the process's other threads busy.
+# A separate pool, so that names whose servers do not respond cannot occupy the process's default threads.
 _resolving = ThreadPoolExecutor(16, thread_name_prefix="resolver")
 
 
 class AddressRefused(Exception):
-    """A URL leads, or may lead, where it must not; the message says why."""
+    """A URL leads, or could lead, to a forbidden address; the message says why."""
 
 
 class AddressGuard:
-    """Checks URLs. `admitted` are host names and networks (CIDR) that are allowed although they are private."""
+    """Checks URLs. `admitted` lists host names and networks (CIDR) that are allowed although they are private."""
 
     def __init__(self, admitted: Iterable[str] = (), resolve: Resolve | None = None) -> None:
         entries = [(entry, _network(entry)) for entry in admitted]
@@ -74,7 +74,7 @@ class AddressGuard:
         self._resolve = resolve or _resolve
 
     async def check(self, url: str) -> None:
-        """Raises AddressRefused if the URL may not be used now."""
+        """Check a URL that will be used later. Raises AddressRefused if it is not allowed now."""
         try:
             async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
                 await self.addresses(parse(url))
@@ -82,7 +82,7 @@ class AddressGuard:
             raise AddressRefused("the host cannot be resolved: no name server responds") from None
 
     async def addresses(self, url: httpx.URL) -> list[str]:
-        """Where to connect to for this URL, in the order of preference. Raises AddressRefused."""
+        """Resolve the URL's host to addresses to connect to, in order of preference. Raises AddressRefused."""
         host, port = url.raw_host.decode(), url.port or DEFAULT_PORTS[url.scheme]
         try:
             found = await self._resolve(host, port)
@@ -100,15 +100,15 @@ class AddressGuard:
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """Checks each request's URL as it is sent and connects to a checked address, under the URL's own name."""
+    """Checks the URL of each request when it is sent, and connects to a checked address under the URL's host name."""
 
     def __init__(self, guard: AddressGuard, inner: httpx.AsyncBaseTransport) -> None:
-        """`inner` must keep no connection open: it could serve another name than the one it was checked for."""
+        """`inner` must not reuse connections, because one could serve another name than it was checked for."""
         self._guard = guard
         self._inner = inner
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises AddressRefused beside what httpx raises."""
+        """Send the request to a checked address. Raises AddressRefused in addition to httpx's errors."""
         *others, last = await self._guard.addresses(parse(str(request.url)))
         for address in others:
             try:
@@ -122,20 +122,20 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def guarded_transport(guard: AddressGuard) -> GuardedTransport:
-    """Without proxies, and with a connection for each request: a kept one could be to an address that was allowed for
-    another name."""
+    """Return a transport without proxies that opens a connection for each request. A reused connection could lead to an
+    address that was allowed for another name only."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return GuardedTransport(guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits, verify=_tls()))
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Reading the certificates takes 20 ms."""
+    """Return a cached TLS context, because reading the certificates takes 20 ms."""
     return httpx.create_ssl_context()
 
 
 def parse(url: str) -> httpx.URL:
-    """The URL, if its form is allowed: http or https, a host, no user, a usual port. Raises AddressRefused."""
+    """Parse a URL of an allowed form: http or https, a host, no user, a permitted port. Raises AddressRefused."""
     authority = _AUTHORITY.match(url)
     if authority is None:
         raise AddressRefused("the URL must start with https:// or http://")
@@ -158,12 +158,13 @@ def parse(url: str) -> httpx.URL:
 
 
 def is_admissible(entry: str) -> bool:
-    """Whether this is a host name or a network in CIDR notation."""
+    """Return whether the entry is a host name or a network in CIDR notation."""
     return _network(entry) is not None or re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", entry) is not None
 
 
 def _pinned(request: httpx.Request, address: str) -> httpx.Request:
-    """The same request to that address; the header `Host`, SNI and the certificate's check keep to the name."""
+    """Return the request with an address as its host. The `Host` header, SNI and the certificate check still use the
+    name."""
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),

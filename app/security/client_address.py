@@ -1,10 +1,10 @@
-"""Which client an address stands for."""
+"""Maps addresses to clients, for limits per client."""
 
 from ipaddress import IPv6Network
 
 
 def client_of(address: str) -> str:
-    """The address; of IPv6 its /64, all of which one client has."""
+    """Return the address, or for IPv6 its /64 network, which one client typically owns as a whole."""
     if ":" not in address:
         return address
     try:

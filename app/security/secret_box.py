@@ -1,7 +1,7 @@
-"""Secrets that have to be read again, such as those that sign webhooks, encrypted for the database.
+"""Encrypts secrets that must be readable later, such as webhook signing secrets, for the database.
 
-AES-256-GCM. The key is made of LEARNLOOP_SECRET_KEY, or of the file `secret.key` in the data directory, which is made
-if missing. Services that share a database need the same key.
+The cipher is AES-256-GCM. The key is derived from LEARNLOOP_SECRET_KEY, or from the file `secret.key` in the data
+directory, which is created if it is missing. Services that share a database need the same key.
 """
 
 import os
@@ -20,23 +20,23 @@ _KEY_BYTES = 32
 
 
 class SecretUnreadable(Exception):
-    """What is stored was encrypted with another key, or for something else."""
+    """The stored secret was encrypted with another key, or for another owner."""
 
 
 class SecretBox:
     """Encrypts and decrypts with one key."""
 
     def __init__(self, key: bytes) -> None:
-        """`key` has enough randomness, in any form."""
+        """`key` can have any form, but must have enough entropy."""
         self._cipher = AESGCM(sha256(b"learnloop secrets\0" + key).digest())
 
     def seal(self, secret: str, owner: str) -> bytes:
-        """Encrypted for `owner`, the id of what it belongs to: moved to another row it cannot be read."""
+        """Encrypt the secret for `owner`, which names what it belongs to. It cannot be decrypted for another owner."""
         nonce = os.urandom(_NONCE_BYTES)
         return _VERSION + nonce + self._cipher.encrypt(nonce, secret.encode(), owner.encode())
 
     def open(self, sealed: bytes, owner: str) -> str:
-        """The secret. Raises SecretUnreadable."""
+        """Decrypt a secret. Raises SecretUnreadable."""
         nonce, encrypted = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         try:
             if sealed[:1] != _VERSION:
@@ -47,7 +47,7 @@ class SecretBox:
 
 
 def secret_box(secret_key: SecretStr | None, data_dir: Path) -> SecretBox:
-    """The box of a service. Raises OSError if the key file can be neither read nor made."""
+    """Return the secret box of a service. Raises OSError if the key file can be neither read nor created."""
     if secret_key is not None:
         return SecretBox(secret_key.get_secret_value().encode())
     return SecretBox(_key_in(data_dir))
@@ -57,7 +57,7 @@ def _key_in(directory: Path) -> bytes:
     path = directory / "secret.key"
     with suppress(FileNotFoundError):
         return path.read_bytes()
-    # Readable by its owner only, complete when it gets its name, and never over another's.
+    # The file is readable by its owner only, has its final name only once it is complete, and never replaces another's.
     handle, name = tempfile.mkstemp(dir=directory, prefix="secret.key.")
     try:
         with os.fdopen(handle, "wb") as file:
