@@ -1,4 +1,4 @@
-"""Answers a question: one rollout of the agent on the user's own task, kept as a trajectory."""
+"""Answers a question: runs one rollout of the agent on the user's task and saves it as a trajectory."""
 
 import asyncio
 from collections import Counter
@@ -41,36 +41,37 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 Tell = Callable[[Mapping[str, Json]], None]
-"""Called with every message of the conversation as soon as it is there."""
+"""Called with each message of the conversation as soon as it exists."""
 _TIMEOUT_S = 120.0
 _MAX_COMPLETION_TOKENS = RunConfig().max_completion_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Agent:
-    """Who answers."""
+    """The agent that answers."""
 
     endpoint: Endpoint
     step: int | None
-    """None: a base model, or whatever is newest."""
+    """Step of the checkpoint; None for a base model or the newest checkpoint."""
     run: Run | None
     environment: Choice
     state: dict[str, Json] | None = None
-    """What the run's environment had learned beside this checkpoint."""
+    """What the run's environment had learned by this checkpoint."""
     project: str | None = None
-    """Whose the answer is, if it is not the run's."""
+    """Project of the answer, if it does not belong to a run."""
     promoted_as: str | None = None
-    """The promoted name that was asked."""
+    """The promoted name that the question was sent to."""
 
 
 @dataclass(slots=True)
 class _Overheard:
-    """A chat that tells what is said in it."""
+    """A chat that reports its messages."""
 
     chat: Chat
     tell: Tell
     told: Counter[str] = field(default_factory=Counter)
-    """How often each message was: an agent that owns its loop may ask about something else in between."""
+    """How often each message was reported. Counted because an agent that owns its loop can hold another conversation in
+    between."""
 
     @property
     def model(self) -> str:
@@ -102,7 +103,7 @@ class _Overheard:
 async def ask(
     service: Service, models: ModelResolver, request: AskRequest, caller: Caller, tell: Tell | None = None
 ) -> AskOut:
-    """Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
+    """Answer a question. Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
     if request.run_id is not None:
         agent = await _of_run(service, models, request.run_id, request, caller)
     else:
@@ -118,10 +119,10 @@ async def ask(
 
 
 async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> InvokeOut:
-    """Ask the newest trained agent of the default environment; the base model if nothing was trained yet.
+    """Ask the newest trained agent of the default environment, or the base model if nothing was trained yet.
 
-    It is asked in the config in which the task can be done. If there is none, the reply says so: whoever deploys this
-    agent in place of another one has not imported what it is asked about yet.
+    The environment gets a config in which the task can be done. If there is none, the reply says so: a caller that has
+    just deployed this agent in place of another one may not have imported the data yet.
     """
     name, task = EnvironmentChoice().name, parameters.model_dump()
     newest = await service.queries.newest_trained(name, caller.project)
@@ -142,14 +143,14 @@ async def _of_run(service: Service, models: ModelResolver, run_id: str, request:
     run = await service.store.get(run_id)
     resolved = of_run(run, request.checkpoint)
     endpoint = await models.endpoint(resolved)
-    if request.environment is not None:  # not the one that the run was trained in
+    if request.environment is not None:  # possibly not the environment that the run was trained in
         return _Agent(endpoint, resolved.step, run, _choice(request.environment))
     own = run.stored_request.environment
     return _Agent(endpoint, resolved.step, run, own, await _state(service.database, run.id, resolved.step))
 
 
 async def _state(database: Database, run_id: str, step: int | None) -> dict[str, Json] | None:
-    """The environment's state after the iteration that made the checkpoint."""
+    """Return the environment's state after the iteration that made the checkpoint, if it was saved."""
     query = (
         select(Reflection.state)
         .join(Checkpoint, (Checkpoint.run_id == Reflection.run_id) & (Checkpoint.iteration == Reflection.iteration))
@@ -220,7 +221,7 @@ def _choice(given: EnvironmentChoice) -> Choice:
 
 
 def _missing(agent: _Agent, error: str | None) -> str:
-    """Why the model's server does not know the model."""
+    """Explain why the model's server does not know the model."""
     newest = agent.run.step if agent.run else None
     if agent.run is not None and agent.step is not None and newest is not None and agent.step > newest:
         return f"Run {agent.run.id} has no checkpoint {agent.step}; the newest one is {newest}."
@@ -247,7 +248,7 @@ async def _environment(database: Database, settings: Settings, agent: _Agent) ->
 
 
 async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
-    """The run's agent, if it has one that owns its loop, or the environment's. Raises Conflict."""
+    """Return the agent that owns its loop, the run's or the environment's, if there is one. Raises Conflict."""
     run = agent.run
     chosen = run.stored_request.agent if run else None
     try:
@@ -257,7 +258,7 @@ async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
 
 
 def _for_asking(environment: Choice) -> Choice:
-    """Without what a run learned from, as far as a user's own task does not need it."""
+    """Return the environment without the data that a run learned from, as far as a user's own task does not need it."""
     unneeded = traits(environment.name).asked_without
     kept = {key: value for key, value in environment.config.items() if key not in unneeded}
     return Choice(name=environment.name, config=kept)

@@ -1,4 +1,4 @@
-"""A challenge: a checkpoint is promoted if a trial on held-out scenarios shows that it is better than the champion."""
+"""Challenges: a checkpoint is promoted if a trial on held-out scenarios shows that it is better than the champion."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,14 @@ from training.protocol.model_name import ModelName
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Which checkpoint challenges which promoted name, for which name, and how that is decided."""
+    """The challenger, the promoted name that it must beat, the name that it is to get, and the rule that decides."""
 
     step: int
     name: str
     champion: str
     rule: Rule
     scenarios: int
-    """At most."""
+    """Maximum number of scenarios."""
     seed: int | None
     environment: EnvironmentChoice | None
     judge: JudgeChoice | None

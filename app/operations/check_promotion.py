@@ -1,4 +1,4 @@
-"""Whether a promoted name answers, and with the checkpoint that it means: one token, sampled as for any client."""
+"""Checks whether a promoted name answers, and with the right checkpoint, by sampling one token like any client."""
 
 import time
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a promoted name did when it was asked."""
+    """The result of checking a promoted name."""
 
     checkpoint: str
     healthy: bool
@@ -27,7 +27,7 @@ class Check:
 
 
 async def check(models: ModelResolver, http: httpx.AsyncClient, caller: Caller, name: ModelName) -> Check:
-    """Ask it. Raises UnknownModelName."""
+    """Check a promoted name. Raises UnknownModelName."""
     resolved = await models.resolve(caller, str(name))
     began = time.monotonic()
     answered_by, reason = None, None
@@ -44,11 +44,11 @@ async def check(models: ModelResolver, http: httpx.AsyncClient, caller: Caller, 
 
 
 class _NoAnswer(Exception):
-    """The server of the model gave no completion."""
+    """The model's server returned no completion."""
 
 
 async def _ask(http: httpx.AsyncClient, endpoint: Endpoint) -> str:
-    """The model that the answer names. Raises _NoAnswer."""
+    """Ask the endpoint, and return the model that the reply names. Raises _NoAnswer."""
     try:
         reply = await http.post(
             f"{endpoint.base_url}/chat/completions",

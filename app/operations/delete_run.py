@@ -1,4 +1,4 @@
-"""Deletes a run that has ended: its rows, its model where no other run needs it, its files."""
+"""Deletes a run that has ended: its rows, its files, and its model unless another run needs it."""
 
 import asyncio
 
@@ -14,13 +14,13 @@ from app.runs.store import RunStore, require_verb
 from training.backends.base import BackendRefused, BackendUnavailable
 
 _ENGINE_TIMEOUT_S = 20.0
-"""The run's row is locked while the engine deletes the model."""
+"""Time limit for deleting the model, because the run's row is locked meanwhile."""
 
 
 async def remove(resources: Resources, store: RunStore, run_id: str) -> Run:
-    """Delete the run; returns what it was. Raises NotFound, NotAllowed, or Unavailable; then nothing was deleted.
+    """Delete the run and return its row. Raises NotFound, NotAllowed or Unavailable, and then deletes nothing.
 
-    A promoted model stays, and so does a model on an engine that only other workers can reach.
+    A promoted model is kept, and so is a model on an engine that only other workers can reach.
     """
     run = await store.get(run_id)
     require_verb(run, Verb.DELETE)
@@ -41,5 +41,5 @@ async def remove(resources: Resources, store: RunStore, run_id: str) -> Run:
         removed = await store.delete(run_id, forget_model)
     except (EngineUnavailable, BackendUnavailable, BackendRefused, TimeoutError) as error:
         raise Unavailable(f"The model of the run cannot be deleted now: {error or 'the engine is busy'}") from error
-    await remove_folder(resources.settings.data_dir, run_id)  # after the commit: a crash leaves files, never rows
+    await remove_folder(resources.settings.data_dir, run_id)  # after the commit: a crash can leave files but no rows
     return removed

@@ -1,4 +1,4 @@
-"""Starts a new run from a checkpoint of another one."""
+"""Starts a new run from a checkpoint of another run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +16,13 @@ from app.schemas.run_request import ForkRequest, LearnLoopRequest
 from training.protocol.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation", "train_options")
-"""Of these a fork may change some fields and keep the rest; everything else is replaced as a whole."""
+"""Fields that a fork can change in part. All other given fields replace the parent's as a whole."""
 
 
 async def fork(
     starter: RunStarter, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
 ) -> Started:
-    """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or
-    Unavailable."""
+    """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or Unavailable."""
     database = starter.resources.database
     parent = await starter.store.get(parent_id)
     require_verb(parent, Verb.FORK)
@@ -52,7 +51,7 @@ async def _checkpoint(database: Database, parent: Run, step: int | None) -> Chec
 
 
 async def _require_new(database: Database, parent: Run, name: str) -> None:
-    """Raises Conflict if the model exists: it has a base of its own."""
+    """Raise Conflict if the model exists, because it already has another base."""
     same = select(Run.id).where(
         Run.backend == parent.backend, Run.model_project == parent.model_project, Run.model_name == name
     )
@@ -65,8 +64,10 @@ async def _require_new(database: Database, parent: Run, name: str) -> None:
 
 
 def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
-    """The parent's request with what the fork changes; its checkpoint had the warm start. Raises InvalidRequest for
-    another environment."""
+    """Return the parent's request with the changes of the fork, and without a warm start, which the checkpoint has had.
+
+    Raises InvalidRequest for another environment.
+    """
     stored = {name: value for name, value in stored.items() if name != "warm_start"}
     given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model"})
     for name in _PARTLY:

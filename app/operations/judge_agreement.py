@@ -1,4 +1,4 @@
-"""Whether two judges agree: both score stored rollouts of a run. Nothing that is stored of the run changes."""
+"""Measures how well two judges agree, by scoring stored rollouts of a run with both. The run itself does not change."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ _STORED = "stored"
 _SHOWN = 100
 _LARGEST_GROUP = 256
 _AT_ONCE = 16
-"""Groups that a judge is shown at the same time."""
+"""Number of groups that a judge scores concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
-    """What one judge says of the rollouts, in their order."""
+    """One judge's scores of the rollouts, in the same order."""
 
     name: str
     scores: Sequence[Score]
@@ -58,8 +58,11 @@ class _Verdicts:
 
 
 async def agreement_of(database: Database, settings: Settings, run: Run, request: AgreementRequest) -> Agreement:
-    """The report on the judges of the request. Raises InvalidRequest for a judge that cannot be built, Conflict if the
-    run's environment cannot, or if the run has no such rollouts."""
+    """Report on the agreement of the request's judges.
+
+    Raises InvalidRequest for a judge that cannot be built, and Conflict if the run's environment cannot be built or the
+    run has no such rollouts.
+    """
     services = await _services(database, settings, run)
     judges = [_judge(place, each.name, each.config, services) for place, each in enumerate(request.judges)]
     groups = _whole_groups(await _newest(database, run.id, request), request.trajectories)
@@ -92,7 +95,7 @@ def _judge(place: int, name: str, config: dict[str, Any], services: JudgeService
 
 
 async def _newest(database: Database, run_id: str, request: AgreementRequest) -> Sequence[Trajectory]:
-    """Finished rollouts, the newest first; so many that the last group may be cut off."""
+    """Return finished rollouts, newest first; more than requested, so that only a surplus group can be incomplete."""
     query = (
         select(Trajectory)
         .where(Trajectory.run_id == run_id, Trajectory.kind == request.kind, Trajectory.error.is_(None))
@@ -104,7 +107,7 @@ async def _newest(database: Database, run_id: str, request: AgreementRequest) ->
 
 
 def _whole_groups(rows: Sequence[Trajectory], most: int) -> list[list[Trajectory]]:
-    """The rollouts of a scenario and iteration together, `most` in all or fewer; at least one group."""
+    """Group the rollouts by scenario and iteration, with at most `most` rollouts in total but at least one group."""
     groups: list[list[Trajectory]] = []
     count = 0
     for _, members in groupby(rows, key=lambda row: (row.iteration, row.split, row.mode, row.step, row.scenario_id)):
@@ -174,5 +177,5 @@ def _report(run_id: str, rows: Sequence[Trajectory], one: _Verdicts, other: _Ver
 
 
 def _distance(one: Score, other: Score) -> float:
-    """Between the scores; none at all where one is missing, so that these come last."""
+    """Return the distance between two scores; -1 if one is missing, so that such pairs are sorted last."""
     return -1.0 if one.value is None or other.value is None else abs(one.value - other.value)

@@ -1,4 +1,4 @@
-"""What a request says of an agent that lives elsewhere, as it is stored: scenarios by hash, secrets encrypted."""
+"""Prepares requests with external agents for storage: scenarios become hashes, secrets are encrypted."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ _FETCH_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class OwnAgentRequests:
-    """Prepares the environment `agent` of requests; any other stays as it is."""
+    """Prepares requests with the environment `agent`; other environments are left unchanged."""
 
     database: Database
     settings: Settings
 
     async def prepared(self, environment: Choice, project: str) -> tuple[Choice, list[str]]:
-        """The environment, and what its owner should know. Raises InvalidRequest."""
+        """Return the environment to store, and notes for its owner. Raises InvalidRequest."""
         if environment.name != OWN_AGENT:
             return environment, []
         config, notes = dict(environment.config), list[str]()
@@ -68,14 +68,14 @@ class OwnAgentRequests:
         if isinstance(runner.secret, str) and is_secret(runner.secret):
             return {"url": runner.url, "secret": sealed(box, runner)}
         try:
-            opened(box, runner)  # of the run that this one is forked from
+            opened(box, runner)  # an encrypted secret, taken over from the parent run of a fork
         except ValueError as error:
             said = str(error) if isinstance(runner.secret, Mapping) else "whsec_ and 24 to 64 random bytes in base64"
             raise InvalidRequest((*where, "secret"), said) from error
         return {"url": runner.url, "secret": dict(runner.secret)}
 
     async def _fetched(self, url: Json, project: str) -> Mapping[str, Json]:
-        """The reference to the scenarios that lie at the URL now."""
+        """Fetch the scenarios at the URL, store them, and return the reference to them."""
         where = (*_CONFIG, "scenarios", "url")
         if not isinstance(url, str):
             raise InvalidRequest(where, "url must be a text")
@@ -89,7 +89,8 @@ class OwnAgentRequests:
         return new.reference
 
     async def _from_sessions(self, given: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
-        """The reference to the scenarios that the sessions of production make now, and what is to be known of them."""
+        """Make scenarios from production sessions, store them, and return the reference to them and notes for the
+        owner."""
         where = (*_CONFIG, "scenarios", "sessions")
         try:
             which = SessionFilter.model_validate(given)
@@ -106,7 +107,7 @@ class OwnAgentRequests:
         return new.reference, found.notes
 
     async def _read(self, url: str) -> bytes:
-        """Raises AddressRefused, httpx.HTTPError, ValueError."""
+        """Fetch the URL. Raises AddressRefused, httpx.HTTPError, ValueError."""
         limits = AnswerLimits(self.settings.max_graph_bytes)
         transport = BoundedTransport(guarded_transport(self._guard), limits)
         try:
@@ -132,7 +133,7 @@ class OwnAgentRequests:
 
 
 def _rows(content: bytes) -> list[Json]:
-    """A JSON list, an object with the list as `scenarios`, or JSON Lines. Raises ValueError."""
+    """Parse a JSON list, an object with the list as `scenarios`, or JSON Lines. Raises ValueError."""
     text = content.decode("utf-8")
     try:
         found = json.loads(text)

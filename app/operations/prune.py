@@ -1,7 +1,8 @@
-"""Deletes what is older than the settings keep: details of runs and evaluations that have ended, never their figures.
+"""Deletes data that is older than the settings allow: details of ended runs and evaluations, but never their figures.
 
-They count from when they ended, everything else from when it was made, both by the database's clock. Each is one
-transaction, and so is each batch of other rows: several services may prune at the same time.
+The age of these details counts from the end of their run or evaluation, that of other data from its creation, both by
+the database's clock. Each run or evaluation is one transaction, and so is each batch of other rows, so that several
+services can prune at the same time.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -35,7 +36,7 @@ from app.domain.run_state import TERMINAL as RUN_ENDED
 from app.settings import Settings
 
 _BATCH = 1_000
-"""Rows, in one transaction."""
+"""Number of rows to delete in one transaction."""
 _HAS_FEEDBACK = exists().where(or_(Feedback.trajectory_id == Trajectory.id, Feedback.against_id == Trajectory.id))
 _HAS_OPINIONS = exists().where(
     or_(Feedback.session_id == AgentSession.id, Feedback.against_session_id == AgentSession.id)
@@ -48,7 +49,7 @@ _Delete = Callable[[AsyncSession, Any], Awaitable[None]]
 
 
 async def prune(database: Database, settings: Settings) -> None:
-    """Delete all that is too old by now."""
+    """Delete everything that is too old now."""
     by_owner: Sequence[tuple[type[Run] | type[EvaluationJob], Collection[str], str, int | None, _Delete]] = (
         (Run, RUN_ENDED, "trajectories", settings.keep_trajectories_days, _trajectories),
         (Run, RUN_ENDED, "events", settings.keep_events_days, _events),
@@ -81,7 +82,8 @@ async def _of_ended(
     age: timedelta,
     delete_from: _Delete,
 ) -> None:
-    """Delete from every run or evaluation that ended longer than `age` ago, and has not been deleted from since."""
+    """Delete details of every run or evaluation that ended longer than `age` ago, unless that was done after it
+    ended."""
     pruned_at = cast(table.pruned[kind].astext, DateTime(timezone=True))
     due: Select[Any] = (
         select(table)
@@ -105,7 +107,7 @@ async def _of_ended(
 
 
 async def _trajectories(tx: AsyncSession, run: Run) -> None:
-    """All but those that the run's pages show or that somebody judged."""
+    """Delete all trajectories except those that the run's pages show and those with feedback."""
     mine = Trajectory.run_id == run.id
     await tx.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
     await tx.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
@@ -113,7 +115,7 @@ async def _trajectories(tx: AsyncSession, run: Run) -> None:
 
 
 async def _of_evaluation(tx: AsyncSession, evaluation: EvaluationJob) -> None:
-    """Its report, with all figures, stays."""
+    """Delete trajectories without feedback; the report keeps all figures."""
     await tx.execute(delete(Trajectory).where(Trajectory.evaluation_id == evaluation.id, ~_HAS_FEEDBACK))
 
 
@@ -126,8 +128,10 @@ async def _events(tx: AsyncSession, run: Run) -> None:
 
 
 async def _sum_up_ledger(tx: AsyncSession, run: Run) -> None:
-    """One row for each phase instead of one for each iteration: the run's totals, and its budget, stay what they were.
-    Rows of an unfinished iteration stay, because a retry counts on from them."""
+    """Merge the ledger's rows of saved iterations into one per phase. The run's totals and budget stay the same.
+
+    Rows of an unfinished iteration are kept, because a retry continues from them.
+    """
     saved = and_(LedgerEntry.run_id == run.id, LedgerEntry.iteration < run.next_iteration)
     columns = (LedgerEntry.seconds, LedgerEntry.prompt_tokens, LedgerEntry.completion_tokens, LedgerEntry.usd)
     sums = (

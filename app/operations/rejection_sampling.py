@@ -1,7 +1,7 @@
-"""Demonstrations that a model made itself: the best rollouts of a run's training scenarios (rejection sampling).
+"""Rejection sampling: the best rollouts of a run's training scenarios become demonstrations.
 
-A demonstration is a conversation as it was recorded, with the tools that were offered. Only what the model sampled in
-it is learnt: a reply that it was shown, as an example or from another conversation of the rollout, has the weight 0.
+A demonstration is a conversation as recorded, with the offered tools. Only what the model sampled in it is learned: a
+reply that the model was shown, as an example or from another conversation of the rollout, gets weight 0.
 """
 
 import json
@@ -21,22 +21,22 @@ from environment.json_type import Json
 from training.rollout.chat import identity
 
 _AT_ONCE = 50
-"""Rollouts that are read from the database together."""
+"""Number of rollouts to read from the database at a time."""
 
 
 class Kept:
-    """The best rollouts, as far as they were read: at most so many of a scenario, those that were read first."""
+    """The best rollouts read so far: the first of each scenario, up to a limit."""
 
     def __init__(self, per_scenario: int, reply_tokens: int, max_bytes: int) -> None:
-        """`reply_tokens` is where the run's replies were cut off."""
+        """`reply_tokens` is the token limit at which the run's replies were cut off."""
         self.demonstrations: list[dict[str, Json]] = []
         self.rollouts: Counter[str] = Counter()
-        """How many of each scenario are kept."""
+        """Number of kept rollouts by scenario."""
         self.unfit = 0
         self._per_scenario, self._reply_tokens, self._room = per_scenario, reply_tokens, max_bytes
 
     def take(self, rows: Sequence[Row[Any]]) -> None:
-        """Keep of these what is wanted. Raises Conflict if it is too much."""
+        """Keep the rollouts that are wanted. Raises Conflict if they exceed the size limit."""
         for row in rows:
             if self.rollouts[row.scenario_id] == self._per_scenario:
                 continue
@@ -58,7 +58,10 @@ class Kept:
 
 
 async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_bytes: int) -> tuple[Kept, int]:
-    """The best rollouts of the run, and of how many. Raises Conflict if it has none, too many, or has not ended."""
+    """Return the run's best rollouts, and the number of rollouts that they were chosen from.
+
+    Raises Conflict if the run has none, too many, or has not ended.
+    """
     if run.status not in TERMINAL:
         raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
     kept = Kept(wanted.per_scenario, run.stored_request.config.max_completion_tokens, max_bytes)
@@ -91,7 +94,7 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
 
 
 def _finished(run_id: str, *columns: Any) -> Select[Any]:
-    """Of the run's rewarded rollouts of training scenarios: never of held-out ones."""
+    """Select columns of the run's rewarded rollouts of training scenarios, and never of held-out ones."""
     return select(*columns).where(
         Trajectory.run_id == run_id,
         Trajectory.kind == "train",
@@ -102,7 +105,7 @@ def _finished(run_id: str, *columns: Any) -> Select[Any]:
 
 
 def conversations_of(row: Any) -> list[dict[str, Json]]:
-    """The conversations of a recorded rollout, each as a demonstration."""
+    """Return the conversations of a recorded rollout, each as a demonstration."""
     sampled = {turn["message"] for turn in row.tokens}
     first = [
         message if place in sampled or not sampled else _shown(message) for place, message in enumerate(row.messages)
@@ -117,7 +120,7 @@ def conversations_of(row: Any) -> list[dict[str, Json]]:
 
 
 def _shown(message: dict[str, Json]) -> dict[str, Json]:
-    """The message as context, if it is a reply."""
+    """Give a reply weight 0, so that it only serves as context; return other messages unchanged."""
     return {**message, "weight": 0} if message["role"] == "assistant" else message
 
 

@@ -1,4 +1,4 @@
-"""What a run that is about to start will be: a request with defaults filled in and short forms resolved."""
+"""The plan of a run that is about to start: its request with defaults filled in and short forms resolved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from environment.registry import documents
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""
 _RESOLVED = {"graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
-"""Fields of a request that a run does not store as they are."""
+"""Fields of a request that are stored in another form."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStartPlan:
-    """What a warm start learns from, and how many iterations that takes."""
+    """The demonstrations of a warm start, and the number of iterations that they take."""
 
     demonstrations: Mapping[str, Json]
     iterations: int
@@ -27,35 +27,36 @@ class WarmStartPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A request and what was made of it. Each step of a run's start returns a plan that is more complete."""
+    """A request and what was derived from it. Each phase of starting a run returns a more complete plan."""
 
     run_id: str
     request: LearnLoopRequest
-    """As it was sent."""
+    """The request as sent."""
     environment: Choice
-    """Without short forms; with `start_run` the versions of data sets and references to documents."""
+    """The environment without short forms; later also with the versions of its data sets and references to
+    documents."""
     model: StoredModel
     backend: str
     max_turns: int | None
     judge: Choice | None = None
-    """None until the environment is known, which has a default."""
+    """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
-    """None until its demonstrations are found, or without any."""
+    """None without a warm start, or until its demonstrations are found."""
     warnings: tuple[str, ...] = ()
-    """Why the run may learn nothing, and what is to be known of its data."""
+    """Reasons why the run may learn nothing, and notes on its data."""
 
     @property
     def train_options(self) -> dict[str, Json]:
-        """Those that were given."""
+        """The training options that were given."""
         return self.request.train_options.model_dump(exclude_none=True)
 
     @property
     def iterations_total(self) -> int:
-        """Those of the warm start included."""
+        """Total number of iterations, including those of the warm start."""
         return self.request.iterations + (self.warm_start.iterations if self.warm_start else 0)
 
     def stored(self) -> dict[str, Json]:
-        """The document in the run's row, which StoredRequest reads."""
+        """Return the document for the run's row, which StoredRequest parses."""
         whole = self.request.model_dump(exclude=_RESOLVED)
         if self.warm_start is not None:
             whole["warm_start"] |= {
@@ -74,8 +75,8 @@ class RunPlan:
 
 
 def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPlan:
-    """The plan as far as the request and the settings decide it. Raises InvalidRequest for short forms that
-    contradict."""
+    """Return the part of the plan that request and settings determine. Raises InvalidRequest for contradictory short
+    forms."""
     return RunPlan(
         run_id,
         request,
@@ -91,7 +92,7 @@ def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPl
 
 
 def judge_with_defaults(judge: Judges | None, default: str) -> Choice:
-    """The judge as a run is stored; `default` is the environment's."""
+    """Return the judge in its stored form; `default` is the environment's judge."""
     if isinstance(judge, list):
         return Choice(name="blend", config={"judges": [part.model_dump() for part in judge]})
     if judge is None:
@@ -100,7 +101,7 @@ def judge_with_defaults(judge: Judges | None, default: str) -> Choice:
 
 
 def _document(choice: Choice) -> dict[str, Json]:
-    # Not dumped: a graph in there may be large.
+    # Not `model_dump`, because the config can contain a large graph.
     return {"name": choice.name, "config": choice.config}
 
 
@@ -121,7 +122,7 @@ def _environment(request: LearnLoopRequest) -> Choice:
 
 
 def _from_source(request: LearnLoopRequest, source: SourceChoice) -> dict[str, Any]:
-    """The config with the scenarios of the source."""
+    """Return the config with the source's scenarios."""
     name, config = request.environment.name, request.environment.config
     if name != _OF_SESSIONS or request.graph is not None:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Starts an evaluation: checks the request as far as possible, resolves names once and for all, and saves it."""
+"""Starts an evaluation: checks the request as far as possible, resolves names permanently, and saves it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -45,7 +45,7 @@ SaveReply = Callable[[AsyncSession, EvaluationJob], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationStarter:
-    """What it takes to start an evaluation."""
+    """Starts evaluations."""
 
     resources: Resources
     runs: RunStore
@@ -60,8 +60,10 @@ class EvaluationStarter:
         save_reply: SaveReply,
         trial: Trial | None = None,
     ) -> EvaluationJob:
-        """Queue the evaluation; with `trial`, one that decides it. Raises InvalidRequest, NotFound, Conflict or
-        Unavailable."""
+        """Queue the evaluation, which decides `trial` if one is given.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
         asked = request.models or _models_of(run)
@@ -100,7 +102,8 @@ class EvaluationStarter:
         return await self.runs.get(request.run_id)
 
     async def _contestant(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
-        """The model by a name that keeps its meaning, and the engine that has it; None: any, or no engine."""
+        """Return the model under a name whose meaning never changes, and the engine that has it, or None for any or no
+        engine."""
         if asked.prompted is not None:
             self._check_listed(place, asked.prompted)
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
@@ -128,7 +131,7 @@ class EvaluationStarter:
         )
 
     async def _newest(self, model: ResolvedModel) -> ResolvedModel:
-        """The model with its step, where the name meant the newest checkpoint: a later one is another model. Raises
+        """Add the step if the name means the newest checkpoint, because a later one would be a different model. Raises
         Unavailable."""
         if model.step is not None or model.name in self.models.base_models or model.run is None:
             return model
@@ -140,12 +143,13 @@ class EvaluationStarter:
         return ResolvedModel(str(name), name.step, model.run)
 
     async def _check_checkpoint(self, place: int, model: ResolvedModel) -> None:
-        """That a model which no run has trained is on the engine, where else it may be from. Raises InvalidRequest."""
+        """Check that a model which no run has trained is on the engine, its only other source. Raises
+        InvalidRequest."""
         if model.run is not None or model.name in self.models.base_models:
             return
         try:
             named = ModelName.parse(model.name)
-        except ValueError:  # W&B's artifact names: the backend knows
+        except ValueError:  # the name of a W&B artifact, which only the backend can check
             return
         steps = await _steps(self.resources.connect, embedded.NAME, named)
         if not steps or named.step not in (None, *steps):
@@ -192,7 +196,7 @@ class EvaluationStarter:
         )
 
     async def _pinned(self, choice: Choice, project: str) -> Choice:
-        """With the versions of the inbox and the scenarios that it names."""
+        """Return the environment with the versions of the inbox and the scenarios that it names."""
         own_agents = OwnAgentRequests(self.resources.database, self.resources.settings)
         choice, _ = await own_agents.prepared(choice, project)
         try:
@@ -201,8 +205,8 @@ class EvaluationStarter:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
     async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
-        """The environment's own judge, and how many different scenarios it has of those that were asked for. Raises
-        InvalidRequest."""
+        """Return the environment's default judge, and how many distinct scenarios it has, up to the requested number.
+        Raises InvalidRequest."""
         where = ("body", "environment")
         try:
             settings = self.resources.settings
@@ -215,7 +219,7 @@ class EvaluationStarter:
         except ValueError as error:
             raise InvalidRequest((*where, "config"), str(error)) from error
         try:
-            # Those of an invented environment are all different; a scenario that came twice would count twice.
+            # A synthetic environment's scenarios are all different; elsewhere a repeated scenario would count twice.
             synthetic = isinstance(made, Synthetic) and made.synthetic
             count = 1 if synthetic else request.scenarios
             drawn = await asyncio.to_thread(made.scenarios, request.split, count, request.seed or 0)
@@ -269,7 +273,7 @@ def _models_of(run: Run | None) -> list[ModelToEvaluate]:
 
 
 def _labelled(models: list[Contestant]) -> tuple[Contestant, ...]:
-    """With labels of their own. Raises InvalidRequest."""
+    """Check that the labels are unique. Raises InvalidRequest."""
     labels = [each.label for each in models]
     for place, label in enumerate(labels):
         if label in labels[:place]:
@@ -281,7 +285,7 @@ def _labelled(models: list[Contestant]) -> tuple[Contestant, ...]:
 
 
 def _one_engine(engines: list[str | None]) -> str | None:
-    """The engine that has the models. Raises InvalidRequest if there are several."""
+    """Return the engine that has the models. Raises InvalidRequest if there are several."""
     found = {engine for engine in engines if engine is not None}
     if len(found) > 1:
         raise InvalidRequest(("body", "models"), "The models are on different engines; no worker reaches all of them.")

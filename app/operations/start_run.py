@@ -1,4 +1,4 @@
-"""Starts a run: checks the request as far as possible, fills in the defaults, saves the run and its documents."""
+"""Starts a run: checks the request as far as possible, fills in defaults, saves the run and its documents."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -47,18 +47,18 @@ from training.rollout.agents.registry import UnknownAgent
 from training.warm_start import NoOracle, iterations_of
 
 Location = tuple[str | int, ...]
-"""Of a field in the request, as pydantic's `loc`."""
+"""Location of a field in the request, like pydantic's `loc`."""
 
 
 MAX_SUPERVISED_ITERATIONS = 10_000
 
 SaveReply = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
-"""Saves the reply to the request, given the run's warnings, in the caller's transaction."""
+"""Saves the reply to the request in the caller's transaction, given the run's warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What is to be said of a run that was queued."""
+    """Webhook endpoints and warnings of a run that was queued."""
 
     endpoints: Sequence[NewEndpoint]
     warnings: Sequence[str]
@@ -66,7 +66,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a run is forked from."""
+    """The run and the step that a run is forked from."""
 
     run_id: str
     step: int
@@ -76,7 +76,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class RunStarter:
-    """What it takes to start a run."""
+    """Starts runs."""
 
     resources: Resources
     store: RunStore
@@ -94,7 +94,7 @@ class RunStarter:
     ) -> Started:
         """Queue the run.
 
-        `save_reply` is called in the transaction that creates the run: either both are saved or neither. Raises
+        `save_reply` is called in the transaction that creates the run, so that either both are saved or neither. Raises
         InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
         """
         settings = self.resources.settings
@@ -111,7 +111,7 @@ class RunStarter:
 
         async def also(tx: AsyncSession) -> None:
             endpoints.extend(await self.endpoints.attach(tx, run_id, run.model_project, request.webhooks))
-            await tx.flush()  # the first event is sent to them, too
+            await tx.flush()  # the first event is sent to these endpoints as well
             if parent is not None:
                 await _save_descent(tx, run_id, parent, actor)
             await save_reply(tx, plan.warnings)
@@ -121,8 +121,10 @@ class RunStarter:
         return Started(endpoints, plan.warnings)
 
     async def _check_backend(self, plan: RunPlan) -> str | ScalarSelect[str | None] | None:
-        """The engine that must drive the run, None for any, or what finds it as the run is saved. Raises
-        InvalidRequest, Unavailable."""
+        """Return the engine that must drive the run, None for any, or a query that finds it when the run is saved.
+
+        Raises InvalidRequest, Unavailable.
+        """
         backend, model = plan.backend, plan.model
         if (refused := refusal(self.resources.settings, backend, model.base_model)) is not None:
             raise InvalidRequest(("body", "backend"), refused)
@@ -140,7 +142,8 @@ class RunStarter:
                 "start from a base model that can do the task.",
             )
         if backend != EMBEDDED:
-            return None  # it has its own base models; the run finds out whether this is one
+            # other backends have their own base models, so an unknown one is only noticed when the run starts
+            return None
         base_model, bases = model.base_model, {TINY_BASE, *self.resources.settings.base_models}
         if base_model in bases:
             if (fault := await self._fault_of(base_model)) is not None:
@@ -160,13 +163,14 @@ class RunStarter:
         )
 
     async def _fault_of(self, base_model: str) -> str | None:
-        """Why a base model cannot be used; None: it can, as the shipped one always."""
+        """Return why a base model cannot be used, or None if it can. The shipped one always can."""
         if base_model not in self.resources.settings.base_models:
             return None
         return (await asyncio.to_thread(unusable_base_models, self.resources.settings)).get(base_model)
 
     async def _checkpoints(self, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
-        """The steps of a model that a run can start from. If we cannot reach its engine, any: the run finds out."""
+        """Return the steps of a model that a run can start from; every step if this process cannot reach the engine,
+        since a wrong one is noticed when the run starts."""
         if not self.resources.reaches(engine):
             return range(2**31)
         try:
@@ -179,7 +183,7 @@ class RunStarter:
             raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
     async def _pinned(self, plan: RunPlan) -> RunPlan:
-        """With the versions of the inbox and the scenarios that it names, and what is to be known of them."""
+        """Add the versions of the inbox and the scenarios that the environment names, and notes on them."""
         project = plan.model.project
         own_agents = OwnAgentRequests(self.resources.database, self.resources.settings)
         choice, notes = await own_agents.prepared(plan.environment, project)
@@ -190,7 +194,8 @@ class RunStarter:
         return replace(plan, environment=pinned, warnings=(*plan.warnings, *notes))
 
     async def _warm_started(self, plan: RunPlan) -> RunPlan:
-        """With the version of the demonstrations that it names, and the number of iterations that train on them."""
+        """Add the version of the demonstrations that the request names, and the number of iterations that train on
+        them."""
         start = plan.request.warm_start
         if start is None:
             return plan
@@ -208,7 +213,7 @@ class RunStarter:
         return replace(plan, warm_start=WarmStartPlan(source, iterations))
 
     async def _stored_demonstrations(self, name: str, project: str) -> dict[str, Json]:
-        """Which version it is that the name means."""
+        """Return the version of the demonstrations that the name currently means."""
         try:
             found = await demonstrations(self.resources.database, self.resources.settings.data_dir, name, project)
         except UnknownDataset as error:
@@ -216,7 +221,7 @@ class RunStarter:
         return {"sha256": found.sha256, "name": found.name, "version": found.version, "count": found.size}
 
     async def _resolved(self, plan: RunPlan) -> Choice:
-        """The environment with the stored documents that it refers to."""
+        """Return the environment with the stored documents that it refers to."""
         try:
             return await documents.resolve_references(
                 self.resources.database, self.resources.settings.data_dir, plan.environment, plan.model.project
@@ -228,7 +233,7 @@ class RunStarter:
 
 
 def _check_pipeline(plan: RunPlan) -> None:
-    """Raises InvalidRequest where rollouts cannot run ahead, or where what they are older by would not be corrected."""
+    """Raise InvalidRequest if rollouts cannot run ahead, or if their staleness would not be corrected."""
     if plan.request.pipeline.max_staleness == 0:
         return
     if plan.backend == LOCAL:
@@ -274,7 +279,8 @@ def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, paren
 
 
 async def _save_descent(tx: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
-    """Note the fork in the parent's log, and copy what its environment had learned: the parent can be deleted."""
+    """Record the fork in the parent's log, and copy what its environment had learned, because the parent can be
+    deleted."""
     data = {"run_id": run_id, "step": parent.step}
     await append(tx, parent.run_id, EventType.RUN_FORKED, actor, data)
     if parent.learned is not None:
@@ -285,10 +291,10 @@ async def _save_descent(tx: AsyncSession, run_id: str, parent: Parent, actor: st
 def _checked(
     plan: RunPlan, environment: Choice, settings: Settings, state: Mapping[str, Json] | None
 ) -> tuple[RunPlan, list[NewDocument]]:
-    """The whole plan, with references to documents and why the run may learn nothing, and the documents to be stored.
+    """Return the complete plan, with references to documents and warnings, and the documents to store.
 
-    `environment` is the plan's with all documents in it. Builds what the run will build, restores `state` and draws a
-    scenario of each split, to report a bad choice now instead of when the run needs it.
+    `environment` is the plan's environment with all documents inserted. This builds everything that the run will build,
+    restores `state` and draws a scenario of each split, so that a bad choice is reported now and not during the run.
     """
     request = plan.request
     short = request.graph is not None and not request.environment.config
@@ -318,13 +324,13 @@ def _checked(
 
 
 def _check_oracle(warm_start: WarmStartPlan | None, environment: Environment) -> None:
-    """Raises InvalidRequest for an environment that cannot demonstrate anything."""
+    """Raise InvalidRequest if demonstrations are to come from an environment that cannot solve its own scenarios."""
     if warm_start is not None and "oracle" in warm_start.demonstrations and not isinstance(environment, Solvable):
         raise InvalidRequest(("body", "warm_start", "demonstrations", "oracle"), str(NoOracle(environment.name)))
 
 
 def _refuse_agent(environment: Choice) -> None:
-    """Raises InvalidRequest where the environment has its own agent."""
+    """Raise InvalidRequest if the environment has its own agent."""
     if runner_of(environment) is not None:
         raise InvalidRequest(
             ("body", "agent"), f"The environment {environment.name} names its agent in `runner`: leave out `agent`."
@@ -332,10 +338,10 @@ def _refuse_agent(environment: Choice) -> None:
 
 
 def _foreseen(base_model: str, environment: Environment, choice: Choice) -> list[str]:
-    """Why the run may learn nothing."""
+    """Return reasons why the run may learn nothing."""
     if base_model != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
         return []
-    if runner_of(choice) is not None:  # what its agent asks is not known before it does
+    if runner_of(choice) is not None:  # the agent's requests are unknown until it makes them
         return [
             f"The base model {TINY_BASE} only knows emails and graphs as Learnloop invents them, and tools like those "
             "of its own environments. Unless your agent works with these, the run may learn nothing: use another base "

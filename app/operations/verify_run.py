@@ -1,9 +1,9 @@
-"""Whether a run's stored figures follow from its stored trajectories: they are computed again, and compared exactly
-(advantages: up to rounding).
+"""Verifies that a run's stored figures follow from its stored trajectories.
 
-What the judge said and what the environment saw (`score`, `outcome`) is taken as stored. From it come rewards and
-their parts, advantages, successes, the figures of iterations and evaluations, and what a reflective environment
-learned, by the code that the learn loop runs.
+The figures are recomputed and compared exactly, except for rounding in advantages. The judge's scores and the
+environment's observations (`score`, `outcome`) are taken as stored. Rewards and their parts, advantages, successes, the
+figures of iterations and evaluations, and what a reflective environment learned are recomputed from them with the learn
+loop's own code.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _SHOWN_DIFFERENCES = 100
 
 
 class _Stored(NamedTuple):
-    """An iteration's rows, the trajectories in the order of saving."""
+    """An iteration's rows, with the trajectories in the order in which they were saved."""
 
     iteration: Iteration
     evaluations: Sequence[Evaluation]
@@ -49,7 +49,7 @@ class _Stored(NamedTuple):
 
 
 async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
-    """Check the iterations saved so far. Raises Conflict if the run's environment cannot be created again, or its
+    """Verify the iterations saved so far. Raises Conflict if the run's environment cannot be rebuilt, or if its
     trajectories were deleted."""
     if (deleted_at := run.pruned.get("trajectories")) is not None:
         raise Conflict(
@@ -90,7 +90,7 @@ async def _stored(database: Database, run_id: str, iteration: int) -> _Stored:
 
 
 class _Check:
-    """Computes iteration after iteration again, from the first: the environment learns as it did in the run."""
+    """Recomputes all iterations in order, so that the environment learns as it did in the run."""
 
     def __init__(self, run: Run, environment: Environment) -> None:
         self._run = run
@@ -100,7 +100,7 @@ class _Check:
         self._differences: list[Difference] = []
 
     def verification(self) -> Verification:
-        """What was found."""
+        """Return the result."""
         return Verification(
             run_id=self._run.id,
             ok=self._difference_count == 0,
@@ -124,11 +124,11 @@ class _Check:
             self._compare_iteration(stored, groups)
             self._compare_evaluations(stored)
             self._compare_reflection(stored, groups)
-        except Exception as error:  # the environment's own, on an outcome that it cannot have given
+        except Exception as error:  # the environment's own error, for an outcome that it cannot have produced
             self._compare(number, "iteration", "as stored", f"cannot be computed: {type(error).__name__}: {error}")
 
     def _groups(self, rows: Sequence[Trajectory], each: int) -> list[Group]:
-        """The rows scored again, in groups of `each` as they were saved."""
+        """Score the rows again, in groups of `each` rows as they were saved."""
         return [self._group(rows[start : start + each]) for start in range(0, len(rows), each)]
 
     def _group(self, rows: Sequence[Trajectory]) -> Group:
@@ -186,7 +186,7 @@ class _Check:
         if stored.reflection is None or not isinstance(environment, Reflective):
             return
         environment.reflect(rewarded(groups))
-        environment.showcase(self._config.seed)  # a loop asks for it before the state
+        environment.showcase(self._config.seed)  # called here because the learn loop calls it before reading the state
         state = json.loads(json_text.dumps(environment.state()))
         told = dict(stored.reflection.state)
         scores, told_scores = state.pop("node_scores", {}), told.pop("node_scores", {})
@@ -230,8 +230,8 @@ def _rollout(row: Trajectory) -> Rollout:
 
 
 def _unless_rounded(row: Trajectory, scored: ScoredRollout) -> float | None:
-    """The advantage as it is computed now; as stored where they differ by rounding: earlier versions added up the mean
-    in another order than the engine."""
+    """Return the recomputed advantage, or the stored one if they differ by rounding only: earlier versions summed up
+    the mean in another order than the engine."""
     stored, recomputed = row.advantage, scored.advantage
     if stored is None or recomputed is None:
         return recomputed
