@@ -1,1 +1,1 @@
-"""Data that the email agent learns from: inboxes and sets of questions, prepared once, in versions."""
+"""Data for learning: versions of inboxes, scenarios and demonstrations, prepared here or uploaded."""

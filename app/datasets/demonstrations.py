@@ -1,4 +1,4 @@
-"""Demonstrations: conversations to imitate, a line each, in the form of OpenAI's files for fine-tuning."""
+"""Demonstrations: conversations to imitate, one per line, in the format of OpenAI's fine-tuning files."""
 
 import json
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ _NAMED_FAULTS = 5
 
 
 class BadDemonstrations(ValueError):
-    """The file holds no demonstrations; the message names lines and fields."""
+    """The file is not a valid set of demonstrations; the message names lines and fields."""
 
 
 class _Part(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Json) -> Json:
-        """Clients write out the fields that a message does not have."""
+        """Drop null fields, because clients write them for everything that a message does not have."""
         return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
@@ -45,7 +45,7 @@ class _Function(_Part):
     @field_validator("arguments", mode="before")
     @classmethod
     def _written(cls, value: Json) -> Json:
-        """As JSON text, as the API has it; some tools write the object itself."""
+        """Convert arguments that a tool wrote as an object to JSON text, which is the API's format."""
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
     @field_validator("arguments")
@@ -145,7 +145,7 @@ class _Demonstration(_Part):
 
 
 def read_demonstrations(content: bytes) -> list[dict[str, Json]]:
-    """The demonstrations of a JSON Lines file, each with `messages` and maybe `tools`. Empty lines are skipped.
+    """Parse demonstrations from a JSON Lines file, each with `messages` and possibly `tools`. Empty lines are skipped.
 
     Raises BadDemonstrations, which names the first faults by line and field.
     """
@@ -172,7 +172,7 @@ def read_demonstrations(content: bytes) -> list[dict[str, Json]]:
 
 
 def _object(line: bytes) -> dict[str, Json]:
-    """Raises ValueError."""
+    """Parse a line. Raises ValueError."""
     try:
         value = strict_json.loads(line)
     except UnicodeDecodeError:
@@ -188,6 +188,6 @@ def _object(line: bytes) -> dict[str, Json]:
 
 def _said(error: ValidationError) -> Iterator[str]:
     for fault in error.errors(include_url=False, include_input=False):
-        # The tags of unions have a space, fields have none.
+        # Union tags contain a space, field names do not.
         place = ".".join(str(part) for part in fault["loc"] if " " not in str(part))
         yield f"{place}: {message_of(fault)}" if place else message_of(fault)

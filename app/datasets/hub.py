@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or of a server with its protocol, as folders on disk."""
+"""Downloads data sets from the Hugging Face hub, or from a server with the same protocol, to folders on disk."""
 
 import sys
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ _FILES = ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset
 
 
 class HubError(Exception):
-    """The hub does not have the data set, or cannot be reached; the message says what would help."""
+    """The hub does not have the data set or cannot be reached; the message says what would help."""
 
 
 def download(repo: str, endpoint: str, token: str | None, cache: Path) -> Path:
-    """The newest revision of the data set, whose files are fetched once. Raises HubError."""
+    """Return a folder with the newest revision of the data set; each file is downloaded once. Raises HubError."""
     try:
         from httpx2 import HTTPError
         from huggingface_hub import snapshot_download

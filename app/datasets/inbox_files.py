@@ -1,4 +1,4 @@
-"""Inbox files that never change, known by the hash of their emails."""
+"""Immutable inbox files, identified by the hash of their emails."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -11,7 +11,7 @@ from environment.email_search.inbox import Email, Inbox, write_inbox
 
 @dataclass(frozen=True, slots=True)
 class InboxFile:
-    """What is in a file. Days are ISO dates; None if no email has a date."""
+    """Contents of an inbox file. Days are ISO dates; None if no email has a date."""
 
     sha256: str
     emails: int
@@ -20,7 +20,7 @@ class InboxFile:
 
 
 def write_inbox_file(path: Path, emails: Iterable[Email], *, shared: bool = False) -> InboxFile:
-    """Write a new file. Raises InboxError, and what `emails` raises; then there is no file."""
+    """Write a new file. Raises InboxError and what `emails` raises, and then leaves no file."""
     content = _Content(shared)
     try:
         write_inbox(path, content.of(emails), shared=shared)
@@ -34,13 +34,13 @@ def write_inbox_file(path: Path, emails: Iterable[Email], *, shared: bool = Fals
 
 
 class _Content:
-    """The hash of emails as they pass."""
+    """Hash of emails, updated while they are written."""
 
     def __init__(self, shared: bool) -> None:
         self._hash = sha256(b"shared" if shared else b"")
 
     def of(self, emails: Iterable[Email]) -> Iterator[Email]:
-        """The same emails."""
+        """Yield the emails unchanged and update the hash."""
         for email in emails:
             self._hash.update(repr(email).encode())
             yield email

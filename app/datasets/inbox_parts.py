@@ -1,4 +1,4 @@
-"""Files of uploaded inboxes in the database: every service and every worker has a data directory of its own."""
+"""Stores files of uploaded inboxes in the database, since every service and worker has a separate data directory."""
 
 import asyncio
 import zlib
@@ -16,8 +16,8 @@ _PART_BYTES = 4 << 20
 
 
 async def save(tx: AsyncSession, file: Path, hash: str) -> None:
-    """Store the file in the session's transaction; what is there already stays."""
-    # Parts of two files would not fit together.
+    """Store the file in the caller's transaction, unless it is stored already."""
+    # Two files with the same hash can differ in their bytes, so their parts must not be mixed.
     await tx.execute(select(func.pg_advisory_xact_lock(int(hash[:15], 16))))
     if await tx.scalar(select(InboxPart.number).where(InboxPart.sha256 == hash).limit(1)) is not None:
         return
@@ -35,7 +35,7 @@ def _parts(file: Path) -> Iterator[bytes]:
 
 
 async def fetch(database: Database, store: DatasetStore, hash: str) -> None:
-    """Write the inbox's file to the data directory, unless it is there or the database does not have it."""
+    """Write the inbox's file to the data directory, unless it is already there or the database does not have it."""
     if await asyncio.to_thread(store.inbox_path(hash).is_file):
         return
     made = store.scratch()

@@ -1,4 +1,4 @@
-"""A language model that writes data: asked until it answers."""
+"""Requests to a language model that writes data, with retries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _REQUESTS = 5
 
 
 class NotWritten(Exception):
-    """The model wrote too little, or nothing; the message says why."""
+    """The model wrote nothing or too little; the message says why."""
 
 
 @retry(
@@ -23,6 +23,6 @@ class NotWritten(Exception):
     reraise=True,
 )
 async def completed(model: JudgeModel, prompt: str, schema: Mapping[str, Any]) -> Completion:
-    """What the model writes, in the form of the JSON schema if it keeps to it. Raises JudgeUnavailable."""
+    """Return the model's completion, which follows the JSON schema if the model obeys it. Raises JudgeUnavailable."""
     messages = [{"role": "user", "content": prompt}]
     return await complete(model, messages, schema=schema, temperature=None, timeout_s=_TIMEOUT_S)

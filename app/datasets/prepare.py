@@ -1,8 +1,8 @@
-"""Prepares data: an inbox from emails, then questions about it. What was made of the same inputs is not made again.
+"""Prepares data: an inbox from emails, then questions about it. Results for the same inputs are reused.
 
-The inbox is a function of its sources and of the settings that choose emails; the questions are one of the inbox and of
-the settings that choose or make questions. Each is found by the hash of all that, so a changed setting repeats what
-depends on it and nothing else.
+The inbox depends on its sources and on the settings that choose emails; the questions depend on the inbox and on the
+settings that choose or make questions. Each result is stored under the hash of everything it depends on, so that a
+changed setting only repeats what depends on it.
 """
 
 from collections import Counter
@@ -35,21 +35,21 @@ from environment.email_search.template_questions import TemplateCounts, template
 from environment.json_type import Json
 
 _FORMAT = 1
-"""Of what is made: another one makes everything anew."""
+"""Version of the results' format. Changing it makes all stored results be made anew."""
 _INBOX_SETTINGS = ("inbox", "max_emails", "max_body_characters", "max_recipients", "drop_copies")
 _SELECTION = ("limit", "held_out_limit", "shuffle_seed")
 _DATASET_SETTINGS = ("inbox", "max_messages", "exclude_questions", "min_realism", *_SELECTION)
 _MADE_SETTINGS = ("question_count", "question_seed", "question_model", *_SELECTION)
 
 Advance = Callable[[str, int, int | None], None]
-"""Told of progress: the stage, how much is done, and of how much, if that is known."""
+"""Reports progress: the stage, the amount done, and the total if it is known."""
 Write = Callable[[Inbox, str, Recipe, Advance], tuple[list[Question], dict[str, Json]]]
-"""Writes questions by a language model, given the inbox and its hash: the questions, and what they cost."""
+"""Writes questions with a language model, given the inbox and its hash; returns the questions and what they cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where data sets that are no paths come from."""
+    """The hub that data sets come from if they are not paths."""
 
     endpoint: str
     token: str | None
@@ -58,7 +58,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A version, and which stages were done for it; the others had been done before."""
+    """A version, and the stages that were run for it; results of the others were reused."""
 
     version: Version
     done: tuple[str, ...]
@@ -77,9 +77,10 @@ class Preparation:
         self._contents: dict[str, str] = {}
 
     def run(self) -> Prepared:
-        """Prepare it. Raises BadRecipe, HubError, MailSourceError, DatasetError, InboxError or what `write` raises.
+        """Prepare the data. Raises BadRecipe, HubError, MailSourceError, DatasetError, InboxError, or errors of
+        `write`.
 
-        Nothing is changed then, except that finished stages need not be repeated.
+        After an error nothing has changed, except that finished stages need not be repeated.
         """
         emails = [self._found(source) for source in self._recipe.sources]
         inbox = self._stage("inbox", self._settings(_INBOX_SETTINGS), emails, lambda: self._make_inbox(emails))
@@ -98,7 +99,7 @@ class Preparation:
         return Prepared(self._store.add_version(version), tuple(self._done))
 
     def _found(self, source: str) -> Path:
-        """The source on disk, with its content's hash noted."""
+        """Return the source's path on disk, and record the hash of its content."""
         path = Path(source).expanduser()
         if is_hub_id(source):
             path = hub.download(source, self._hub.endpoint, self._hub.token, self._hub.cache)
@@ -114,7 +115,7 @@ class Preparation:
     def _stage(
         self, stage: str, settings: dict[str, Json], inputs: Json, make: Callable[[], dict[str, Json]]
     ) -> dict[str, Json]:
-        """What `make` made of the settings and the inputs, now or before."""
+        """Return the stored result for these settings and inputs, or that of `make` if there is none."""
         hashes = sorted(self._contents.values()) if stage == "inbox" else inputs
         key = sha256(canonical([_FORMAT, stage, settings, hashes]).encode()).hexdigest()
         known = self._store.build(key)
@@ -140,7 +141,7 @@ class Preparation:
         return {**asdict(inbox), "counts": reading.counts() | _nonzero(counts)}
 
     def _is_shared(self, paths: list[Path]) -> bool:
-        """Whether each question is about the emails of the one who asks: so in a data set of many mailboxes."""
+        """Return whether the inbox holds the mail of several people, as a data set does without the filter `inbox`."""
         return self._recipe.inbox is None and any(map(table_files.is_dataset, paths))
 
     def _counted(self, emails: Iterable[Email], expected: int | None) -> Iterator[Email]:
@@ -172,7 +173,8 @@ class Preparation:
             return self._kept(split_by_topic(questions), inbox, made)
 
     def _take_questions(self, hash: str, path: Path) -> dict[str, Json]:
-        """Those of a data set. A held-out split of it makes our two."""
+        """Take the questions of a data set. If it has only one held-out split, that one is halved into validation and
+        test."""
         recipe, counts = self._recipe, enron.QuestionCounts()
         wanted = enron.QuestionFilter(recipe.inbox, recipe.max_messages, recipe.exclude_questions, recipe.min_realism)
         columns = enron.QUESTION_COLUMNS, enron.OPTIONAL_QUESTION_COLUMNS

@@ -1,6 +1,6 @@
-"""Questions that a language model writes about the emails of an inbox.
+"""Writes questions about an inbox's emails with a language model.
 
-Each answer of the model is appended to a journal, so that an interrupted preparation asks, and pays, for the rest only.
+Each reply is appended to a journal, so that an interrupted preparation only requests, and pays for, the rest.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from judges.llm import JudgeUnavailable
 _PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
 _PER_EMAIL = 2
 _MAX_CHARACTERS = 1_000
-"""Of a question, and of an answer."""
+"""Limit for a question, and for an answer."""
 _MIN_BODY_CHARACTERS = 40
 _MAX_BODY_CHARACTERS = 5_000
 _TEXT = {"type": "string"}
@@ -51,11 +51,11 @@ _SCHEMA = {
 
 @dataclass(slots=True)
 class WriterCounts:
-    """What the questions took. `cost_usd` is None if the model's price is unknown."""
+    """Usage and rejects of question writing. `cost_usd` is None if the model's price is unknown."""
 
     emails: int = 0
     unusable: int = 0
-    """Answers of the model that are no list of questions."""
+    """Number of the model's replies that are not a list of questions."""
     unrealistic: int = 0
     repeated: int = 0
     prompt_tokens: int = 0
@@ -63,7 +63,7 @@ class WriterCounts:
     cost_usd: float | None = 0.0
 
     def add(self, entry: dict[str, Json]) -> None:
-        """What an answer of the model took, now or in an earlier preparation."""
+        """Add the usage of one reply of the model, from now or from an earlier preparation."""
         self.emails += 1
         self.unusable += entry["questions"] is None
         self.prompt_tokens += entry["prompt_tokens"]
@@ -73,14 +73,14 @@ class WriterCounts:
 
 
 class QuestionWriter:
-    """Writes questions with one of the models; its journals lie in `folder`."""
+    """Writes questions with one of the models; keeps its journals in `folder`."""
 
     def __init__(self, models: Models, folder: Path) -> None:
         self._models = models
         self._folder = folder
 
     def write(self, inbox: Inbox, hash: str, recipe: Recipe, advance: Any) -> tuple[list[Question], dict[str, Json]]:
-        """The questions and what they took. Raises BadRecipe without a model, or NotWritten."""
+        """Return the questions and what they took. Raises BadRecipe if there is no such model, or NotWritten."""
         try:
             model = self._models.model(recipe.question_model)
         except UnknownModel as error:
@@ -91,7 +91,7 @@ class QuestionWriter:
         collected = _Collected(recipe)
         known = _entries(journal)
         with journal.open("a", encoding="utf-8") as lines:
-            lines.write("\n")  # the last line may have been cut off
+            lines.write("\n")  # the last line may be incomplete
             asyncio.run(_write(model, inbox, recipe, known, collected, lines, advance))
         if not collected.questions:
             raise NotWritten(f"{model.name} wrote no question that can be used, about {collected.counts.emails} emails")
@@ -103,7 +103,7 @@ class QuestionWriter:
 
 
 class _Collected:
-    """The questions so far, none of them twice."""
+    """The distinct questions so far."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.questions: list[Question] = []
@@ -118,7 +118,7 @@ class _Collected:
         return len(self.questions) >= self._wanted
 
     def take(self, email: Email, entry: dict[str, Json]) -> None:
-        """What the model wrote about an email. Its cost counts also where there were enough questions before."""
+        """Add what the model wrote about an email. Its cost counts even if there were enough questions before."""
         self.counts.add(entry)
         for number, row in enumerate(entry["questions"] or ()):
             words = words_of(row["question"])
@@ -148,9 +148,9 @@ async def _write(
     journal: IO[str],
     advance: Any,
 ) -> None:
-    """Ask about emails, some at the same time, until there are enough questions.
+    """Ask about emails, several concurrently, until there are enough questions.
 
-    They are taken in the emails' order, so that a resumed preparation makes the same set.
+    Replies are used in the order of the emails, so that a resumed preparation makes the same set.
     """
     emails = (each for each in emails_in_random_order(inbox, recipe.question_seed) if _is_worth_asking(each))
     while not collected.enough and (batch := list(islice(emails, model.concurrency))):
@@ -174,7 +174,7 @@ def _is_worth_asking(email: Email) -> bool:
 async def _asked(
     model: JudgeModel, email: Email, owner: str | None, known: dict[str, dict[str, Json]], journal: IO[str]
 ) -> dict[str, Json]:
-    """The journal's entry about the email; a new one if it has none."""
+    """Return the journal's entry about the email, or ask the model for a new one."""
     if (entry := known.get(email.id)) is not None:
         return entry
     completion = await completed(model, _prompt(email, owner), _SCHEMA)
@@ -203,7 +203,7 @@ def _prompt(email: Email, owner: str | None) -> str:
 
 
 def _parsed(text: str) -> list[dict[str, Json]] | None:
-    """The questions in a model's answer; None if it is no list of questions."""
+    """Parse the questions in a model's reply; None if it is not a list of questions."""
     start, end = text.find("{"), text.rfind("}")
     try:
         rows = json.loads(text[start : end + 1])["questions"]
@@ -227,7 +227,7 @@ def _usable(rows: list[Json]) -> Iterator[dict[str, Json]]:
 
 
 def _entries(journal: Path) -> dict[str, dict[str, Json]]:
-    """By the id of the email. A last line that was cut off is left out."""
+    """Return the journal's entries by email id. An incomplete last line is skipped."""
     entries: dict[str, dict[str, Json]] = {}
     if journal.is_file():
         for line in journal.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""What to prepare: where the emails and the questions come from, and which of them to take."""
+"""Recipes for data: where the emails and questions come from, and which of them to use."""
 
 import re
 from collections.abc import Mapping
@@ -30,35 +30,35 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Annotated[str, StringConstraints(pattern=DATASET_PATTERN)]
-    """Under which learn-loops find it; another preparation under the same name makes the next version."""
+    """Name for use in runs. Preparing again under the same name makes its next version."""
     emails: _Text | Annotated[list[_Text], Field(min_length=1)]
     """Mail (mbox, Maildir, EML), a data set on disk, or the id of one on the Hugging Face hub."""
     questions: _Text = TEMPLATES
     """`templates`, `llm`, `none`, a data set on disk, or the id of one on the hub."""
     inbox: _Text | None = None
-    """Only emails from or to this address, and questions about them."""
+    """If given, only emails from or to this address, and questions about them, are used."""
     max_emails: _Count | None = None
     max_body_characters: _Count | None = None
     max_recipients: _Count | None = None
     drop_copies: bool = False
-    """Keep one of the emails with the same sender, subject and body."""
+    """Whether to keep only one of the emails with the same sender, subject and body."""
     max_messages: _Count | None = 1
-    """Of a data set's questions: emails that an answer rests on."""
+    """Maximum number of emails that an answer can depend on, for questions of a data set."""
     exclude_questions: tuple[int, ...] = KNOWN_BAD_QUESTIONS
-    """Of a data set's questions: ids that are left out."""
+    """Ids of a data set's questions to leave out."""
     min_realism: float | None = Field(None, ge=0, le=1)
     limit: _Count | None = None
-    """Training questions."""
+    """Maximum number of training questions."""
     held_out_limit: _Count | None = None
-    """Questions for validation, and as many for test."""
+    """Maximum number of questions for validation, and the same for test."""
     shuffle_seed: int | None = Field(None, ge=0)
-    """None: in the order of the source."""
+    """Seed for the order of questions; None keeps the source's order."""
     question_count: Annotated[int, Field(ge=3, le=100_000)] = 300
-    """Questions to make, of all splits together."""
+    """Number of questions to make, for all splits together."""
     question_seed: int = Field(0, ge=0)
-    """Which emails they are about."""
+    """Seed for choosing the emails to ask about."""
     question_model: _Text | None = None
-    """The listed model that writes them; None: the first of the list."""
+    """The listed model that writes the questions; None for the first on the list."""
 
     @field_validator("exclude_questions", mode="before")
     @classmethod
@@ -73,12 +73,12 @@ class Recipe(BaseModel):
 
     @property
     def sources(self) -> list[str]:
-        """Where the emails come from."""
+        """The sources of the emails."""
         return [self.emails] if isinstance(self.emails, str) else list(self.emails)
 
 
 def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
-    """The recipe of a YAML file, if one is given, overridden by flags that are not None. Raises BadRecipe."""
+    """Return the recipe in a YAML file, if one is given, overridden by flags that are not None. Raises BadRecipe."""
     try:
         values = {} if path is None else read_object(path, "the settings of a data set, such as `emails: archive.mbox`")
         return Recipe.model_validate(values | {key: value for key, value in flags.items() if value is not None})
@@ -98,5 +98,5 @@ def _fault(error: Any) -> str:
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether it is NAMESPACE/NAME of a data set on the hub, and no path that exists."""
+    """Return whether the source is a data set on the hub, NAMESPACE/NAME, and not an existing path."""
     return bool(_HUB_ID.fullmatch(source)) and not Path(source).exists()

@@ -1,6 +1,6 @@
-"""From the names of data in a run's environment to the versions that it uses, and to files on this machine.
+"""Resolves names of data in a run's environment to versions, and makes their files available on this machine.
 
-A run keeps the versions that it began with: what is stored of it holds hashes, not names alone.
+A run keeps the versions that it started with, because its stored request contains hashes and not only names.
 """
 
 import re
@@ -35,9 +35,9 @@ class UnknownDataset(ValueError):
 
 
 async def pin(database: Database, data_dir: Path, environment: Choice, project: str | None) -> Choice:
-    """The environment with hashes in place of names of inboxes and scenarios. Raises UnknownDataset.
+    """Replace names of inboxes and scenarios in the environment with hashes. Raises UnknownDataset.
 
-    An inbox that was imported under the name, and not prepared or uploaded, stays as it is.
+    The name of an inbox that was imported, and not prepared or uploaded, is left unchanged.
     """
     config, datasets = dict(environment.config), traits(environment.name).datasets
     finder = _Finder(database, DatasetStore(data_dir), project)
@@ -54,7 +54,7 @@ async def pin(database: Database, data_dir: Path, environment: Choice, project: 
 
 
 async def make_present(database: Database, data_dir: Path, environment: Choice) -> None:
-    """Have the inbox that the environment refers to by its hash in the data directory, if it was uploaded."""
+    """Write an uploaded inbox that the environment refers to by hash to the data directory, unless it is there."""
     inbox = environment.config.get("inbox")
     if (
         "inbox" in traits(environment.name).datasets
@@ -65,12 +65,12 @@ async def make_present(database: Database, data_dir: Path, environment: Choice) 
 
 
 async def demonstrations(database: Database, data_dir: Path, given: str, project: str | None) -> DatasetVersion:
-    """The version of the demonstrations that `NAME` or `NAME@VERSION` means now. Raises UnknownDataset."""
+    """Return the version of the demonstrations that `NAME` or `NAME@VERSION` currently means. Raises UnknownDataset."""
     return await _Finder(database, DatasetStore(data_dir), project).named("demonstrations", given)
 
 
 class _Finder:
-    """Finds versions for a project; looks for newly prepared ones where the database has none."""
+    """Finds a project's versions, including newly prepared ones that are not in the database yet."""
 
     def __init__(self, database: Database, store: DatasetStore, project: str | None) -> None:
         self._database = database
@@ -78,7 +78,8 @@ class _Finder:
         self._project = project
 
     async def inbox(self, given: Json) -> DatasetVersion | None:
-        """The version of an inbox that is meant; None for what the environment itself must know."""
+        """Return the version of an inbox, or None if only the environment can interpret the value. Raises
+        UnknownDataset."""
         if isinstance(given, dict) and isinstance(given.get("sha256"), str):
             return await self._content("inbox", given["sha256"], given.get("name"))
         if not isinstance(given, str) or not (parts := _NAMED.fullmatch(given)):
@@ -89,7 +90,7 @@ class _Finder:
         return found
 
     async def named(self, kind: Kind, given: str) -> DatasetVersion:
-        """The version with that name. Raises UnknownDataset."""
+        """Return the version with that name. Raises UnknownDataset."""
         parts = _NAMED.fullmatch(given)
         found = await self._newest(kind, parts) if parts else None
         if found is None:
@@ -105,7 +106,7 @@ class _Finder:
         raise UnknownDataset(kind, f"with the SHA-256 {hash!r}")
 
     async def _newest(self, kind: Kind, parts: re.Match[str]) -> DatasetVersion | None:
-        # A newer version may have been prepared since.
+        # A newer version may have been prepared in the meantime.
         await rows.register_prepared(self._database, self._store)
         version = int(parts["version"]) if parts["version"] else None
         return await rows.find(self._database, self._project, kind, parts["name"], version)

@@ -1,5 +1,5 @@
-"""Deletes uploaded inboxes, sets of scenarios and demonstrations that nothing needs any more: their versions, and what
-no other has."""
+"""Deletes uploaded inboxes, scenarios and demonstrations that are no longer used, with all content that no other
+version has."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from app.db.tables import DatasetVersion, Document, EvaluationJob, InboxPart, Ru
 from app.errors import Conflict, NotFound
 
 _OPEN = ("queued", "running", "paused", "failed")
-"""Runs and evaluations in these states go on with their data, or can."""
+"""States in which a run or evaluation still needs its data, or can need it again."""
 _SHOWN = 5
 
 
 class InUse(Conflict):
-    """Something still needs it; `used_by` has the ids of runs and evaluations, and the names of sets of scenarios."""
+    """The data is still in use. `used_by` has the ids of runs and evaluations, and the names of sets of scenarios."""
 
     title = "In use"
 
@@ -41,9 +41,9 @@ class InUse(Conflict):
 async def delete_inbox(
     database: Database, store: DatasetStore, project: str, name: str, version: int | None
 ) -> list[DatasetVersion]:
-    """Delete that version of an uploaded inbox, or all; returns what was deleted, newest first.
+    """Delete one version of an uploaded inbox, or all of them, and return the deleted versions, newest first.
 
-    Raises NotFound; InUse; Conflict for what was prepared in the data directory.
+    Raises NotFound, InUse, or Conflict for an inbox that was prepared in the data directory.
     """
     row = DatasetVersion
     async with database.begin() as tx:
@@ -76,10 +76,9 @@ async def delete_inbox(
 async def delete_documents(
     database: Database, project: str, kind: Literal["scenarios", "demonstrations"], hash: str
 ) -> list[DatasetVersion]:
-    """Delete the project's stored scenarios or demonstrations with that hash, and their names; returns those, newest
-    first.
+    """Delete the project's stored scenarios or demonstrations with that hash and all their versions.
 
-    Raises NotFound or InUse.
+    Returns the deleted versions, newest first. Raises NotFound or InUse.
     """
     row = DatasetVersion
     async with database.begin() as tx:
@@ -108,7 +107,7 @@ async def _versions(
 
 
 async def _users(tx: AsyncSession, kind: Kind, hashes: set[str], project: str = ANY_PROJECT) -> dict[str, list[str]]:
-    """Runs and evaluations that still need that content; of one project, or with `*` of all."""
+    """Return the ids of runs and evaluations that still need the content, in one project or, for `*`, in all."""
     found: dict[str, list[str]] = {}
     for name, table, owner in (("runs", Run, Run.model_project), ("evaluations", EvaluationJob, EvaluationJob.project)):
         holder = table.request["warm_start"] if kind == "demonstrations" else table.request["environment"]["config"]

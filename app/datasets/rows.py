@@ -1,6 +1,6 @@
-"""Versions of inboxes, sets of scenarios and demonstrations in the database: added, listed, and found by name.
+"""Versions of inboxes, scenarios and demonstrations in the database: adds, lists and finds them.
 
-A project finds its own and those of all projects (`*`); its own first.
+A project sees its own versions and those of all projects (`*`), and its own take precedence.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _EMAIL_SEARCH = "email_search"
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A version on its way to the database."""
+    """A version to add to the database."""
 
     project: str
     kind: Kind
@@ -43,7 +43,7 @@ class NewVersion:
 
 
 async def add(tx: AsyncSession, new: NewVersion) -> DatasetVersion:
-    """The version after the newest of its name; the newest itself if that has the same content."""
+    """Add a version with the next number, or return the newest version of the name if it has the same content."""
     lock = int.from_bytes(sha256(f"{new.project} {new.kind} {new.name}".encode()).digest()[:8], signed=True)
     await tx.execute(select(func.pg_advisory_xact_lock(lock)))
     query = (
@@ -80,7 +80,7 @@ def _row(new: NewVersion, version: int) -> DatasetVersion:
 async def listed(
     database: Database, project: str | None, kind: Kind, name: str | None, cursor: str | None, limit: int
 ) -> Sequence[DatasetVersion]:
-    """The newest first; one more than `limit` if there are more."""
+    """Return versions, newest first; one more than `limit` if there are more."""
     query = select(DatasetVersion).where(DatasetVersion.kind == kind)
     if project is not None:
         query = query.where(DatasetVersion.project.in_((project, ANY_PROJECT)))
@@ -95,7 +95,7 @@ async def listed(
 async def find(
     database: Database, project: str | None, kind: Kind, name: str, version: int | None = None
 ) -> DatasetVersion | None:
-    """That version of the name, or the newest."""
+    """Return the given or the newest version of the name, or None."""
     query = select(DatasetVersion).where(DatasetVersion.kind == kind, DatasetVersion.name == name)
     if version is not None:
         query = query.where(DatasetVersion.version == version)
@@ -105,14 +105,14 @@ async def find(
 async def find_content(
     database: Database, project: str | None, kind: Kind, hash: str, name: str
 ) -> DatasetVersion | None:
-    """A version with that content; of that name, if there is one."""
+    """Return a version with that content, preferably under that name."""
     query = select(DatasetVersion).where(DatasetVersion.kind == kind, DatasetVersion.sha256 == hash)
     query = query.order_by((DatasetVersion.name == name).desc())
     return await _first(database, project, query)
 
 
 async def questions_of(database: Database, project: str | None, inbox: DatasetVersion) -> DatasetVersion | None:
-    """The newest scenarios of the inbox's name that are about this version of it."""
+    """Return the newest scenarios under the inbox's name that are about this version of it."""
     query = select(DatasetVersion).where(
         DatasetVersion.kind == "scenarios",
         DatasetVersion.name == inbox.name,
@@ -132,7 +132,7 @@ async def _first(database: Database, project: str | None, query: Any) -> Dataset
 
 
 async def register_prepared(database: Database, store: DatasetStore) -> None:
-    """Let all projects find what was prepared in the data directory."""
+    """Add data prepared in the data directory to the database, for all projects."""
     prepared = await asyncio.to_thread(_prepared, store)
     async with database() as tx:
         query = select(DatasetVersion.name, DatasetVersion.version).where(
@@ -155,7 +155,7 @@ def _prepared(store: DatasetStore) -> list[Version]:
 
 
 def _without_folders(version: Version) -> dict[str, Json]:
-    """Settings and sources with the names of files alone: all projects see them."""
+    """Return settings and sources with file names instead of paths, because all projects can see them."""
 
     def shown(source: Json) -> Json:
         if isinstance(source, list):

@@ -1,4 +1,4 @@
-"""Where emails come from: what a source contains, and the emails in it."""
+"""Sources of emails: their fingerprints, and reading the emails in them."""
 
 import json
 import os
@@ -19,9 +19,9 @@ _SHOWN = ("read", "broken", "attachments_skipped", "html_only", "truncated", "un
 
 
 def fingerprint(source: Path, store: DatasetStore) -> str:
-    """The hash of all bytes below the path. Files whose times and sizes did not change are not read again.
+    """Return the hash of all files under the path. They are only read again if a size or a modification time changed.
 
-    Raises MailSourceError if it cannot be read.
+    Raises MailSourceError if the path cannot be read.
     """
     try:
         files = sorted(_files(source))
@@ -43,7 +43,7 @@ def fingerprint(source: Path, store: DatasetStore) -> str:
 
 
 def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Each regular file by its path below the source; empty for the source itself."""
+    """Yield each regular file with its path relative to the source, which is empty if the source is a file."""
     if not source.is_dir():
         yield "", source.stat()
         return
@@ -56,14 +56,14 @@ def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 @dataclass(slots=True)
 class Reading:
-    """The emails of some sources, and what was found in them."""
+    """Reads the emails of several sources, and counts what was found."""
 
     sources: Sequence[Path]
     mail: ImportReport = field(default_factory=ImportReport)
     rows: enron.RowCounts = field(default_factory=enron.RowCounts)
 
     def emails(self) -> Iterator[Email]:
-        """One after the other. Raises MailSourceError or DatasetError."""
+        """Yield the emails. Raises MailSourceError or DatasetError."""
         tables = [path for path in self.sources if table_files.is_dataset(path)]
         files = [each for path in tables for split in table_files.splits(path).values() for each in split]
         mail = [path for path in self.sources if path not in tables]
@@ -75,14 +75,14 @@ class Reading:
         return chain.from_iterable(found)
 
     def expected(self) -> int | None:
-        """How many emails there are, where that is known before."""
+        """Return the number of emails if it is known in advance."""
         if not all(map(table_files.is_dataset, self.sources)):
             return None
         counts = [table_files.count_rows(each) for path in self.sources for each in table_files.splits(path).values()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def counts(self) -> dict[str, Any]:
-        """What was found, without what there was none of."""
+        """Return the counts that are not zero."""
         mail = asdict(self.mail) | {"broken": len(self.mail.broken)}
         mail["read"] += self.rows.read
         mail["undated"] += self.rows.undated

@@ -1,7 +1,7 @@
-"""Prepared data in the data directory: inboxes and question sets by the hash of their content, and names for them.
+"""Prepared data in the data directory: inboxes and question sets by the hash of their content, and their names.
 
 `datasets/inboxes/SHA256.sqlite` and `datasets/scenarios/SHA256.json` never change. `datasets/NAME.json` lists the
-versions of a name with their lineage. `datasets/builds/KEY.json` tells what was made of the inputs with the hash KEY.
+versions of a name with their lineage. `datasets/builds/KEY.json` is the result for the inputs with the hash KEY.
 """
 
 import fcntl
@@ -28,46 +28,46 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a name. `scenarios` are None for an inbox without questions."""
+    """One version of a name. `scenarios` is None for an inbox without questions."""
 
     name: str
     version: int
     created_at: str
     inbox: dict[str, Json]
-    """`sha256`, `emails`, and the days of the `first` and `last`."""
+    """`sha256`, number of `emails`, and the dates of the `first` and `last` email."""
     scenarios: dict[str, Json] | None
-    """`sha256`, and how many there are for `train`, `validation` and `test`."""
+    """`sha256`, and the number of scenarios in `train`, `validation` and `test`."""
     recipe: dict[str, Json]
-    """The settings that it was made with."""
+    """The settings that it was prepared with."""
     sources: dict[str, Json]
-    """The hash of what each source contained."""
+    """Hash of each source's content."""
     counts: dict[str, Json]
-    """What became of the emails and questions of the sources."""
+    """How many emails and questions of the sources were used or left out."""
 
 
 class DatasetStore:
-    """The folder `datasets` of a data directory."""
+    """The `datasets` folder of a data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self.folder = data_dir / "datasets"
 
     def inbox_path(self, hash: str) -> Path:
-        """Where the inbox with those emails lies, if it does."""
+        """Return the path of the inbox with that hash, whether or not it exists."""
         return version_path(self._data_dir, hash)
 
     def scenarios_path(self, hash: str) -> Path:
-        """Where the questions with that hash lie, if they do."""
+        """Return the path of the questions with that hash, whether or not it exists."""
         return self.folder / "scenarios" / f"{hash}.json"
 
     def scratch(self) -> Path:
-        """A path for a file that is being made."""
+        """Return a path for a temporary file."""
         path = self.folder / "scratch" / f"{os.getpid()}-{ULID()}"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def keep_inbox(self, made: Path, hash: str) -> None:
-        """Take over a finished inbox file."""
+        """Move a finished inbox file into the store."""
         path = self.inbox_path(hash)
         path.parent.mkdir(parents=True, exist_ok=True)
         with made.open("rb") as file:
@@ -76,7 +76,7 @@ class DatasetStore:
         made.replace(path)
 
     def keep_scenarios(self, rows: Sequence[Json]) -> str:
-        """Store the questions; their hash, the same as in the table of documents."""
+        """Store the questions and return their hash, the same as in the table of documents."""
         text = canonical(rows)
         hash = sha256(text.encode()).hexdigest()
         if not self.scenarios_path(hash).is_file():
@@ -84,28 +84,28 @@ class DatasetStore:
         return hash
 
     def scenarios(self, hash: str) -> list[Json]:
-        """The questions with that hash. Raises StoreError."""
+        """Return the questions with that hash. Raises StoreError."""
         rows: list[Json] = _read(self.scenarios_path(hash))
         return rows
 
     def build(self, key: str) -> dict[str, Json] | None:
-        """What was made of the inputs with that hash; None if nothing was."""
+        """Return the result for the inputs with that hash, or None if there is none."""
         path = self._build_path(key)
         return dict(_read(path)) if path.is_file() else None
 
     def keep_build(self, key: str, result: dict[str, Json]) -> None:
-        """Note what was made of the inputs with that hash."""
+        """Record the result for the inputs with that hash."""
         self._write(self._build_path(key), canonical(result))
 
     def _build_path(self, key: str) -> Path:
         return self.folder / "builds" / f"{key}.json"
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def versions(self, name: str) -> list[Version]:
-        """Of that name, the oldest first; empty for an unknown one. Raises StoreError."""
+        """Return the versions of a name, oldest first; none for an unknown name. Raises StoreError."""
         path = self.folder / f"{name}.json"
         try:
             return [Version(**each) for each in _read(path)["versions"]] if path.is_file() else []
@@ -113,7 +113,8 @@ class DatasetStore:
             raise StoreError(f"{path} is damaged: {error}") from error
 
     def add_version(self, version: Version) -> Version:
-        """Add it, numbered after the newest of its name, unless that one has the same content. Returns the newest."""
+        """Add a version after the newest of its name, unless that one has the same content. Returns the newest
+        version."""
         with self._locked():
             there = self.versions(version.name)
             if there and (there[-1].inbox, there[-1].scenarios) == (version.inbox, version.scenarios):
@@ -131,7 +132,7 @@ class DatasetStore:
             yield
 
     def _write(self, path: Path, text: str) -> None:
-        """Whole or not at all."""
+        """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         made = self.scratch()
         try:

@@ -1,4 +1,4 @@
-"""Tasks that a language model writes for the tools of an MCP server: scenarios of the environment `mcp`."""
+"""Writes tasks for the tools of an MCP server with a language model: scenarios of the environment `mcp`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _AT_A_TIME = 10
 _SHOWN = 40
 _MAX_CHARACTERS = 2_000
 _FRUITLESS = 3
-"""Answers in a row without a new task, after which the model has no more."""
+"""Number of replies in a row without a new task after which the model is not asked again."""
 _SCHEMA = {
     "type": "object",
     "properties": {"tasks": {"type": "array", "items": {"type": "string"}}},
@@ -28,7 +28,7 @@ _SCHEMA = {
 async def write_tasks(
     model: JudgeModel, tools: Sequence[Tool], count: int, advance: Callable[[int], None]
 ) -> list[dict[str, Json]]:
-    """At most `count` scenarios, no task twice; fewer if the model has no more. `advance` is told how many there are.
+    """Return up to `count` distinct scenarios; fewer if the model runs out. `advance` is called with the number so far.
 
     Raises NotWritten if the model cannot be asked, or wrote no task.
     """
@@ -60,7 +60,7 @@ def _prompt(tools: Sequence[Tool], count: int, written: Sequence[str]) -> str:
 
 
 def _parsed(text: str) -> list[str]:
-    """The tasks in a model's answer."""
+    """Return the tasks in a model's reply."""
     start, end = text.find("{"), text.rfind("}")
     try:
         tasks = json.loads(text[start : end + 1])["tasks"]

@@ -1,4 +1,4 @@
-"""Makes an inbox of mail that somebody uploaded, in a process of its own with bounds on its time and memory."""
+"""Imports uploaded mail into an inbox, in a separate process with limits on time and memory."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from environment.email_search.inbox import InboxError
 from environment.email_search.table_files import DatasetError
 
 PROCESSOR_S = 120
-"""A mailbox of 64 MB takes a third of it."""
+"""Limit on CPU time. A mailbox of 64 MB takes a third of it."""
 TIMEOUT_S = 300.0
 _MEMORY_BYTES = 2 << 30
 _FILE_BYTES = 2 << 30
@@ -30,12 +30,12 @@ _GZIP = b"\x1f\x8b"
 
 
 class BadUpload(ValueError):
-    """The body holds no mail that can be imported; the message says why."""
+    """The body contains no mail that can be imported; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A finished inbox file, and what became of the mail."""
+    """A finished inbox file, and counts of the imported mail."""
 
     path: Path
     inbox: InboxFile
@@ -44,7 +44,7 @@ class Uploaded:
 
 @asynccontextmanager
 async def imported(body: bytes, store: DatasetStore) -> AsyncIterator[Uploaded]:
-    """The mail of the body as an inbox file, which whoever keeps it moves away. Raises BadUpload.
+    """Import the mail of the body into an inbox file, which the caller moves away to keep it. Raises BadUpload.
 
     Mail is an mbox, a single email, or JSON Lines with the columns of ART-E's emails.
     """
@@ -70,7 +70,7 @@ async def _import(folder: Path) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             await process.wait()
     except TimeoutError:
-        pass  # it has no result, which says the rest
+        pass  # `_result` reports the missing result
     finally:
         if process.returncode is None:
             await stop(process, signal.SIGKILL, timeout_s=1.0)
@@ -90,7 +90,8 @@ def _result(folder: Path) -> Uploaded:
 
 
 def main() -> None:
-    """The process: `sys.argv` names the folder with the mail, where the inbox and `result.json` are written."""
+    """Run as the separate process. `sys.argv` names the folder with the mail, in which the inbox and `result.json` are
+    written."""
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
