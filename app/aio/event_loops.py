@@ -15,8 +15,7 @@ Result = TypeVar("Result")
 
 
 async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]], name: str) -> Result:
-    """Return the result of `work()`. Cancelling the caller cancels the work, and takes effect once the work has
-    ended."""
+    """Return the result of `work()`. Cancelling the caller cancels the work and waits for its end."""
     main_loop = asyncio.get_running_loop()
     ended: asyncio.Future[Result] = main_loop.create_future()
     begun: Future[Callable[[], None]] = Future()

@@ -11,8 +11,7 @@ _RETRY_AFTER_S = 5
 
 
 class FairTurns:
-    """Fair turns for tasks of one event loop. An owner that waits for many turns delays every other owner by only
-    one."""
+    """Fair turns for tasks of one event loop. A new owner waits for at most one turn of every other owner."""
 
     def __init__(self, at_once: int, waiting_per_owner: int) -> None:
         self._free = at_once
@@ -22,8 +21,8 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it during the context. Raises TooManyRequests if too many of the owner's tasks are
-        waiting."""
+        """Wait for a turn and hold it during the context. Raises TooManyRequests if the owner has too many waiting
+        tasks."""
         await self._take(owner)
         try:
             yield

@@ -15,8 +15,7 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> AsyncIterator[None]:
-    """Run `work` every `period_s` seconds, first after one period. If the database is unavailable, the next period
-    retries."""
+    """Run `work` every `period_s` seconds, first after one period. While the database is down, each period retries."""
     task = asyncio.create_task(_again_and_again(period_s, work, name), name=name)
     try:
         yield

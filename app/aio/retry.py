@@ -12,8 +12,7 @@ LONG_S = 3600.0
 
 
 async def retry_while_database_is_down(act: Callable[[], Awaitable[Result]], at_most_s: float = LONG_S) -> Result:
-    """Return the result of `act`, retried while the database is unavailable. Raises DATABASE_DOWN after `at_most_s`
-    seconds.
+    """Return the result of `act`, retried while the database is down. Raises DATABASE_DOWN after `at_most_s` seconds.
 
     `act` must be one transaction that is safe to repeat: it may have been committed although the reply was lost.
     """

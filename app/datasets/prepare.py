@@ -77,10 +77,10 @@ class Preparation:
         self._contents: dict[str, str] = {}
 
     def run(self) -> Prepared:
-        """Prepare the data. Raises BadRecipe, HubError, MailSourceError, DatasetError, InboxError, or errors of
-        `write`.
+        """Prepare the data.
 
-        After an error nothing has changed, except that finished stages need not be repeated.
+        Raises BadRecipe, HubError, MailSourceError, DatasetError, InboxError, or errors of `write`. After an error
+        nothing has changed, except that finished stages need not be repeated.
         """
         emails = [self._found(source) for source in self._recipe.sources]
         inbox = self._stage("inbox", self._settings(_INBOX_SETTINGS), emails, lambda: self._make_inbox(emails))
@@ -173,8 +173,7 @@ class Preparation:
             return self._kept(split_by_topic(questions), inbox, made)
 
     def _take_questions(self, hash: str, path: Path) -> dict[str, Json]:
-        """Take the questions of a data set. If it has only one held-out split, that one is halved into validation and
-        test."""
+        """Take the questions of a data set. A single held-out split is halved into validation and test."""
         recipe, counts = self._recipe, enron.QuestionCounts()
         wanted = enron.QuestionFilter(recipe.inbox, recipe.max_messages, recipe.exclude_questions, recipe.min_realism)
         columns = enron.QUESTION_COLUMNS, enron.OPTIONAL_QUESTION_COLUMNS

@@ -80,7 +80,7 @@ class QuestionWriter:
         self._folder = folder
 
     def write(self, inbox: Inbox, hash: str, recipe: Recipe, advance: Any) -> tuple[list[Question], dict[str, Json]]:
-        """Return the questions and what they took. Raises BadRecipe if there is no such model, or NotWritten."""
+        """Return the questions and their usage. Raises BadRecipe if there is no such model, or NotWritten."""
         try:
             model = self._models.model(recipe.question_model)
         except UnknownModel as error:

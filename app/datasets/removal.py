@@ -1,5 +1,7 @@
-"""Deletes uploaded inboxes, scenarios and demonstrations that are no longer used, with all content that no other
-version has."""
+"""Deletes uploaded inboxes, scenarios and demonstrations that are no longer used.
+
+Content is deleted together with its last version.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -113,8 +113,7 @@ class DatasetStore:
             raise StoreError(f"{path} is damaged: {error}") from error
 
     def add_version(self, version: Version) -> Version:
-        """Add a version after the newest of its name, unless that one has the same content. Returns the newest
-        version."""
+        """Add a version unless the newest of its name has the same content. Returns the newest version."""
         with self._locked():
             there = self.versions(version.name)
             if there and (there[-1].inbox, there[-1].scenarios) == (version.inbox, version.scenarios):

@@ -90,8 +90,7 @@ def _result(folder: Path) -> Uploaded:
 
 
 def main() -> None:
-    """Run as the separate process. `sys.argv` names the folder with the mail, in which the inbox and `result.json` are
-    written."""
+    """Import the mail in the folder `sys.argv[1]`, and write the inbox and `result.json` there."""
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))

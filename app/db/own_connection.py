@@ -116,8 +116,10 @@ class GroupedStatement:
         self._running: asyncio.Task[None] | None = None
 
     async def row(self, *values: Any) -> Row | None:
-        """Return the statement's row for these values, or None if it returned none or failed. A cancellation takes
-        effect when the statement has ended."""
+        """Return the statement's row for these values, or None if it returned none or failed.
+
+        A cancellation takes effect when the statement has ended.
+        """
         made: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((values, made))
         self._more.set()

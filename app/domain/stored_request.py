@@ -57,8 +57,7 @@ class StoredWarmStart(_Stored):
     """Settings of a warm start that are not part of RunConfig."""
 
     demonstrations: Mapping[str, Json]
-    """`sha256` of stored demonstrations, with `name`, `version` and `count`; or `oracle`: the number of the
-    environment's own."""
+    """`sha256`, `name`, `version` and `count` of stored demonstrations, or `oracle`: how many the environment makes."""
 
     @property
     def sha256(self) -> str | None:

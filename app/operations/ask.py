@@ -70,8 +70,7 @@ class _Overheard:
     chat: Chat
     tell: Tell
     told: Counter[str] = field(default_factory=Counter)
-    """How often each message was reported. Counted because an agent that owns its loop can hold another conversation in
-    between."""
+    """How often each message was reported. An agent that owns its loop can hold another conversation in between."""
 
     @property
     def model(self) -> str:

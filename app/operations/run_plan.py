@@ -33,8 +33,7 @@ class RunPlan:
     request: LearnLoopRequest
     """The request as sent."""
     environment: Choice
-    """The environment without short forms; later also with the versions of its data sets and references to
-    documents."""
+    """The environment without short forms; later with versions of data sets and references to documents."""
     model: StoredModel
     backend: str
     max_turns: int | None
@@ -75,8 +74,8 @@ class RunPlan:
 
 
 def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPlan:
-    """Return the part of the plan that request and settings determine. Raises InvalidRequest for contradictory short
-    forms."""
+    """Return the part of the plan that request and settings determine. Raises InvalidRequest if short forms
+    conflict."""
     return RunPlan(
         run_id,
         request,

@@ -102,8 +102,7 @@ class EvaluationStarter:
         return await self.runs.get(request.run_id)
 
     async def _contestant(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
-        """Return the model under a name whose meaning never changes, and the engine that has it, or None for any or no
-        engine."""
+        """Return the model under a permanent name, and the engine that has it (None for any or no engine)."""
         if asked.prompted is not None:
             self._check_listed(place, asked.prompted)
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
@@ -131,8 +130,7 @@ class EvaluationStarter:
         )
 
     async def _newest(self, model: ResolvedModel) -> ResolvedModel:
-        """Add the step if the name means the newest checkpoint, because a later one would be a different model. Raises
-        Unavailable."""
+        """Add the step to a model whose name means its newest checkpoint, which changes. Raises Unavailable."""
         if model.step is not None or model.name in self.models.base_models or model.run is None:
             return model
         name = ModelName(model.run.model_project, model.run.model_name)
@@ -143,8 +141,7 @@ class EvaluationStarter:
         return ResolvedModel(str(name), name.step, model.run)
 
     async def _check_checkpoint(self, place: int, model: ResolvedModel) -> None:
-        """Check that a model which no run has trained is on the engine, its only other source. Raises
-        InvalidRequest."""
+        """Check that a model which no run has trained is on the engine. Raises InvalidRequest."""
         if model.run is not None or model.name in self.models.base_models:
             return
         try:
@@ -205,8 +202,8 @@ class EvaluationStarter:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
     async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
-        """Return the environment's default judge, and how many distinct scenarios it has, up to the requested number.
-        Raises InvalidRequest."""
+        """Return the environment's default judge and the number of distinct scenarios to evaluate. Raises
+        InvalidRequest."""
         where = ("body", "environment")
         try:
             settings = self.resources.settings

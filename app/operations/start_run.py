@@ -169,8 +169,10 @@ class RunStarter:
         return (await asyncio.to_thread(unusable_base_models, self.resources.settings)).get(base_model)
 
     async def _checkpoints(self, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
-        """Return the steps of a model that a run can start from; every step if this process cannot reach the engine,
-        since a wrong one is noticed when the run starts."""
+        """Return the steps of a model that a run can start from.
+
+        Every step counts if this process cannot reach the engine, because a wrong one is noticed when the run starts.
+        """
         if not self.resources.reaches(engine):
             return range(2**31)
         try:
@@ -194,8 +196,7 @@ class RunStarter:
         return replace(plan, environment=pinned, warnings=(*plan.warnings, *notes))
 
     async def _warm_started(self, plan: RunPlan) -> RunPlan:
-        """Add the version of the demonstrations that the request names, and the number of iterations that train on
-        them."""
+        """Add the version of the demonstrations and the number of iterations that train on them."""
         start = plan.request.warm_start
         if start is None:
             return plan
@@ -279,8 +280,7 @@ def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, paren
 
 
 async def _save_descent(tx: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
-    """Record the fork in the parent's log, and copy what its environment had learned, because the parent can be
-    deleted."""
+    """Record the fork in the parent's log, and copy the environment's state, because the parent can be deleted."""
     data = {"run_id": run_id, "step": parent.step}
     await append(tx, parent.run_id, EventType.RUN_FORKED, actor, data)
     if parent.learned is not None:

@@ -49,8 +49,10 @@ class _Stored(NamedTuple):
 
 
 async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
-    """Verify the iterations saved so far. Raises Conflict if the run's environment cannot be rebuilt, or if its
-    trajectories were deleted."""
+    """Verify the iterations saved so far.
+
+    Raises Conflict if the run's environment cannot be rebuilt, or if its trajectories were deleted.
+    """
     if (deleted_at := run.pruned.get("trajectories")) is not None:
         raise Conflict(
             f"The trajectories of run {run.id} were deleted at {deleted_at} because of their age "
@@ -230,8 +232,10 @@ def _rollout(row: Trajectory) -> Rollout:
 
 
 def _unless_rounded(row: Trajectory, scored: ScoredRollout) -> float | None:
-    """Return the recomputed advantage, or the stored one if they differ by rounding only: earlier versions summed up
-    the mean in another order than the engine."""
+    """Return the recomputed advantage, or the stored one if they differ by rounding only.
+
+    Earlier versions summed up the mean in another order than the engine.
+    """
     stored, recomputed = row.advantage, scored.advantage
     if stored is None or recomputed is None:
         return recomputed

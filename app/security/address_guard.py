@@ -122,8 +122,10 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def guarded_transport(guard: AddressGuard) -> GuardedTransport:
-    """Return a transport without proxies that opens a connection for each request. A reused connection could lead to an
-    address that was allowed for another name only."""
+    """Return a transport without proxies that opens a connection for each request.
+
+    A reused connection could lead to an address that was allowed for another name only.
+    """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return GuardedTransport(guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits, verify=_tls()))
 
@@ -163,8 +165,7 @@ def is_admissible(entry: str) -> bool:
 
 
 def _pinned(request: httpx.Request, address: str) -> httpx.Request:
-    """Return the request with an address as its host. The `Host` header, SNI and the certificate check still use the
-    name."""
+    """Return the request with an address as its host; `Host` header, SNI and certificate check still use the name."""
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),

@@ -54,5 +54,5 @@ class IdempotencyKey(Base):
     body: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     lease_until: Mapped[datetime | None]
-    """Until then no other process handles the request; the one that does renews it. None: a minute from
-    `created_at`."""
+    """Until then no other process handles the request, and the one that does renews it. In rows of earlier versions it
+    is None, and the lease ends a minute after `created_at`."""

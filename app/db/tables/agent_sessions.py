@@ -47,8 +47,7 @@ class AgentSession(Base):
     asked_model: Mapped[str]
     """The model's name as given when the session was opened."""
     model: Mapped[str]
-    """The checkpoint under its server's name. It stays fixed, even if the model is trained or promoted in the
-    meantime."""
+    """The checkpoint under its server's name. Later training or promotion does not change it."""
     step: Mapped[int | None]
     """The checkpoint's step; None for a base model."""
     backend: Mapped[str]
@@ -57,14 +56,14 @@ class AgentSession(Base):
     seed: Mapped[int] = mapped_column(BigInteger)
     """The seed from which `CallSeeds` derives the seed of each call."""
     sampling: Mapped[dict[str, Json] | None]
-    """temperature and max_tokens of every call; None: the client's own parameters apply."""
+    """temperature and max_tokens of every call; None if the client's own parameters apply."""
     max_calls: Mapped[int | None]
     """Maximum number of calls in one attempt."""
     max_tokens: Mapped[int | None]
     """Maximum number of tokens, in prompts and sampled replies together."""
     explicit_restart: Mapped[bool]
-    """Whether only an explicit request restarts the session. If False, repeating its very first request after that was
-    answered does as well."""
+    """Whether only an explicit request restarts the session. Otherwise repeating its answered first request does as
+    well."""
     labels: Mapped[dict[str, Json]] = mapped_column("metadata")
     """Labels that the opener gave it."""
     state: Mapped[str] = mapped_column(Text, default=AgentSessionState.OPEN)
@@ -81,16 +80,14 @@ class AgentSession(Base):
     outcome: Mapped[dict[str, Json] | None]
     """Those of reward, parts, output and reason that were given."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    """With `iteration` and `entry`, identifies the session's rollout, so that a worker that takes over the run finds
-    it."""
+    """With `iteration` and `entry`, identifies the session's rollout for a worker that takes over the run."""
     iteration: Mapped[int | None]
     entry: Mapped[str | None]
     """The rollout's name in the journal, or its slot in an evaluation."""
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
     """The evaluation that the rollout belongs to, if it is not a run's."""
     opener_sha256: Mapped[str | None] = mapped_column(String(64))
-    """Hash of the API key that opened the session; the session ends when the key does. None for the session of a
-    rollout, or if no key was required."""
+    """Hash of the API key that opened the session, which ends with the key; None for a rollout, or without keys."""
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
@@ -108,7 +105,7 @@ class AgentSessionKey(Base):
 
 
 class SessionCall(Base):
-    """One model call. A request that is repeated within an attempt gets a call of its own."""
+    """One model call. Repeating a request within an attempt makes another call."""
 
     __tablename__ = "session_call"
     __table_args__ = (
@@ -166,4 +163,4 @@ class SessionUse(Base):
     idempotency_key: Mapped[str | None]
     begun_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     delivered_at: Mapped[datetime | None]
-    """When the whole reply had been sent, written a moment later. None: as far as is known, it was not delivered."""
+    """When the whole reply had been sent, written a moment later. None if it is not known to have been delivered."""

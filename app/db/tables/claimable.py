@@ -19,7 +19,7 @@ class Claimable(Base):
     """The project that it belongs to. Workers serve projects in turn."""
     status: Mapped[str] = mapped_column(Text, default=RunStatus.QUEUED)
     engine: Mapped[str | None]
-    """The engine that has its models; only workers that can reach it work on the row. None: any worker can."""
+    """The engine that has its models; only workers that can reach it work on the row. None if any worker can."""
     owner: Mapped[str | None]
     """The worker that holds the lease."""
     epoch: Mapped[int] = mapped_column(default=0, server_default="0")

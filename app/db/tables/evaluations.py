@@ -22,8 +22,7 @@ _EVALUATION_STATES = ", ".join(sorted(f"'{status}'" for status in EvaluationStat
 
 
 class EvaluationJob(Claimable):
-    """A comparison of models on the same scenarios that is not part of a run. Its rollouts are stored as
-    trajectories."""
+    """A comparison of models on the same scenarios, outside a run. Its rollouts are stored as trajectories."""
 
     __tablename__ = "evaluation_job"
     __table_args__ = (

@@ -58,8 +58,8 @@ class Run(Claimable):
     model_name: Mapped[str]
     base_model: Mapped[str]
     reproducible: Mapped[bool | None]
-    """Whether sampling and training are bit-for-bit reproducible, as the backend reports; None before the run is
-    driven."""
+    """Whether sampling and training are bit-for-bit reproducible, as the backend reports; None before the run
+    starts."""
     reproducible_reason: Mapped[str | None]
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     no_signal: Mapped[str | None]
@@ -193,8 +193,7 @@ class Trajectory(Base):
     messages: Mapped[list[Json]]
     """Messages in OpenAI's format, without token log-probabilities."""
     tokens: Mapped[list[Json]] = mapped_column(default=list, server_default="[]", deferred=True)
-    """The agent's samples, one entry per turn: `message` (index into `messages`), `texts` and `logprobs` of the
-    tokens."""
+    """What the agent sampled in each turn: `message` (index into `messages`), `texts` and `logprobs` of the tokens."""
     tools: Mapped[list[Json]]
     additional_histories: Mapped[list[Json]] = mapped_column(server_default="[]")
     """Further conversations of an agent that owns its loop, each with messages and tools."""
@@ -278,8 +277,10 @@ class LedgerEntry(Base):
 
 
 class Feedback(Base):
-    """Feedback on a trajectory or a session: what a person did with an email, or an opinion. Rows never change, so
-    their order of arrival does not matter."""
+    """What a person did with an email, or an opinion on it or on an agent's session.
+
+    Rows never change, so their order of arrival does not matter.
+    """
 
     __tablename__ = "feedback"
     __table_args__ = (

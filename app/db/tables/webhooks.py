@@ -35,14 +35,14 @@ class WebhookEndpoint(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str | None]
-    """None: all projects."""
+    """The project whose runs are covered; None for all projects."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
-    """None: all runs of the project."""
+    """The run that is covered; None for all runs of the project."""
     url: Mapped[str]
     events: Mapped[list[Json]]
     """Event types to send; empty: all."""
     secret: Mapped[bytes | None]
-    """Signing secret, encrypted. None: deliveries are not signed."""
+    """Encrypted signing secret; None if deliveries are not signed."""
     previous_secret: Mapped[bytes | None]
     """Secret that signs as well until `previous_until`, so that a receiver has time to switch."""
     previous_until: Mapped[datetime | None]
@@ -108,8 +108,7 @@ class WebhookDelivery(Base):
     receiver: Mapped[str]
     """The endpoint's id, kept after the endpoint is deleted; the URL if there was no endpoint."""
     is_next: Mapped[bool] = mapped_column(default=False, server_default="false")
-    """Whether it is the first pending delivery of its run or evaluation to its receiver (app/webhooks/turns.py). Only
-    such deliveries are sent."""
+    """Whether it is the next delivery to send to the receiver for its run or evaluation (app/webhooks/turns.py)."""
     event_seq: Mapped[int | None] = mapped_column(BigInteger)
     event_type: Mapped[str | None]
     iteration: Mapped[int | None]
