@@ -21,8 +21,7 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it during the context. Raises TooManyRequests if the owner has too many waiting
-        tasks."""
+        """Wait for a turn and hold it during the context. Raises TooManyRequests if the owner has too many waiting."""
         await self._take(owner)
         try:
             yield

@@ -38,7 +38,8 @@ class Pulse:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Return None if the latest check succeeded. The time counts from the end of the first failed check."""
+        """What is wrong and since when, counted from the end of the first failed check; None if the latest check
+        succeeded."""
         if self._failing is None:
             return None
         since, reason = self._failing

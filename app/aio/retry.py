@@ -1,4 +1,4 @@
-"""Retries transactions while the database is unavailable, so that an outage fails nothing."""
+"""Retries transactions while the database is unavailable, so that an outage does not make work fail."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

@@ -35,7 +35,7 @@ from environment.email_search.template_questions import TemplateCounts, template
 from environment.json_type import Json
 
 _FORMAT = 1
-"""Version of the results' format. Changing it makes all stored results be made anew."""
+"""Version of the results' format. Changing it invalidates all stored results."""
 _INBOX_SETTINGS = ("inbox", "max_emails", "max_body_characters", "max_recipients", "drop_copies")
 _SELECTION = ("limit", "held_out_limit", "shuffle_seed")
 _DATASET_SETTINGS = ("inbox", "max_messages", "exclude_questions", "min_realism", *_SELECTION)

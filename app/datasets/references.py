@@ -78,8 +78,7 @@ class _Finder:
         self._project = project
 
     async def inbox(self, given: Json) -> DatasetVersion | None:
-        """Return the version of an inbox, or None if the environment itself interprets the value. Raises
-        UnknownDataset."""
+        """Return the version of an inbox, or None if the environment interprets the value. Raises UnknownDataset."""
         if isinstance(given, dict) and isinstance(given.get("sha256"), str):
             return await self._content("inbox", given["sha256"], given.get("name"))
         if not isinstance(given, str) or not (parts := _NAMED.fullmatch(given)):

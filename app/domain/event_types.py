@@ -10,7 +10,7 @@ class EventType(StrEnum):
     RUN_STARTED = "run.started"
     """A worker claimed the run, for the first time or after a release, a lost lease, a pause or a retry."""
     RUN_RELEASED = "run.released"
-    """The worker shut down in an orderly way, and any worker can take over."""
+    """The worker shut down cleanly, and any worker can take over."""
     RUN_PAUSED = "run.paused"
     RUN_RESUMED = "run.resumed"
     RUN_RETRIED = "run.retried"

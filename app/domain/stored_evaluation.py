@@ -96,5 +96,5 @@ class Slot:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the form that `str` returns."""
+        """Parse a slot from its `str` form."""
         return cls(*map(int, text.split("/")))

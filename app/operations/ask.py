@@ -142,7 +142,7 @@ async def _of_run(service: Service, models: ModelResolver, run_id: str, request:
     run = await service.store.get(run_id)
     resolved = of_run(run, request.checkpoint)
     endpoint = await models.endpoint(resolved)
-    if request.environment is not None:  # possibly not the environment that the run was trained in
+    if request.environment is not None:  # without the learned state, which belongs to the run's own environment
         return _Agent(endpoint, resolved.step, run, _choice(request.environment))
     own = run.stored_request.environment
     return _Agent(endpoint, resolved.step, run, own, await _state(service.database, run.id, resolved.step))
@@ -247,7 +247,7 @@ async def _environment(database: Database, settings: Settings, agent: _Agent) ->
 
 
 async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
-    """Return the agent that owns its loop, the run's or the environment's, if there is one. Raises Conflict."""
+    """Return the run's or the environment's agent if it owns its loop. Raises Conflict."""
     run = agent.run
     chosen = run.stored_request.agent if run else None
     try:

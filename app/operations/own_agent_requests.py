@@ -89,8 +89,7 @@ class OwnAgentRequests:
         return new.reference
 
     async def _from_sessions(self, given: Json, project: str) -> tuple[Mapping[str, Json], list[str]]:
-        """Make scenarios from production sessions and store them. Returns the reference to them, and notes for the
-        owner."""
+        """Make and store scenarios from production sessions. Returns the reference to them, and notes for the owner."""
         where = (*_CONFIG, "scenarios", "sessions")
         try:
             which = SessionFilter.model_validate(given)

@@ -82,7 +82,7 @@ async def _of_ended(
     age: timedelta,
     delete_from: _Delete,
 ) -> None:
-    """Delete details of every run or evaluation that ended longer than `age` ago, if that was not done since."""
+    """Delete details of every run or evaluation that ended longer than `age` ago, once for each time that it ended."""
     pruned_at = cast(table.pruned[kind].astext, DateTime(timezone=True))
     due: Select[Any] = (
         select(table)

@@ -74,8 +74,7 @@ class RunPlan:
 
 
 def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPlan:
-    """Return the part of the plan that request and settings determine. Raises InvalidRequest if short forms
-    conflict."""
+    """Return the plan as far as request and settings determine it. Raises InvalidRequest if short forms conflict."""
     return RunPlan(
         run_id,
         request,

@@ -202,8 +202,7 @@ class EvaluationStarter:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
     async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
-        """Return the environment's default judge and the number of distinct scenarios to evaluate. Raises
-        InvalidRequest."""
+        """Return the environment's judge and the number of distinct scenarios to evaluate. Raises InvalidRequest."""
         where = ("body", "environment")
         try:
             settings = self.resources.settings

@@ -171,7 +171,8 @@ class RunStarter:
     async def _checkpoints(self, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
         """Return the steps of a model that a run can start from.
 
-        Every step counts if this process cannot reach the engine, because a wrong one is noticed when the run starts.
+        If this process cannot reach the model's engine, any step is accepted, and a wrong one is noticed when the run
+        starts.
         """
         if not self.resources.reaches(engine):
             return range(2**31)

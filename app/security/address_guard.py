@@ -74,7 +74,7 @@ class AddressGuard:
         self._resolve = resolve or _resolve
 
     async def check(self, url: str) -> None:
-        """Check a URL that will be used later. Raises AddressRefused if it is not allowed now."""
+        """Check a URL and the addresses of its host. Raises AddressRefused."""
         try:
             async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
                 await self.addresses(parse(url))
@@ -82,7 +82,7 @@ class AddressGuard:
             raise AddressRefused("the host cannot be resolved: no name server responds") from None
 
     async def addresses(self, url: httpx.URL) -> list[str]:
-        """Resolve the URL's host to addresses to connect to, in order of preference. Raises AddressRefused."""
+        """Return the addresses of the URL's host to connect to, in order of preference. Raises AddressRefused."""
         host, port = url.raw_host.decode(), url.port or DEFAULT_PORTS[url.scheme]
         try:
             found = await self._resolve(host, port)

@@ -10,7 +10,7 @@ from environment.json_type import Json
 
 
 class ApiKey(Base):
-    """An API key of one project. Only its hash is stored."""
+    """An API key of a project, or of all projects (`*`). Only its hash is stored."""
 
     __tablename__ = "api_key"
 
@@ -48,7 +48,7 @@ class IdempotencyKey(Base):
     project: Mapped[str] = mapped_column(Text, primary_key=True)
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
-    """Hash of method, path and body."""
+    """Hash of method, path, query and body."""
     status: Mapped[int | None]
     """HTTP status of the reply; None while the first request is in progress."""
     body: Mapped[str | None]

@@ -62,8 +62,8 @@ class AgentSession(Base):
     max_tokens: Mapped[int | None]
     """Maximum number of tokens, in prompts and sampled replies together."""
     explicit_restart: Mapped[bool]
-    """Whether only an explicit request restarts the session. Otherwise repeating its answered first request does as
-    well."""
+    """Whether only an explicit request restarts the session. If not, so does repeating its first request once
+    answered."""
     labels: Mapped[dict[str, Json]] = mapped_column("metadata")
     """Labels that the opener gave it."""
     state: Mapped[str] = mapped_column(Text, default=AgentSessionState.OPEN)
@@ -105,7 +105,7 @@ class AgentSessionKey(Base):
 
 
 class SessionCall(Base):
-    """One model call. Repeating a request within an attempt makes another call."""
+    """One model call. Repeating a request within an attempt makes another call, unless it is a retry."""
 
     __tablename__ = "session_call"
     __table_args__ = (

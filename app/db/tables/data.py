@@ -22,7 +22,7 @@ class Document(Base):
     __tablename__ = "document"
 
     project: Mapped[str] = mapped_column(Text, primary_key=True, server_default="*")
-    """The project that owns it; `*`: all projects can use it."""
+    """The project that owns it, or `*` if all projects can use it."""
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
     kind: Mapped[str]
     """graph, scenarios or demonstrations."""
@@ -42,7 +42,7 @@ class DatasetVersion(Base):
 
     id: Mapped[str] = mapped_column(String(26), primary_key=True)
     project: Mapped[str]
-    """The project that owns it; `*`: all projects can use it."""
+    """The project that owns it, or `*` if all projects can use it."""
     kind: Mapped[str]
     name: Mapped[str]
     version: Mapped[int]

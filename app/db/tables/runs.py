@@ -58,14 +58,13 @@ class Run(Claimable):
     model_name: Mapped[str]
     base_model: Mapped[str]
     reproducible: Mapped[bool | None]
-    """Whether sampling and training are bit-for-bit reproducible, as the backend reports; None before the run
-    starts."""
+    """Whether sampling and training repeat bit for bit, as the backend reports; None before the run starts."""
     reproducible_reason: Mapped[str | None]
     pause_requested: Mapped[bool] = mapped_column(default=False, server_default="false")
     no_signal: Mapped[str | None]
     """Why the last iteration gave no training signal (training/no_signal.py); None if it gave one."""
     no_signal_iterations: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Number of latest iterations in a row without a training signal, since the run was last resumed or retried."""
+    """Number of iterations in a row without a training signal, up to the last one, since the last resume or retry."""
     warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
     """Problems that were foreseen when the run was accepted."""
     parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))

@@ -40,7 +40,7 @@ class WebhookEndpoint(Base):
     """The run that is covered; None for all runs of the project."""
     url: Mapped[str]
     events: Mapped[list[Json]]
-    """Event types to send; empty: all."""
+    """Event types to send; empty for all."""
     secret: Mapped[bytes | None]
     """Encrypted signing secret; None if deliveries are not signed."""
     previous_secret: Mapped[bytes | None]
