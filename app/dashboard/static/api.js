@@ -1,18 +1,18 @@
-// Requests to the API, and nothing else: paths in, JSON or an ApiError out.
+// Requests to the API. They take a path, and return JSON or throw an ApiError.
 
 import { signal } from "./vendor/signals.js";
 
 const _AGAIN_MS = 300;
 
-/** Whether the service refused a request because nobody is signed in. */
+/** Whether the service refused a request because the user is not signed in. */
 export const needsKey = signal(false);
 
-/** A request that failed, with what the service said about it. */
+/** A failed request, with the service's explanation. */
 export class ApiError extends Error {
   /**
    * @param {number} status HTTP status; 0 if there was no reply
    * @param {string} detail
-   * @param {{loc: (string | number)[], msg: string}[]} [errors] what is wrong with which field
+   * @param {{loc: (string | number)[], msg: string}[]} [errors] faults by field
    */
   constructor(status, detail, errors = []) {
     super(detail);
@@ -22,7 +22,7 @@ export class ApiError extends Error {
 }
 
 /**
- * @param {string} path below the root of the service
+ * @param {string} path relative to the root of the service
  * @param {Record<string, string | number | boolean | null | undefined>} [query] null and undefined are left out
  */
 export function url(path, query = {}) {
@@ -31,7 +31,7 @@ export function url(path, query = {}) {
   return new URL(path.replace(/^\//, "") + (search && `?${search}`), document.baseURI).href;
 }
 
-/** A path whose parts may hold any character. @param {TemplateStringsArray} strings @param {...unknown} parts */
+/** A path whose parts can contain any character. @param {TemplateStringsArray} strings @param {...unknown} parts */
 export function path(strings, ...parts) {
   return String.raw({ raw: strings.raw }, ...parts.map((part) => encodeURIComponent(String(part))));
 }
@@ -40,7 +40,7 @@ export function path(strings, ...parts) {
  * @param {string} method
  * @param {string} target
  * @param {{body?: unknown, raw?: BodyInit, headers?: Record<string, string>, signal?: AbortSignal}} [options]
- *   `body` goes as JSON, `raw` as it is
+ *   `body` is sent as JSON, `raw` unchanged
  * @returns {Promise<any>}
  */
 export async function request(method, target, { body, raw, headers: more, signal: aborted } = {}) {
@@ -57,7 +57,7 @@ export async function request(method, target, { body, raw, headers: more, signal
   throw new ApiError(response.status, reply?.detail ?? response.statusText, reply?.errors);
 }
 
-/** Browsers give up requests when the network changes: what only reads is asked once more. @param {string} target @param {RequestInit} init */
+/** Retry GET requests once, because browsers abort requests when the network changes. @param {string} target @param {RequestInit} init */
 async function sent(target, init) {
   try {
     return await fetch(target, init);
@@ -94,7 +94,7 @@ export const patch = (where, body) => request("PATCH", url(where), { body });
 export const remove = (where) => request("DELETE", url(where));
 
 /**
- * All items of a list, page by page, up to `most`; `each` is told of every page.
+ * All items of a list, read page by page, up to `most`. `each` is called with the items so far after every page.
  * @param {string} where
  * @param {Record<string, any>} [query]
  * @param {{most?: number, aborted?: AbortSignal, each?: (items: any[]) => void}} [options]

@@ -1,4 +1,4 @@
-// Asking an agent: its messages as they come, then the answer.
+// Asks an agent: streams its messages, then returns the answer.
 
 import { ApiError, needsKey, url } from "./api.js";
 

@@ -1,9 +1,9 @@
-// Numbers, times and durations as people read them.
+// Numbers, times and durations in readable form.
 
-/** What stands where there is no value. */
+/** Placeholder for a missing value. */
 export const NONE = "–";
 
-// Formatters are made once: making one takes longer than a hundred uses.
+// Formatters are created once, because creating one takes longer than a hundred uses.
 const _WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const _MOMENT = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "short" });
 /** @type {Map<number, Intl.NumberFormat>} */
@@ -65,7 +65,7 @@ export const counted = (count, word) => `${whole(count)} ${word}${count === 1 ? 
 /**
  * The 95% interval of a share by Wilson's formula.
  * @param {number} share from 0 to 1
- * @param {number} of how many were counted
+ * @param {number} of the sample size
  * @returns {[number, number]}
  */
 export function wilson(share, of) {

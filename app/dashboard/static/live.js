@@ -1,4 +1,4 @@
-// The events of a run as they happen. A stream that broke off continues after the last event; nobody has to reload.
+// The live events of a run. An interrupted stream continues after the last event, without a reload of the page.
 
 import { signal } from "./vendor/signals.js";
 import { get, path, url } from "./api.js";
@@ -23,7 +23,7 @@ const _AGAIN_MS = 1000;
 const _SLOWEST_MS = 15_000;
 
 /**
- * Follow a run from the event after `after` on.
+ * Follow a run, from the event after number `after`.
  * @param {string} runId
  * @param {number} after
  * @param {{event: (event: Event) => void, moved: (moved: Moved) => void}} tell
@@ -56,11 +56,11 @@ export function follow(runId, after, tell) {
     if (_LAST.has(event.type)) close("ended");
   }
 
-  // Our own reconnection: a browser gives up for good after an error status, such as 503 while the service restarts.
+  // We reconnect ourselves, because a browser gives up after an error status such as 503 while the service restarts.
   function again() {
     source?.close();
     connection.value = "lost";
-    get("session").catch(() => {}); // where the session has ended, the page asks for a key
+    get("session").catch(() => {}); // if the sign-in has expired, the page asks for a key
     clearTimeout(timer);
     timer = setTimeout(open, Math.min(_AGAIN_MS * 2 ** failures++, _SLOWEST_MS));
   }

@@ -1,4 +1,4 @@
-// The frame of every page: navigation, the page itself, and the question for a key where the service requires one.
+// The frame of every page: navigation, the page itself, and the sign-in if the service requires a key.
 
 import { Component, render } from "./vendor/preact.js";
 import { useEffect, useRef } from "./vendor/hooks.js";
@@ -34,7 +34,7 @@ function Navigation() {
   </nav>`;
 }
 
-/** Shows what a page throws while it is drawn, instead of nothing. */
+/** Shows an error that a page throws while rendering, instead of a blank page. */
 class Guard extends Component {
   /** @param {Error} error */
   componentDidCatch(error) {

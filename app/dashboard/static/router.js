@@ -1,4 +1,4 @@
-// Which page is shown: the part of the address behind `#`, as names and a query.
+// Routing: the part of the URL after `#`, as path names and a query.
 
 import { signal } from "./vendor/signals.js";
 
@@ -26,7 +26,7 @@ addEventListener("hashchange", () => {
 });
 
 /**
- * The address of a page, for links.
+ * The URL of a page, for links.
  * @param {(string | number)[]} names
  * @param {Record<string, string | number | null | undefined>} [query] empty values are left out
  */
@@ -41,7 +41,7 @@ export function go(names, query) {
   location.hash = href(names, query);
 }
 
-/** Change the query of this page without a new entry in the history. @param {Parameters<typeof href>[1]} query */
+/** Change the query of this page without adding a history entry. @param {Parameters<typeof href>[1]} query */
 export function refine(query) {
   history.replaceState(null, "", href(route.value.names, query));
   route.value = read();

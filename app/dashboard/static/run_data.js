@@ -1,4 +1,4 @@
-// One run as the page shows it: its figures, its iterations and its events, kept up to date by its stream.
+// Data of a run's page: figures, iterations and events, kept up to date by the event stream.
 
 import { batch, signal } from "./vendor/signals.js";
 import { all, get, path } from "./api.js";
@@ -10,7 +10,7 @@ import { follow } from "./live.js";
 
 export const ENDED = new Set(["completed", "failed", "cancelled"]);
 const _EVENTS = 100;
-/** Between two reads of the run's figures, which change with almost every event. */
+/** Minimum time between two reads of the run's figures, which change with almost every event. */
 const _REFRESH_MS = 400;
 
 /** @param {string} runId */
@@ -18,11 +18,11 @@ export function openRun(runId) {
   const run = signal(/** @type {Run | undefined} */ (undefined));
   const error = signal(/** @type {Error | undefined} */ (undefined));
   const iterations = signal(/** @type {Iteration[]} */ ([]));
-  const events = signal(/** @type {Event[]} */ ([])); // the newest first
+  const events = signal(/** @type {Event[]} */ ([])); // newest first
   const connection = signal(/** @type {import("./live.js").Connection} */ ("connecting"));
   const controller = new AbortController();
   let refreshing = 0;
-  let seen = 0; // the newest event
+  let seen = 0; // number of the newest event
   let isClosed = false;
   /** @type {ReturnType<typeof follow> | undefined} */
   let stream;
@@ -40,7 +40,7 @@ export function openRun(runId) {
   /** @returns {Promise<Run>} */
   async function read() {
     const found = await get(path`runs/${runId}`, {}, controller.signal);
-    if (found.last_event < (run.value?.last_event ?? 0)) return found; // overtaken by a later read
+    if (found.last_event < (run.value?.last_event ?? 0)) return found; // a later read finished first
     batch(() => {
       run.value = found;
       error.value = undefined;
@@ -67,11 +67,11 @@ export function openRun(runId) {
   async function readEvents(found) {
     const after = Math.max(0, found.last_event - _EVENTS);
     const page = await get(path`runs/${runId}/events`, { cursor: String(after), limit: _EVENTS }, controller.signal);
-    const before = page.items.filter((/** @type {Event} */ each) => each.seq <= found.last_event); // the stream has the others
+    const before = page.items.filter((/** @type {Event} */ each) => each.seq <= found.last_event); // later ones come from the stream
     events.value = [...events.value, ...before.reverse()];
   }
 
-  /** All figures of the iterations after this one. @param {number} after */
+  /** Read all figures of the iterations after the given one. @param {number} after */
   async function readIterations(after) {
     const query = after < 0 ? {} : { cursor: String(after) };
     let shown = 0;
@@ -101,7 +101,7 @@ export function openRun(runId) {
     if (event.type !== "phase.completed") refresh();
   }
 
-  /** Show what the event itself says; the other figures of the iteration follow. @param {Event} event */
+  /** Show the figures in the event at once, and read the others of the iteration. @param {Event} event */
   function completed(event) {
     const { iteration, step, rewards, success, supervised = null } = event.data;
     add([{ iteration, step, rewards, success, malformed: null, no_signal: null, supervised }]);
@@ -122,13 +122,13 @@ export function openRun(runId) {
       refreshing = 0;
       const newest = seen;
       read().then(
-        (found) => found.last_event < newest && refresh(), // read from before the event
+        (found) => found.last_event < newest && refresh(), // the reply is older than the event
         (problem) => (problem.status === 0 || problem.status >= 500) && refresh(),
       );
     }, _REFRESH_MS);
   }
 
-  /** After a command that may wake an ended run. */
+  /** Follow the run again, after a command that can continue an ended run. */
   async function reopen() {
     listen(await read());
   }

@@ -1,4 +1,4 @@
-// Who is signed in. The key itself is in a cookie that no script can read; nothing here keeps it.
+// The browser's sign-in. The key is never kept here; a cookie that scripts cannot read identifies the sign-in.
 
 import { signal } from "./vendor/signals.js";
 import { get, needsKey, remove, request, url } from "./api.js";
@@ -7,12 +7,12 @@ import { get, needsKey, remove, request, url } from "./api.js";
 
 export const session = signal(/** @type {Session | undefined} */ (undefined));
 
-/** Ask who is signed in; where nobody is and somebody must be, the page asks for a key. */
+/** Read who is signed in. If that is required and missing, the page asks for a key. */
 export async function readSession() {
   session.value = await get("session").catch(() => undefined);
 }
 
-/** Exchange a key for a session. @param {string} key */
+/** Sign in with a key. @param {string} key */
 export async function signIn(key) {
   session.value = await request("POST", url("session"), { headers: { Authorization: `Bearer ${key}` } });
   needsKey.value = false;
@@ -24,5 +24,5 @@ export async function signOut() {
   needsKey.value = true;
 }
 
-/** Whether the caller may do something; true while it is not known. @param {"read" | "write" | "operator"} scope */
+/** Whether the user has a scope; true until it is known. @param {"read" | "write" | "operator"} scope */
 export const may = (scope) => session.value?.scopes.includes(scope) ?? true;

@@ -1,16 +1,16 @@
-// The settings of a run as fields of a form: where each stands in the request, and what the API says about it.
+// The settings of a run as form fields: their places in the request, and the API's descriptions.
 
 import { FIELDS } from "./api_fields.js";
 
 /**
  * @typedef {object} Field
- * @property {string} name its place in the request: `evaluation.every`
+ * @property {string} name path in the request, such as `evaluation.every`
  * @property {string} label
- * @property {string} help what the API's documentation says
+ * @property {string} help description from the API's documentation
  * @property {"integer" | "number" | "string"} type
  * @property {unknown} [standard] the default
  * @property {string[]} [choices]
- * @property {string} [placeholder] what an empty field means, where there is no default
+ * @property {string} [placeholder] what an empty field means if there is no default
  */
 
 /** @type {{title: string, fields: Record<string, string>, isOpen?: boolean}[]} */
@@ -69,7 +69,7 @@ export const GROUPS = [
   },
 ];
 
-/** What is set of a warm start, once it has demonstrations. @type {{title: string, fields: Record<string, string>}} */
+/** Settings of a warm start that has demonstrations. @type {{title: string, fields: Record<string, string>}} */
 export const WARM_START = {
   title: "Warm start",
   fields: {
@@ -87,9 +87,9 @@ export const fields = Object.fromEntries(
 );
 
 /**
- * The request that the form makes: what was filled in, and nothing that is the default anyway.
- * @param {Record<string, string>} values by the fields' names
- * @param {{withDefaults?: boolean}} [options] a fork's fields have its parent's values in place of the defaults
+ * The request for a form: the fields that were filled in and differ from their defaults.
+ * @param {Record<string, string>} values by field name
+ * @param {{withDefaults?: boolean}} [options] include values that equal the defaults, as for a fork, whose fields start with its parent's values
  */
 export function requestOf(values, { withDefaults = false } = {}) {
   /** @type {Record<string, any>} */
@@ -104,7 +104,7 @@ export function requestOf(values, { withDefaults = false } = {}) {
 }
 
 /**
- * What a fork changes: the fields that are not as its parent's, each with the others of its object.
+ * The changes of a fork: fields that differ from its parent's, together with the other fields of their objects.
  * @param {Record<string, string>} values
  * @param {Record<string, string>} before
  */
@@ -120,7 +120,7 @@ function put(object, [name, ...rest], value) {
   else put((object[name] ??= {}), rest, value);
 }
 
-/** What was filled in, of a request. @param {Record<string, any>} request @returns {Record<string, string>} */
+/** The values of the form's fields in a request. @param {Record<string, any>} request @returns {Record<string, string>} */
 export function valuesOf(request) {
   /** @type {Record<string, string>} */
   const values = {};

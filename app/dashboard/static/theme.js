@@ -1,8 +1,8 @@
-// Light or dark, before anything is drawn. A classic script, because modules run after the first paint.
+// Applies the light or dark theme before the first paint. It is a classic script because modules run later.
 "use strict";
 try {
   const chosen = localStorage.getItem("learnloop.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // A browser that keeps nothing: the page looks as the system does.
+  // Without local storage the page follows the system's theme.
 }

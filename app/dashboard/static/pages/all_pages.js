@@ -1,4 +1,4 @@
-// A list of any length: the first page at once, the others as they come, shown in portions so that nothing stutters.
+// Loads a list of any length. The first page is shown immediately, the others in growing portions to keep the page smooth.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { all } from "../api.js";
@@ -15,7 +15,7 @@ export function useAllPages(where, query) {
     let shown = 0;
     /** @param {any[]} items */
     function each(items) {
-      const isDue = shown === 0 || items.length >= shown * 2; // drawing each page would sort the whole list each time
+      const isDue = shown === 0 || items.length >= shown * 2; // showing every page would sort the whole list each time
       if (isDue) setState({ items: items.slice(0, (shown = items.length)), isWhole: false });
     }
     setState({ items: [], isWhole: false });

@@ -1,4 +1,4 @@
-// One task for two agents side by side: the base and the trained one, as they work on it.
+// Gives one task to the base and the trained agent, and shows them working side by side.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { all, get } from "../api.js";
@@ -69,7 +69,7 @@ function Form({ runs, first }) {
     </div>`}`;
 }
 
-/** A task that neither has trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, string>>} */
+/** A task that neither agent was trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, string>>} */
 async function exampleOf(run, aborted) {
   const page = await get(`runs/${encodeURIComponent(run.run_id)}/trajectories`, { kind: "evaluation", limit: 1 }, aborted);
   const task = page.items[0]?.scenario.task ?? {};

@@ -1,4 +1,4 @@
-// Runs beside each other: their curves in one chart, and the settings in which they differ.
+// Compares runs: their curves in one chart, and the settings that differ.
 
 import { all, get, path } from "../api.js";
 import { number, percent } from "../format.js";
@@ -56,7 +56,7 @@ function Whole({ found }) {
 /** @param {string} title @param {Compared[]} found @param {(each: Compared, index: number) => unknown} cell */
 const row = (title, found, cell) => html`<tr><th scope="row">${title}</th>${found.map((each, index) => html`<td>${cell(each, index)}</td>`)}</tr>`;
 
-/** The settings that are not alike in all. @param {Record<string, any>[]} requests @returns {[string, string[]][]} */
+/** The settings that differ between the requests. @param {Record<string, any>[]} requests @returns {[string, string[]][]} */
 function differing(requests) {
   const flat = requests.map((request) => new Map(leaves(request, "")));
   const names = [...new Set(flat.flatMap((each) => [...each.keys()]))].sort();

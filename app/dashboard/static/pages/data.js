@@ -1,4 +1,4 @@
-// Data that runs use: inboxes, sets of scenarios, demonstrations, and knowledge graphs.
+// Data for runs: inboxes, sets of scenarios, demonstrations, and knowledge graphs.
 
 import { all, get, path, remove } from "../api.js";
 import { compact, moment, whole } from "../format.js";
@@ -46,7 +46,7 @@ const graphColumns = [
   { title: "Stored", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
 ];
 
-/** What runs still need cannot be deleted: the service says so. @param {string} where @param {string} what @param {() => void} reload */
+/** A button to delete data; the service refuses if a run still needs it. @param {string} where @param {string} what @param {() => void} reload */
 function deletion(where, what, reload) {
   return html`<${Action} label="Delete" kind="danger" confirm=${`Delete ${what}?`} act=${async () => (await remove(where), reload())} />`;
 }
@@ -83,7 +83,7 @@ const _DOCUMENTS = /** @type {Record<string, {title: string, of: string}>} */ ({
   demonstrations: { title: "Demonstrations", of: "conversations" },
 });
 
-/** A stored document as it is. @param {{kind: string, sha256: string}} props */
+/** A stored document. @param {{kind: string, sha256: string}} props */
 export function DocumentPage({ kind, sha256 }) {
   const state = useLoaded((aborted) => get(path`${kind}/${sha256}`, {}, aborted), [kind, sha256]);
   const { title, of } = _DOCUMENTS[kind] ?? { title: "Data", of: "items" };

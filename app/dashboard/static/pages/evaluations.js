@@ -1,4 +1,4 @@
-// Evaluations: models on the same held-out scenarios, with intervals.
+// Evaluations: models compared on the same held-out scenarios, with confidence intervals.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { all, get, path, post, remove, url } from "../api.js";
@@ -101,7 +101,7 @@ function Report({ report }) {
     <${Table} caption="Figures of each model" rows=${report.models} keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
 }
 
-/** A share with its interval as a bar. @param {{interval: Interval | null}} props */
+/** A share with its confidence interval as a bar. @param {{interval: Interval | null}} props */
 function Share({ interval }) {
   if (!interval) return html`<span class="muted">–</span>`;
   const at = (/** @type {number} */ share) => `${Math.max(0, Math.min(1, share)) * 100}%`;

@@ -1,4 +1,4 @@
-// The rollouts of one group side by side: where do the good ones do something else?
+// The rollouts of one group side by side, to see where the good ones act differently.
 
 import { all, path } from "../api.js";
 import { html } from "../parts/html.js";

@@ -1,4 +1,4 @@
-// Before and after: the same held-out scenarios by the base and by each kept checkpoint.
+// Before and after: held-out scenarios done by the base model and by later checkpoints.
 
 import { all, path } from "../api.js";
 import { percent } from "../format.js";
@@ -25,7 +25,7 @@ export function HeldOut({ run, query }) {
   }}<//>`;
 }
 
-/** The greedy rollouts on the validation scenarios of the base, of the best and of the newest checkpoints. @param {string} runId @param {AbortSignal} aborted */
+/** Load the greedy validation rollouts of the base, the best and the newest checkpoints. @param {string} runId @param {AbortSignal} aborted */
 async function load(runId, aborted) {
   const kept = /** @type {Checkpoint[]} */ (await all(path`runs/${runId}/checkpoints`, {}, { aborted }));
   const judged = kept.filter((each) => each.success !== null);

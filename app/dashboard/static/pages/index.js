@@ -1,4 +1,4 @@
-// Which page belongs to which address.
+// Maps URLs to pages.
 
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";

@@ -1,4 +1,4 @@
-// API keys: who may use this service, and for what.
+// API keys: who can use this service, and for what.
 
 import { useState } from "../vendor/hooks.js";
 import { ApiError, all, path, post, remove } from "../api.js";

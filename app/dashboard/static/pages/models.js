@@ -1,4 +1,4 @@
-// Models: their checkpoints with what was measured of each, and the names that checkpoints are promoted to.
+// Models: their checkpoints with evaluation results, and the names that checkpoints are promoted to.
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post, remove, url } from "../api.js";

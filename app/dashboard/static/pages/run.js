@@ -1,4 +1,4 @@
-// A run: its head with what can be done, and its parts.
+// The page of a run: a header with the available actions, and tabs.
 
 import { useEffect, useMemo } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
@@ -74,7 +74,7 @@ function Head({ data, run }) {
     <${Notices} run=${run} />`;
 }
 
-/** Why it failed, waits, or may learn nothing. @param {{run: import("../api_types").RunOut}} props */
+/** Why the run failed, is waiting, or may learn nothing. @param {{run: import("../api_types").RunOut}} props */
 function Notices({ run }) {
   return html`
     ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}

@@ -1,4 +1,4 @@
-// What can be done with a run in its present status.
+// The actions that a run's status allows.
 
 import { path, post, remove } from "../api.js";
 import { Action } from "../parts/action.js";

@@ -1,4 +1,4 @@
-// What happened to a run, the newest first, as its log has it.
+// The event log of a run, newest first.
 
 import { useState } from "../vendor/hooks.js";
 import { moment } from "../format.js";
@@ -30,7 +30,7 @@ function Row({ event }) {
   </li>`;
 }
 
-/** What matters of it, in a line. @param {string} type @param {Record<string, any>} data */
+/** A one-line summary of an event. @param {string} type @param {Record<string, any>} data */
 function gist(type, data) {
   if (type === "iteration.completed" && data.supervised) return `learned ${data.supervised.demonstrations} demonstrations`;
   if (type === "iteration.completed") return data.rewards?.mean == null ? "baseline measured" : `mean reward ${data.rewards.mean.toFixed(2)}`;

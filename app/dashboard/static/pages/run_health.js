@@ -1,4 +1,4 @@
-// Whether training is healthy: the figures that an expert looks at first, each as a small chart.
+// Training health: the figures that an expert checks first, each as a small chart.
 
 import { duration, number, percent, whole } from "../format.js";
 import { Chart } from "../parts/chart.js";
@@ -36,7 +36,7 @@ const _PHASES = [
   { name: "evaluate_s", title: "Evaluate", color: "muted" },
 ];
 
-/** How far a step moved the policy, as its backend measures it. @param {Iteration} each */
+/** How far a step moved the policy, by the backend's measure. @param {Iteration} each */
 export function kl(each) {
   return each.train_metrics?.kl_policy_ref ?? each.train_metrics?.step_kl ?? each.train_metrics?.kl_div;
 }

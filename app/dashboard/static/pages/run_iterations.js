@@ -1,4 +1,4 @@
-// Every iteration of a run with all its figures.
+// All iterations of a run with all figures.
 
 import { duration, moment, number, percent, whole } from "../format.js";
 import { html } from "../parts/html.js";

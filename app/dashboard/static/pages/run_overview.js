@@ -1,4 +1,4 @@
-// The overview of a run: what came out so far, how it learns, and the curves.
+// The overview of a run: results so far, how it learns, and learning curves.
 
 import { compact, dollars, duration, number, percent, whole, wilson } from "../format.js";
 import { Chart } from "../parts/chart.js";
@@ -26,7 +26,7 @@ export function RunOverview({ data, run }) {
     <${Spent} run=${run} />`;
 }
 
-/** The figures that matter most. @param {{run: Run, iterations: Iteration[]}} props */
+/** The most important figures. @param {{run: Run, iterations: Iteration[]}} props */
 function Outcome({ run, iterations }) {
   const rewards = iterations.map((each) => each.rewards.mean).filter((mean) => mean !== null);
   const [before, best] = [heldOut(run, "first"), heldOut(run, "best")];
@@ -126,7 +126,7 @@ function HeldOutChart({ run }) {
   />`;
 }
 
-/** Money, tokens and time against the budget. @param {{run: Run}} props */
+/** Money, tokens and time spent, compared with the budget. @param {{run: Run}} props */
 function Spent({ run }) {
   const { budget } = run.request;
   const limits = [

@@ -1,4 +1,4 @@
-// All runs: what each one trains, how far it is, and whether it learns.
+// All runs: what each one trains, its progress, and whether it learns.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
@@ -47,7 +47,7 @@ export function Runs({ query }) {
 }
 
 /**
- * The newest runs, read again while the page is open, and older ones when they are asked for.
+ * The newest runs, refreshed while the page is open, and older ones on request.
  * @param {string} status
  * @param {string} search
  */

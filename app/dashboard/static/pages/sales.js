@@ -1,4 +1,4 @@
-// The sales agent: its sample email after each iteration, beside the knowledge graph with the scores of its nodes.
+// The sales agent: its sample email after each iteration, next to the knowledge graph with its node scores.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
@@ -65,7 +65,7 @@ function Written({ run, email, cited, choose }) {
   </section>`;
 }
 
-/** The email, with what it says in the words of the nodes that it cites marked. @param {{body: string, cited: GraphNode[]}} props */
+/** The email, with words taken from cited nodes highlighted. @param {{body: string, cited: GraphNode[]}} props */
 function Grounded({ body, cited }) {
   if (body.length > _SHOWN) return html`<${Text} as="p" value=${body} limit=${_SHOWN} />`;
   /** @type {{text: string, id?: string}[]} */
@@ -101,7 +101,7 @@ function Scored({ runId, nodes, iteration, email, chosen, choose }) {
   </section>`;
 }
 
-/** The node scores after an iteration; those before are shown until they are there. @param {string} runId @param {number} iteration */
+/** The node scores after an iteration. The previous ones are shown until they have loaded. @param {string} runId @param {number} iteration */
 function useScores(runId, iteration) {
   const kept = useRef(/** @type {Map<number, Record<string, number>>} */ (new Map()));
   const [scores, setScores] = useState(/** @type {Record<string, number>} */ ({}));

@@ -1,4 +1,4 @@
-// Sessions: agents that own their loop at work, with every call of their model, and how it ended.
+// Sessions of agents that own their loop: every model call, and the outcome.
 
 import { useState } from "../vendor/hooks.js";
 import { ApiError, all, get, path, post } from "../api.js";
@@ -118,7 +118,7 @@ function Whole({ session, calls, feedback, reload }) {
     </div>`;
 }
 
-/** Each call with those of its messages that no earlier one had. @param {Call[]} calls */
+/** Each call with the messages that no earlier call had. @param {Call[]} calls */
 function withNews(calls) {
   const seen = new Set();
   return calls.map((call) => {
@@ -129,7 +129,7 @@ function withNews(calls) {
   });
 }
 
-/** What of a message the model sees. @param {Message} message */
+/** The parts of a message that the model sees. @param {Message} message */
 function identity({ role, content, tool_calls: calls }) {
   return JSON.stringify([role, content || "", (calls ?? []).map((each) => [each.function?.name, each.function?.arguments])]);
 }
@@ -169,7 +169,7 @@ function End({ session, reload }) {
 
 const _OPINIONS = { thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another session" };
 
-/** What people thought of it; of sessions in production only. @param {{session: Session, feedback: Opinion[], reload: () => void}} props */
+/** Users' feedback, for production sessions only. @param {{session: Session, feedback: Opinion[], reload: () => void}} props */
 function Feedback({ session, feedback, reload }) {
   const [comment, setComment] = useState("");
   const field = { name: "comment", label: "Comment", type: "string", help: "What was said; not required." };

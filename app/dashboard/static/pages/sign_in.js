@@ -1,4 +1,4 @@
-// Asks for an API key where the service requires one. The key goes into a session cookie, which no script can read.
+// Asks for an API key if the service requires one, and exchanges it for a cookie that scripts cannot read.
 
 import { useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";

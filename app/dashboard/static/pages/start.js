@@ -1,4 +1,4 @@
-// Starts a run from a form: what the agent does, who judges it, how it is trained. A fork takes its parent's settings.
+// Starts a run from a form: the task, the judge, and the training settings. A fork starts from its parent's settings.
 
 import { useState } from "../vendor/hooks.js";
 import { ApiError, all, get, path, post } from "../api.js";
@@ -34,7 +34,7 @@ export function Start({ query }) {
     <${Loaded} state=${state} rows=${8}>${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}<//>`;
 }
 
-/** Everything that can be chosen here. @param {string | null} fork @param {AbortSignal} aborted */
+/** All choices that the form offers. @param {string | null} fork @param {AbortSignal} aborted */
 async function load(fork, aborted) {
   const [environments, judges, inboxes, sets, demonstrations, parent] = await Promise.all([
     get("environments", {}, aborted),
@@ -103,7 +103,7 @@ function Form({ choices }) {
   </form>`;
 }
 
-/** What is wrong, as a list; each is shown at its field, too. @param {{error: Error}} props */
+/** All faults as a list; each is also shown at its field. @param {{error: Error}} props */
 function Faults({ error }) {
   const errors = error instanceof ApiError ? error.errors : [];
   return html`<div class="notice bad" role="alert">
@@ -112,13 +112,13 @@ function Faults({ error }) {
   </div>`;
 }
 
-/** The settings of a run that its fork may have. @param {import("../api_types").RunOut} parent */
+/** The settings of a run that a fork can take over. @param {import("../api_types").RunOut} parent */
 function forkable(parent) {
   const kept = Object.entries(valuesOf(parent.request)).filter(([name]) => !_NOT_FORKED.has(name) && name !== "model.name");
   return Object.fromEntries(kept);
 }
 
-/** The body of the request, or what keeps it from being made. @param {Task} task @param {Record<string, string>} values @param {Choices} choices */
+/** The body of the request, or an Error if it cannot be made. @param {Task} task @param {Record<string, string>} values @param {Choices} choices */
 function bodyOf(task, values, { parent }) {
   if (parent) {
     const changes = requestOf(changedIn(values, forkable(parent)), { withDefaults: true });
@@ -177,12 +177,12 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
 const namesOf = (versions) => [...new Set(versions.map((each) => each.name))];
 
 /**
- * Chooses what was just uploaded.
- * @param {string} field @param {any[]} versions those that can be chosen @param {(field: string, name: string) => void} choose
+ * Select the data that was just uploaded.
+ * @param {string} field @param {any[]} versions available versions @param {(field: string, name: string) => void} choose
  */
 const stored = (field, versions, choose) => (/** @type {string} */ name) => (versions.unshift({ name }), choose(field, name));
 
-/** The knowledge graph of a sales agent: pasted, or from a file. @param {{value: string, set: (value: string) => void, faults: Fault[]}} props */
+/** The knowledge graph of a sales agent, pasted or from a file. @param {{value: string, set: (value: string) => void, faults: Fault[]}} props */
 function Graph({ value, set, faults }) {
   const wrong = faults.filter((each) => each.loc.includes("graph") || each.loc.includes("config"));
   /** @param {Event & {currentTarget: HTMLInputElement}} event */

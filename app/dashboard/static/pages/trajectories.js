@@ -1,4 +1,4 @@
-// The trajectories of a run: those of an iteration by their groups, or all of them in one list.
+// The trajectories of a run: one iteration's by group, or all in one list.
 
 import { useMemo } from "../vendor/hooks.js";
 import { all, path } from "../api.js";
@@ -95,7 +95,7 @@ function Group({ runId, members, low, high }) {
   </section>`;
 }
 
-/** What the agent was asked, in a line. @param {{scenario: Record<string, any>, scenario_id: string}} trajectory */
+/** The agent's task in one line. @param {{scenario: Record<string, any>, scenario_id: string}} trajectory */
 export function taskOf({ scenario, scenario_id: id }) {
   const task = scenario?.task ?? {};
   if (task.question) return task.question;

@@ -1,4 +1,4 @@
-// One trajectory: what happened, what the judge made of it, and how it compares with the others of its group.
+// One trajectory: what happened, the judge's verdict, and a comparison with the others of its group.
 
 import { useState } from "../vendor/hooks.js";
 import { all, get, path } from "../api.js";
@@ -58,7 +58,7 @@ function Whole({ trajectory, turns, runId }) {
 /** @param {string} run @param {Trajectory} trajectory */
 const backTo = (run, { kind, iteration }) => href(["runs", run, "trajectories"], { kind, iteration });
 
-/** The others of its group by their reward. @param {{runId: string, trajectory: Trajectory}} props */
+/** The trajectories of its group, ordered by reward. @param {{runId: string, trajectory: Trajectory}} props */
 function Neighbours({ runId, trajectory }) {
   const { iteration, kind, mode, scenario_id: scenario, split } = trajectory;
   const query = { iteration, kind, mode, split, scenario_id: scenario };

@@ -1,4 +1,4 @@
-// Webhook endpoints, what was delivered to them, and sending it again.
+// Webhook endpoints, their deliveries, and sending deliveries again.
 
 import { useState } from "../vendor/hooks.js";
 import { ApiError, all, get, patch, path, post, remove } from "../api.js";
@@ -63,7 +63,7 @@ function New({ reload }) {
   </details>`;
 }
 
-/** A secret that is shown once. @param {{secret: string, what: string}} props */
+/** A secret that is only shown once. @param {{secret: string, what: string}} props */
 export function Secret({ secret, what }) {
   return html`<section class="notice" role="status"><p>${what}. It is shown only now:</p><p><code>${secret}</code> <${Copy} text=${secret} /></p></section>`;
 }

@@ -1,4 +1,4 @@
-// Buttons that ask the service for something: busy while it works, and what went wrong beside them.
+// Buttons for requests to the service: disabled while the request runs, with an error next to them if it fails.
 
 import { useEffect, useId, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
@@ -6,7 +6,7 @@ import { Text } from "./text.js";
 
 /**
  * @param {{label: string, act: () => Promise<unknown>, confirm?: string, kind?: string, disabled?: boolean}} props
- *   `confirm` is asked first
+ *   `confirm` is a question to ask first
  */
 export function Action({ label, act, confirm: question, kind = "", disabled = false }) {
   const [state, setState] = useState(/** @type {{isAsking?: boolean, isBusy?: boolean, error?: Error}} */ ({}));
@@ -27,7 +27,7 @@ export function Action({ label, act, confirm: question, kind = "", disabled = fa
 }
 
 /**
- * A question that has to be answered first. Escape says no; the focus then is where it was.
+ * A confirmation dialog. Escape means no; focus then returns to where it was.
  * @param {{text: string, yes: string, kind: string, answer: (isYes: boolean) => void}} props
  */
 function Question({ text, yes, kind, answer }) {
@@ -42,7 +42,7 @@ function Question({ text, yes, kind, answer }) {
   </dialog>`;
 }
 
-/** A button that copies a text. @param {{text: string, label?: string}} props */
+/** A button that copies text. @param {{text: string, label?: string}} props */
 export function Copy({ text, label = "Copy" }) {
   const [isDone, setDone] = useState(false);
   async function copy() {

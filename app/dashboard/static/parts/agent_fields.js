@@ -1,4 +1,4 @@
-// A run over a team's own agent: where its tasks come from, and how they reach it.
+// Fields for a run with a team's own agent: where its tasks come from, and how they reach it.
 
 import { Field } from "./field.js";
 import { html } from "./html.js";
@@ -6,7 +6,7 @@ import { label } from "./text.js";
 
 /** @typedef {{loc: (string | number)[], msg: string}} Fault */
 /** @typedef {import("../start_fields.js").Field} FormField */
-/** @typedef {Record<string, string>} Values by the fields' names; what is missing is the default */
+/** @typedef {Record<string, string>} Values by field name; missing ones have their defaults */
 
 const _CONFIG = "environment.config";
 const _RUNNER = `${_CONFIG}.runner`;
@@ -32,10 +32,10 @@ const _FILTER = [
   { name: `${_SESSIONS}.limit`, label: "At most", type: "integer", placeholder: "1000", help: "The newest ones." },
 ];
 
-/** Of a choice, by its key or by what is shown of it. @param {Record<string, string>} choices @param {string | undefined} shown */
+/** The key of the choice with the shown text, or else the first key. @param {Record<string, string>} choices @param {string | undefined} shown */
 const keyOf = (choices, shown) => Object.keys(choices).find((key) => choices[key] === shown) ?? Object.keys(choices)[0];
 
-/** The parts of the request that the fields make. @param {Values} values */
+/** The parts of the request that come from these fields. @param {Values} values */
 export function agentRequest(values) {
   const given = (/** @type {string} */ name) => (values[name] ?? "").trim();
   const kind = keyOf(_RUNNERS, values.runner);
@@ -100,7 +100,7 @@ const _HELP = {
 /** @param {Fault} fault */
 const at = (fault) => fault.loc.slice(1).join(".");
 
-/** Those at or below a place, but for the secret, which has a field of its own. @param {Fault[]} faults @param {string} from @param {string} to */
+/** Faults at or below a path, moved to another one, except those of the secret, which has a separate field. @param {Fault[]} faults @param {string} from @param {string} to */
 function moved(faults, from, to) {
   const mine = faults.filter((each) => `${at(each)}.`.startsWith(`${from}.`) && at(each) !== `${_RUNNER}.push.secret`);
   return mine.map((each) => ({ ...each, loc: ["body", ...to.split(".")] }));

@@ -1,4 +1,4 @@
-// A request to start a run as a command and as Python, to be copied.
+// A request to start a run, as a shell command and as Python, for copying.
 
 import { useState } from "../vendor/hooks.js";
 import { url } from "../api.js";
@@ -6,7 +6,7 @@ import { Copy } from "./action.js";
 import { html } from "./html.js";
 import { Text } from "./text.js";
 
-/** @param {{body: unknown, target?: string}} props `target` is the path that it is posted to */
+/** @param {{body: unknown, target?: string}} props `target` is the path to post to */
 export function AsCode({ body, target = "learn-loop" }) {
   const [form, setForm] = useState("curl");
   const text = form === "curl" ? curl(body, url(target)) : python(body, url(target));
@@ -33,7 +33,7 @@ function python(body, address) {
   return `import httpx\n\nbody = ${literal(body)}\n${send}\nprint(reply.raise_for_status().json()["run_id"])`;
 }
 
-/** A value of JSON as Python writes it. @param {unknown} value @param {string} [indent] @returns {string} */
+/** A JSON value as a Python literal. @param {unknown} value @param {string} [indent] @returns {string} */
 function literal(value, indent = "") {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

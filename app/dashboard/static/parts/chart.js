@@ -1,4 +1,4 @@
-// A line chart: uPlot, in the colours of the page, with a table of the same figures for those who do not see it.
+// A line chart by uPlot in the page's colours, with the same figures as a table for accessibility.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import uPlot from "../vendor/uplot.js";
@@ -9,24 +9,24 @@ import { html } from "./html.js";
  * @typedef {object} Line
  * @property {string} label
  * @property {(number | null)[]} values
- * @property {string} [color] name of a colour of the page, without `--`
+ * @property {string} [color] name of a CSS color variable, without `--`
  * @property {boolean} [dashed]
- * @property {boolean} [faint] the edge of a band: no line of its own
+ * @property {boolean} [faint] the edge of a band, not drawn as a line
  * @property {boolean} [dots] only points
  */
 /**
  * @typedef {object} ChartProps
  * @property {string} title
- * @property {string} [note] what it shows, in a sentence
+ * @property {string} [note] what the chart shows, in one sentence
  * @property {(number | null)[]} x
  * @property {Line[]} lines
  * @property {[number, number][]} [bands] pairs of indices into `lines`: upper edge, lower edge
  * @property {(value: number | null | undefined) => string} [format]
- * @property {[number, number]} [range] of the y axis
+ * @property {[number, number]} [range] range of the y axis
  * @property {boolean} [fromZero] whether the y axis begins at 0, for counts
  * @property {string} [xLabel]
  * @property {number} [height]
- * @property {(x: number) => void} [pick] when a point is clicked
+ * @property {(x: number) => void} [pick] called when a point is clicked
  * @property {string} [sync] charts with the same name move their cursors together
  */
 
@@ -64,9 +64,9 @@ export function Chart(props) {
 }
 
 /**
- * Draw a chart once it comes near the window: a page of many would otherwise stand still while all are drawn.
+ * Draw a chart when it comes near the viewport, because drawing many of them together would freeze the page.
  * @param {HTMLElement} element
- * @param {() => () => void} draw what it returns undoes it
+ * @param {() => () => void} draw returns a function that removes the chart
  */
 function whenSeen(element, draw) {
   let undo = () => {};
@@ -85,7 +85,7 @@ function whenSeen(element, draw) {
   };
 }
 
-/** Keep a plot as wide as its place and in the colours of the page. @param {uPlot} plot @param {HTMLElement} element @param {number} height */
+/** Keep a plot as wide as its container and in the page's colours. @param {uPlot} plot @param {HTMLElement} element @param {number} height */
 function keptFitting(plot, element, height) {
   const resized = new ResizeObserver(() => element.clientWidth !== plot.width && plot.setSize({ width: element.clientWidth, height }));
   resized.observe(element);
@@ -106,7 +106,7 @@ const dataOf = (props) => /** @type {uPlot.AlignedData} */ ([props.x, ...props.l
 /** @param {ChartProps} props */
 const heightOf = (props) => props.height ?? 220;
 
-/** What is read out instead of the drawing. @param {ChartProps} props */
+/** The text that screen readers read instead of the chart. @param {ChartProps} props */
 function summary({ title, lines, format = number }) {
   const said = lines
     .filter((line) => !line.faint)
@@ -177,7 +177,7 @@ function picked(props, plot) {
   if (x !== null) props.pick?.(x);
 }
 
-/** The mark of a series in the legend. @param {ChartProps} props @param {number} index */
+/** A series' mark in the legend. @param {ChartProps} props @param {number} index */
 function colourOf(props, index) {
   const line = props.lines[index - 1];
   return colour(line.faint ? `${line.color ?? "accent"}-soft` : (line.color ?? "accent"));
@@ -186,7 +186,7 @@ function colourOf(props, index) {
 /** @type {HTMLElement | undefined} */
 let probe;
 
-/** A colour of the page as a canvas takes it. @param {string} name */
+/** A color of the page in a form that a canvas accepts. @param {string} name */
 export function colour(name) {
   if (!probe) {
     probe = document.createElement("i");
@@ -197,7 +197,7 @@ export function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-/** The same figures as a table, made when it is opened. @param {ChartProps} props */
+/** The same figures as a table, built when it is opened. @param {ChartProps} props */
 function Figures({ title, x, lines, format = number, xLabel = "Iteration" }) {
   const [isOpen, setOpen] = useState(false);
   const from = Math.max(0, x.length - _TABLE_ROWS);

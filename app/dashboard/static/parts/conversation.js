@@ -1,11 +1,11 @@
-// A conversation as it was: what the agent was given, what it wrote and called, and what came back.
+// A recorded conversation: the agent's input, its replies and tool calls, and their results.
 
 import { html } from "./html.js";
 import { label, Text } from "./text.js";
 import { Tokens } from "./tokens.js";
 
 /**
- * @typedef {object} Message in OpenAI's form
+ * @typedef {object} Message in OpenAI's format
  * @property {string} role
  * @property {string | null} [content]
  * @property {{id?: string, function: {name: string, arguments: string}}[]} [tool_calls]
@@ -19,7 +19,7 @@ const _WHO = /** @type {Record<string, string>} */ ({
   tool: "Result",
 });
 
-/** @param {{messages: Message[], turns?: Turn[]}} props `turns`: show these tokens instead of what was read from them */
+/** @param {{messages: Message[], turns?: Turn[]}} props `turns`: show these tokens instead of the text parsed from them */
 export function Conversation({ messages, turns }) {
   return html`<ol class="conversation">
     ${messages.map((message, place) => {
@@ -46,7 +46,7 @@ export function Said({ message }) {
     ${(message.tool_calls ?? []).map((call) => html`<${Call} name=${call.function?.name} given=${call.function?.arguments} />`)}`;
 }
 
-/** A tool call as a function call is written. @param {{name: string, given: string}} props */
+/** A tool call, written like a function call. @param {{name: string, given: string}} props */
 function Call({ name, given }) {
   return html`<p class="call"><strong>${label(name, 120)}</strong>(<${Text} value=${inner(given)} limit=${2000} />)</p>`;
 }

@@ -1,4 +1,4 @@
-// A field of a form: what it is for, its default, and what is wrong with it.
+// A form field with its description, its default, and its faults.
 
 import { html } from "./html.js";
 import { label, visible } from "./text.js";
@@ -36,5 +36,5 @@ export function Field({ field, value, set, faults }) {
   </div>`;
 }
 
-/** A description of the API, whose names stand between backticks. @param {string} text */
+/** A description from the API, with names in backticks shown as code. @param {string} text */
 const marked = (text) => text.split("`").map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));

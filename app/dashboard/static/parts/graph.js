@@ -1,4 +1,4 @@
-// A knowledge graph, drawn by d3-force: nodes as large as their scores, edges as arrows, every node a button.
+// A knowledge graph laid out by d3-force. Node sizes show scores, edges are arrows, and every node is a button.
 
 import { useMemo } from "../vendor/hooks.js";
 import { forceCollide, forceLink, forceManyBody, forceSimulation, forceX, forceY } from "../vendor/d3-force.js";
@@ -12,10 +12,10 @@ import { label } from "./text.js";
 const [_WIDTH, _HEIGHT] = [560, 420];
 const _RIM = 46;
 const _NAMED = 20;
-/** Scores that differ by less look alike. */
+/** Smallest range of scores that fills the whole range of sizes. */
 const _SPREAD = 0.05;
 const _TICKS = 200;
-/** More than that cannot be read, and laying it out takes long: the highest scores are drawn. */
+/** Maximum number of nodes to draw, those with the highest scores. More would be unreadable and slow to lay out. */
 const _DRAWN = 150;
 
 /**
@@ -79,13 +79,13 @@ function layout(nodes) {
   return { places: new Map(points.map(({ id, x, y }) => [id, { id, x: across(x), y: down(y) }])), links };
 }
 
-/** Puts coordinates into the picture. @param {number[]} values @param {number} size */
+/** Scale coordinates to fit the picture. @param {number[]} values @param {number} size */
 function fitted(values, size) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return (/** @type {number} */ value) => (high === low ? size / 2 : _RIM + ((value - low) / (high - low)) * (size - 2 * _RIM));
 }
 
-/** Where a line between two nodes ends: at the rim of its target. @param {Map<string, Placed>} places @param {string} from @param {string} to @param {number} radius */
+/** The ends of a line between two nodes; it stops at the rim of its target. @param {Map<string, Placed>} places @param {string} from @param {string} to @param {number} radius */
 function ends(places, from, to, radius) {
   const [one, other] = [/** @type {Placed} */ (places.get(from)), /** @type {Placed} */ (places.get(to))];
   const length = Math.hypot(other.x - one.x, other.y - one.y) || 1;

@@ -1,4 +1,4 @@
-// Templates: html`<p>${text}</p>` makes elements of Preact. What is put in becomes text, never markup.
+// Templates: html`<p>${text}</p>` creates Preact elements. Inserted values become text, never markup.
 
 import htm from "../vendor/htm.js";
 import { h } from "../vendor/preact.js";

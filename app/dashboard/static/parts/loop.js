@@ -1,4 +1,4 @@
-// How a run learns, in four steps with its own figures; the step that it is at now is marked.
+// How a run learns, in four phases with the run's figures; the current phase is marked.
 
 import { counted, whole } from "../format.js";
 import { html } from "./html.js";
@@ -8,7 +8,7 @@ import { label } from "./text.js";
 /** @param {{run: import("../api_types").RunOut}} props */
 export function Loop({ run }) {
   const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation, pipeline } = run.request;
-  const ahead = pipeline?.max_staleness ?? 0; // earlier versions stored none
+  const ahead = pipeline?.max_staleness ?? 0; // not stored by earlier versions
   const steps = [
     {
       phase: "rollout",

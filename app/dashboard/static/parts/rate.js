@@ -1,11 +1,11 @@
-// Rating an answer, an email or a session: it becomes feedback.
+// Buttons to rate an answer, an email or a session; the rating is sent as feedback.
 
 import { useState } from "../vendor/hooks.js";
 import { post } from "../api.js";
 import { html } from "./html.js";
 import { label } from "./text.js";
 
-/** An id of our own, so that a repetition counts once. */
+/** A new event id, so that a repeated request counts once. */
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return `dashboard-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
@@ -13,7 +13,7 @@ function newId() {
 
 /**
  * @param {{about: {trajectory_id: string} | {session_id: string}, comment?: string, rated?: () => void}} props
- *   `rated` is called when it is stored
+ *   `rated` is called once the rating is stored
  */
 export function Rate({ about, comment, rated }) {
   const [state, setState] = useState(/** @type {{said?: string, error?: Error, isBusy?: boolean}} */ ({}));

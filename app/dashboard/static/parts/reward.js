@@ -1,10 +1,10 @@
-// Rewards and what they are made of.
+// Rewards and their parts.
 
 import { number } from "../format.js";
 import { html } from "./html.js";
 import { label } from "./text.js";
 
-/** A number with its sign and a bar from the middle. @param {{value: number | null, most?: number, name?: string}} props */
+/** A signed number with a bar from the middle. @param {{value: number | null, most?: number, name?: string}} props */
 export function Signed({ value, most = 2, name = "" }) {
   if (value === null || value === undefined) return html`<span class="muted">none</span>`;
   const share = Math.min(1, Math.abs(value) / most) * 50;
@@ -13,7 +13,7 @@ export function Signed({ value, most = 2, name = "" }) {
     <span class="bar" aria-hidden="true"><span class=${value < 0 ? "less" : "more"} style=${where}></span></span></span>`;
 }
 
-/** Named parts of a score or of a reward. @param {{parts: Record<string, number>, caption: string}} props */
+/** The named parts of a score or reward. @param {{parts: Record<string, number>, caption: string}} props */
 export function Parts({ parts, caption }) {
   const rows = Object.entries(parts);
   if (rows.length === 0) return null;

@@ -1,4 +1,4 @@
-// Whether the service can work, asked now and then.
+// Whether the service is ready, checked periodically.
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { url } from "../api.js";
@@ -6,7 +6,7 @@ import { html } from "./html.js";
 
 const _EVERY_MS = 15_000;
 
-/** The reply has a status such as 503 where it is not ready, which is no error here. */
+/** Read the readiness. A status such as 503 means that the service is not ready, and is not an error here. */
 async function readiness() {
   const response = await fetch(url("health/ready")).catch(() => null);
   return response ? /** @type {import("../api_types").Readiness} */ (await response.json()) : null;

@@ -1,4 +1,4 @@
-// Rollouts of one scenario beside each other, turn by turn, with the turn where they first part.
+// Rollouts of one scenario side by side, turn by turn, with the first turn in which they differ.
 
 import { get, path } from "../api.js";
 import { number } from "../format.js";
@@ -12,7 +12,7 @@ import { label } from "./text.js";
 /** @typedef {import("./conversation.js").Message} Message */
 /** @typedef {{id: string, title: string, href: string}} Side */
 
-/** What the agent did in each of its turns, with what came back. @param {Message[]} messages */
+/** The agent's turns, each with the results of its tool calls. @param {Message[]} messages */
 function turnsOf(messages) {
   /** @type {{said: Message, results: Message[]}[]} */
   const turns = [];
@@ -28,7 +28,7 @@ const actOf = (turn) =>
   JSON.stringify([turn?.said.content ?? null, (turn?.said.tool_calls ?? []).map((call) => [call.function?.name, call.function?.arguments])]);
 
 /**
- * The first turn in which one rollout did something else than another; -1 if it did the same.
+ * Index of the first turn in which two rollouts differ; -1 if they do not.
  * @param {ReturnType<typeof turnsOf>} one
  * @param {ReturnType<typeof turnsOf>} other
  */

@@ -1,4 +1,4 @@
-// A learning curve as small as a word.
+// A word-sized learning curve.
 
 import { number } from "../format.js";
 import { html } from "./html.js";

@@ -1,4 +1,4 @@
-// What a page shows when it has nothing to show: still loading, failed, not allowed, or empty. And how it loads.
+// Loading data for a page, and what it shows without data: loading, failed, not allowed, or empty.
 
 import { useCallback, useEffect, useRef, useState } from "../vendor/hooks.js";
 import { ApiError } from "../api.js";
@@ -6,7 +6,7 @@ import { html } from "./html.js";
 import { Text } from "./text.js";
 
 /**
- * Load something, and again when a dependency changes.
+ * Load data, and load it again when a dependency changes.
  * @template T
  * @param {(aborted: AbortSignal) => Promise<T>} load
  * @param {unknown[]} dependencies
@@ -18,7 +18,7 @@ export function useLoaded(load, dependencies) {
   const shown = useRef(0);
   useEffect(() => {
     const controller = new AbortController();
-    if (shown.current === turn) setState({}); // something else: what is there would be wrong
+    if (shown.current === turn) setState({}); // a dependency changed, so the old data would be wrong
     shown.current = turn;
     load(controller.signal).then(
       (data) => setState({ data }),
@@ -31,7 +31,7 @@ export function useLoaded(load, dependencies) {
   return { data: state.data, error: state.error, reload, set };
 }
 
-/** What stands in the place of something that is not there yet. @param {{rows?: number, what?: string}} props */
+/** Placeholder for content that is still loading. @param {{rows?: number, what?: string}} props */
 export function Loading({ rows = 4, what = "Loading" }) {
   return html`<div class="loading" role="status">
     <span class="unseen">${what} …</span>
@@ -57,7 +57,7 @@ export function Empty({ title, children }) {
 }
 
 /**
- * Loading, failed, or what `children` makes of the data.
+ * Shows loading, failure, or what `children` renders from the data.
  * @param {{state: {data: any, error: Error | undefined, reload: () => void}, rows?: number, children: (data: any) => any}} props
  */
 export function Loaded({ state, rows, children }) {

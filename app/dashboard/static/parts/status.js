@@ -1,4 +1,4 @@
-// The status of a run or an evaluation as a word with a mark, and how far it is.
+// The status of a run or evaluation as a word with a mark, and its progress.
 
 import { percent } from "../format.js";
 import { html } from "./html.js";

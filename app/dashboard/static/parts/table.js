@@ -1,4 +1,4 @@
-// A table of any length that draws the rows in sight only.
+// A table of any length that only renders visible rows.
 
 import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
@@ -12,7 +12,7 @@ const _MARGIN = 6;
  * @property {string} title
  * @property {(row: any) => any} cell
  * @property {boolean} [isNumber]
- * @property {number} [width] of a long table's column at least, in pixels
+ * @property {number} [width] minimum width in a long table, in pixels
  */
 
 /**

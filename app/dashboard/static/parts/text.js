@@ -1,10 +1,10 @@
-// Text that somebody else wrote, shown as what it is: control and direction marks become visible, long text is cut.
+// Untrusted text: control and direction characters are made visible, and long text is cut.
 
 import { useState } from "../vendor/hooks.js";
 import { whole } from "../format.js";
 import { html } from "./html.js";
 
-// C0 without tab and newline, DEL, C1; marks that change the direction or have no width; lone surrogates.
+// C0 without tab and newline, DEL, C1; characters that change the direction or have no width; lone surrogates.
 const _UNSEEN = new RegExp(
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]" +
     "|[\\ud800-\\udbff](?![\\udc00-\\udfff])|(?<![\\ud800-\\udbff])[\\udc00-\\udfff]",
@@ -12,7 +12,7 @@ const _UNSEEN = new RegExp(
 );
 const _SHOWN = 4000;
 
-/** The same text with marks for characters that cannot be seen. @param {unknown} text */
+/** The text with invisible characters replaced by visible marks. @param {unknown} text */
 export function visible(text) {
   return String(text ?? "").replace(_UNSEEN, (character) => {
     const code = character.charCodeAt(0);
@@ -28,7 +28,7 @@ export function label(text, most = 80) {
 }
 
 /**
- * A text of any length, with a button for the rest.
+ * Text of any length; if it was cut, a button shows the rest.
  * @param {{value: unknown, limit?: number, as?: string, class?: string}} props
  */
 export function Text({ value, limit = _SHOWN, as = "span", class: name = "" }) {
@@ -41,7 +41,7 @@ export function Text({ value, limit = _SHOWN, as = "span", class: name = "" }) {
   <//>`;
 }
 
-/** A value of JSON, indented. @param {{value: unknown, limit?: number}} props */
+/** A JSON value, indented. @param {{value: unknown, limit?: number}} props */
 export function JsonText({ value, limit = _SHOWN }) {
   return html`<${Text} as="pre" class="code" value=${JSON.stringify(value, null, 2)} limit=${limit} />`;
 }

@@ -1,4 +1,4 @@
-// Light, dark, or as the system is.
+// Switches between the light theme, the dark theme, and the system's.
 
 import { useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
@@ -14,7 +14,7 @@ export function ThemeSwitch() {
     try {
       localStorage.setItem("learnloop.theme", next);
     } catch {
-      // Kept for this visit only.
+      // The choice only lasts for this visit.
     }
     setTheme(next);
     dispatchEvent(new Event("learnloop.theme"));

@@ -1,4 +1,4 @@
-// What the agent sampled, token by token: the less likely a token was, the more colour it has.
+// The agent's sampled tokens; the less likely a token was, the stronger its color.
 
 import { percent } from "../format.js";
 import { html } from "./html.js";

@@ -1,4 +1,4 @@
-// A file that becomes stored data: what was stored, or what is wrong with it.
+// Uploads a file as data, and shows what was stored or what is wrong with the file.
 
 import { useState } from "../vendor/hooks.js";
 import { request, url } from "../api.js";
@@ -7,11 +7,11 @@ import { label } from "./text.js";
 
 /**
  * @typedef {object} Kind
- * @property {string} where its list in the API
+ * @property {string} where path of its list in the API
  * @property {string} label
  * @property {string} help
  * @property {string} accept
- * @property {(stored: any) => string} count what was stored
+ * @property {(stored: any) => string} count describes what was stored
  */
 
 /** @type {Kind} */
@@ -31,7 +31,7 @@ export const DEMONSTRATIONS = {
   count: (stored) => `${stored.count} demonstrations`,
 };
 
-/** Upload a file as a new version of the name that it has. @param {{kind: Kind, done: (name: string) => void}} props */
+/** Upload a file as a new version of the data set with its name. @param {{kind: Kind, done: (name: string) => void}} props */
 export function Upload({ kind, done }) {
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error, said?: string}} */ ({}));
   /** @param {Event & {currentTarget: HTMLInputElement}} event */

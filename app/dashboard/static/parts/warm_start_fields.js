@@ -1,4 +1,4 @@
-// A warm start: what a run learns from before reinforcement learning, and how.
+// Fields of a warm start: the demonstrations to learn from before reinforcement learning, and how.
 
 import { WARM_START, fields } from "../start_fields.js";
 import { Field } from "./field.js";
@@ -9,7 +9,7 @@ const _FROM = "warm_start.demonstrations";
 const _COUNT = `${_FROM}.oracle`;
 const _ORACLE = "the environment's own oracle";
 
-/** Where its demonstrations come from, as the request says it; nothing if there is no warm start. @param {Record<string, string>} values */
+/** The source of the demonstrations in the request's form; null without a warm start. @param {Record<string, string>} values */
 export function demonstrationsOf(values) {
   const from = values[_FROM];
   if (!from) return null;
@@ -19,7 +19,7 @@ export function demonstrationsOf(values) {
 /**
  * @param {{values: Record<string, string>, set: (name: string, value: string) => void,
  *   faults: {loc: (string | number)[], msg: string}[], names: string[], stored: (name: string) => void}} props
- *   `names` are those of stored demonstrations
+ *   `names` lists stored demonstrations
  */
 export function WarmStartFields({ values, set, faults, names, stored }) {
   const shared = (/** @type {string} */ name) => ({ value: values[name] ?? "", set: (/** @type {string} */ value) => set(name, value), faults });
