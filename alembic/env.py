@@ -7,8 +7,8 @@ from alembic import context
 from alembic.autogenerate.api import AutogenContext
 from sqlalchemy import Connection
 
+from app.db.database import make_engine, parse_url
 from app.db.json_text import StorableText
-from app.db.session import make_engine, parse_url
 from app.db.tables import Base
 from app.settings import load_settings
 
