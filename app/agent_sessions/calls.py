@@ -2,7 +2,7 @@
 
 A request takes two transactions. The first one locks the session's row, decides which call the request is (see
 `replay`), and claims it for this process. The second one records the answer before the last part of it is sent. In the
-common case each of them is one statement for many calls (see `usual_calls`). Every two seconds a process renews its
+common case each of them is one statement for many calls (see `batched_calls`). Every two seconds a process renews its
 claims. If it is silent for six seconds, another process can sample the calls again, as the same calls with the same
 seeds.
 """
@@ -19,6 +19,7 @@ import structlog
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.agent_sessions.batched_calls import HELD, BatchedCalls, NewAnswer, NewCall, Use, answer_in, delivered_in
 from app.agent_sessions.canonical import CallSeeds, CanonicalRequest, seeds_of_call
 from app.agent_sessions.records import (
     KeptCall,
@@ -31,7 +32,6 @@ from app.agent_sessions.records import (
     usage_of,
 )
 from app.agent_sessions.replay import Answered, Holder, RecordedCall, Repetition, Wait, decide, restarts
-from app.agent_sessions.usual_calls import HELD, NewAnswer, NewCall, Use, UsualCalls, answer_in, delivered_in
 from app.aio.event_loops import shielded
 from app.aio.periodic import every
 from app.aio.retry import retry_while_database_is_down
@@ -174,7 +174,7 @@ class SessionCalls:
     _delivered: set[Use] = field(default_factory=set)
     """Requests whose replies were delivered but not yet recorded as such."""
     _noting: asyncio.Task[None] | None = None
-    _usual: UsualCalls | None = None
+    _batched: BatchedCalls | None = None
     """The fast path; None if all calls take the slow one."""
 
     async def begin(
@@ -192,10 +192,10 @@ class SessionCalls:
         Raises SessionOver, SessionRestarted, SessionLimitReached.
         """
         packed = pack_request(request)
-        if self._usual is not None and seeds is not None:
+        if self._batched is not None and seeds is not None:
             who, key = (asker.session_id, asker.key_sha256), asked.idempotency_key
             new = NewCall(*who, request.digest, protocol, key, packed, self._holder, *seeds)
-            if (call := await self._take(self._usual, new)) is not None:
+            if (call := await self._take(self._batched, new)) is not None:
                 return call
         while (found := await self._try(asker, request, packed, protocol, asked)) is None:
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -206,12 +206,12 @@ class SessionCalls:
         async with self.database.begin() as tx:
             await _open_row(tx, asker)
 
-    async def _take(self, usual: UsualCalls, new: NewCall) -> BegunCall | None:
+    async def _take(self, batched: BatchedCalls, new: NewCall) -> BegunCall | None:
         """Claim the call by the fast path; None if it is not new or could not be claimed."""
         key = new.session_id, new.digest, 0
         self._taking[key] += 1
         try:
-            taken = await usual.take(new)
+            taken = await batched.take(new)
         except asyncio.CancelledError:
             if key not in self._replying:  # otherwise another request of this process has claimed it
                 await self._release(key)
@@ -303,7 +303,7 @@ class SessionCalls:
         """
         answer = _new_answer(call, completion)
         try:
-            is_recorded = self._usual is not None and await self._usual.answer(answer)
+            is_recorded = self._batched is not None and await self._batched.answer(answer)
         except asyncio.CancelledError:  # it may or may not have been recorded
             await asyncio.wait({asyncio.ensure_future(self._recorded(call, completion, answer))})
             raise
@@ -396,7 +396,7 @@ class SessionCalls:
         self._noting = None
         noted = set(self._delivered)
         try:
-            if self._usual is None or not await self._usual.delivered(noted):
+            if self._batched is None or not await self._batched.delivered(noted):
                 async with self.database.begin() as tx:
                     await tx.execute(text("SET LOCAL synchronous_commit = off"))
                     await delivered_in(tx, noted)
@@ -407,15 +407,15 @@ class SessionCalls:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Renew this process's claims and use the fast path while the context is open."""
-        usual = self._usual = UsualCalls(self.database.kw["bind"].url)
+        batched = self._batched = BatchedCalls(self.database.kw["bind"].url)
         try:
             async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
                 yield
         finally:
             if self._noting is not None:
                 await self._noting
-            self._usual = None
-            await usual.close()
+            self._batched = None
+            await batched.close()
 
     async def renew(self) -> None:
         """Renew this process's claims."""

@@ -1,6 +1,8 @@
 """The database: a pool of connections, and transactions on it. Postgres only, driver psycopg 3."""
 
+from collections.abc import Mapping
 from select import POLLIN, poll
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.engine.interfaces import AdaptedConnection
@@ -9,6 +11,9 @@ from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.db import json_text
+
+if TYPE_CHECKING:  # loaded with the first connection
+    import psycopg
 
 Database = async_sessionmaker[AsyncSession]
 """Makes transactions: `async with database.begin() as tx` to write, `async with database() as tx` to read."""
@@ -20,7 +25,6 @@ SERVER_SETTINGS = {
     "idle_in_transaction_session_timeout": "30000",
 }
 """Settings of every connection. Times are in milliseconds."""
-_OPTIONS = " ".join(f"-c {name}={value}" for name, value in SERVER_SETTINGS.items())
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """When the operating system ends a connection to a machine that no longer answers, in seconds, seconds and probes."""
 
@@ -42,6 +46,11 @@ def parse_url(database_url: str) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
+def options_of(settings: Mapping[str, str]) -> str:
+    """Write server settings for a connection's parameter `options`."""
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+
 def make_engine(url: URL) -> AsyncEngine:
     """Make an engine with a small pool, because several services and tools share the server's connections.
 
@@ -56,24 +65,30 @@ def make_engine(url: URL) -> AsyncEngine:
         pool_recycle=600,
         json_serializer=json_text.dumps,
         json_deserializer=json_text.loads,
-        connect_args={"connect_timeout": 10, "options": _OPTIONS, **_KEEPALIVE},
+        connect_args={"connect_timeout": 10, "options": options_of(SERVER_SETTINGS), **_KEEPALIVE},
     )
     listen(engine.sync_engine, "checkout", _replace_if_closed)
     return engine
 
 
 def _replace_if_closed(connection: AdaptedConnection, *_: object) -> None:
-    """Have the pool replace a connection that has ended, and all older ones.
+    """Have the pool replace a connection that has ended, and all older ones."""
+    if has_ended(connection.driver_connection):
+        raise InvalidatePoolError("the connection has ended")
 
-    On an idle connection the server sends nothing until it ends it.
-    """
-    idle = connection.driver_connection
+
+def has_ended(idle: "psycopg.AsyncConnection[Any] | psycopg.Connection[Any]") -> bool:
+    """Whether an idle connection has ended: the server sends nothing on it until it ends it."""
     if idle.closed:
-        raise InvalidatePoolError("the connection is closed")
+        return True
     socket = poll()
     socket.register(idle.fileno(), POLLIN)
-    if socket.poll(0):
-        raise InvalidatePoolError("the server has closed the connection")
+    return bool(socket.poll(0))
+
+
+def connection_parameters(url: URL) -> dict[str, Any]:
+    """Return the parameters of a URL as keyword arguments for psycopg."""
+    return url.translate_connect_args(username="user", database="dbname") | dict(url.query)
 
 
 def make_database(engine: AsyncEngine) -> Database:

@@ -3,6 +3,8 @@
 import psycopg
 from sqlalchemy import URL
 
+from app.db.database import connection_parameters
+
 
 class NoConnection(Exception):
     """The database accepts no connections. The message is safe to show to clients; the cause is not."""
@@ -13,7 +15,7 @@ async def connect_once(url: URL) -> None:
 
     A query on a long-lived connection would prove less, because connections to a frozen server stay open.
     """
-    options = url.translate_connect_args(username="user", database="dbname") | dict(url.query)
+    options = connection_parameters(url)
     try:
         connection = await psycopg.AsyncConnection.connect(**options)
     except psycopg.Error as error:

@@ -17,7 +17,7 @@ import psycopg
 import structlog
 from sqlalchemy import URL, select
 
-from app.db.database import Database
+from app.db.database import Database, connection_parameters
 from app.db.json_text import dumps
 from app.db.tables import Event
 from app.errors import DATABASE_DOWN
@@ -224,7 +224,7 @@ class EventFeed:
             await asyncio.sleep(pause_s)
 
     async def _listen(self) -> None:
-        options = self._url.translate_connect_args(username="user", database="dbname") | dict(self._url.query)
+        options = connection_parameters(self._url)
         async with await psycopg.AsyncConnection.connect(**options, autocommit=True, connect_timeout=5) as connection:
             await connection.execute(f"LISTEN {CHANNEL}")
             for run_id in list(self._tails):  # catches up on what was missed while not listening

@@ -14,6 +14,7 @@ import psutil
 import psycopg
 from sqlalchemy import URL
 
+from app.db.database import connection_parameters
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks.forks import Forked, Forks
 
@@ -182,5 +183,5 @@ async def cut_connections(url: URL, like: str = "%") -> int:
 
 async def connected(url: URL) -> psycopg.AsyncConnection[Any]:
     """Open a separate connection in autocommit mode."""
-    options = url.translate_connect_args(username="user", database="dbname") | dict(url.query)
+    options = connection_parameters(url)
     return await psycopg.AsyncConnection.connect(**options, autocommit=True)

@@ -26,8 +26,8 @@ _EVALUATIONS = "tests/integration/app/test_evaluations.py"
 _INTERRUPTIONS = "tests/integration/app/test_interruptions.py"
 _RACES = "tests/acceptance/test_races.py"
 _PROTOCOL = "tests/integration/app/test_training_protocol.py"
-_CALLS = "app/agent_sessions/usual_calls.py"
-_USUAL = "tests/integration/app/test_usual_calls.py"
+_CALLS = "app/agent_sessions/batched_calls.py"
+_USUAL = "tests/integration/app/test_batched_calls.py"
 _TEST_S = 600.0
 
 

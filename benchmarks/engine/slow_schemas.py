@@ -5,7 +5,7 @@
 Starts an engine with the tiny base on this machine for each case. The other client requests one reply of 16 tokens
 after another; every fourth is a small JSON object. It stops when the case's own requests have ended, or after 60 s and
 the reply in progress. The cases named `cheap` are the baseline: replies of the same length under a schema that costs
-little, because 64 replies take all rows of the engine under any schema.
+little.
 """
 
 import asyncio

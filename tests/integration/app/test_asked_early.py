@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from app.agent_sessions.usual_calls import NewCall, TakenCall, UsualCalls
+from app.agent_sessions.batched_calls import BatchedCalls, NewCall, TakenCall
 from app.gateway.upstream import Upstream
 from tests import conditions
 from tests.integration.app.model_stage import ModelStage
@@ -40,7 +40,7 @@ class Between:
 def between(monkeypatch: pytest.MonkeyPatch) -> Between:
     noted = Between()
     noted.take_after.set()
-    complete, chunks, take = Upstream.complete, Upstream.chunks, UsualCalls.take
+    complete, chunks, take = Upstream.complete, Upstream.chunks, BatchedCalls.take
 
     async def note(body: Any) -> None:
         noted.seeds.append(body["seed"])
@@ -65,14 +65,14 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Between:
         finally:
             noted.given_up += not ended
 
-    async def taken(self: UsualCalls, call: NewCall) -> TakenCall | None:
+    async def taken(self: BatchedCalls, call: NewCall) -> TakenCall | None:
         noted.taking += 1
         await noted.take_after.wait()
         return await take(self, call)
 
     monkeypatch.setattr(Upstream, "complete", asked_whole)
     monkeypatch.setattr(Upstream, "chunks", asked_stream)
-    monkeypatch.setattr(UsualCalls, "take", taken)
+    monkeypatch.setattr(BatchedCalls, "take", taken)
     return noted
 
 

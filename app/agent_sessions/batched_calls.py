@@ -7,14 +7,14 @@ The commit of a new call does not wait for the disk. The commit of its answer do
 committed before durable. A database that crashes in between loses the call; recording the answer then restores it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.own_connection import GroupedStatement, OwnConnection, numbered
+from app.db.direct_connection import DirectConnection, GroupedStatement, arrays
 
 Use = tuple[str, int, str, int]
 """A request of an attempt: session id, attempt, digest and occurrence."""
@@ -121,7 +121,7 @@ class NewAnswer(NamedTuple):
     completion_tokens: int
 
 
-_OF_CALLS = (
+_CALL_COLUMNS = (
     "ids",
     "keys",
     "digests",
@@ -133,18 +133,18 @@ _OF_CALLS = (
     "seeds_in_turn",
     "seeds_otherwise",
 )
-_OF_ANSWERS = ("ids", "digests", "occurrences", "answers", "models", "prompt_tokens", "completion_tokens")
-_OF_USES = ("ids", "attempts", "digests", "occurrences")
+_ANSWER_COLUMNS = ("ids", "digests", "occurrences", "answers", "models", "prompt_tokens", "completion_tokens")
+_USE_COLUMNS = ("ids", "attempts", "digests", "occurrences")
 
 
-class UsualCalls:
+class BatchedCalls:
     """The fast path for all sessions, in one process."""
 
     def __init__(self, url: URL) -> None:
-        self._unhurried = OwnConnection(url, synchronous_commit="off")
-        self._durable = OwnConnection(url)
-        self._taking = GroupedStatement(self._unhurried, _TAKE, _OF_CALLS)
-        self._answering = GroupedStatement(self._durable, _ANSWER, _OF_ANSWERS)
+        self._async_commit = DirectConnection(url, synchronous_commit="off")
+        self._durable = DirectConnection(url)
+        self._taking = GroupedStatement(self._async_commit, _TAKE, _CALL_COLUMNS)
+        self._answering = GroupedStatement(self._durable, _ANSWER, _ANSWER_COLUMNS)
 
     async def take(self, call: NewCall) -> TakenCall | None:
         """Claim the call. Returns None if it was not claimed, as far as is known."""
@@ -157,28 +157,23 @@ class UsualCalls:
 
     async def delivered(self, uses: Collection[Use]) -> bool:
         """Record which replies were delivered. Returns whether that worked."""
-        columns = zip(*sorted(uses), strict=True)
-        return await self._unhurried.execute(numbered(_DELIVERED, _OF_USES), *columns) is not None
+        return await self._async_commit.execute(_DELIVERED, arrays(_USE_COLUMNS, sorted(uses))) is not None
 
     async def close(self) -> None:
         """Wait for running statements, and close the connections."""
         for statement in (self._taking, self._answering):
             await statement.end()
-        for connection in (self._unhurried, self._durable):
+        for connection in (self._async_commit, self._durable):
             await connection.close()
 
 
 async def answer_in(tx: AsyncSession, answer: NewAnswer) -> bool:
-    """Like `UsualCalls.answer`, in a transaction that holds the lock on the session's row."""
+    """Like `BatchedCalls.answer`, in a transaction that holds the lock on the session's row."""
     connection = await tx.connection()
-    rows = await connection.exec_driver_sql(_ANSWER, _arrays(_OF_ANSWERS, [answer]))
+    rows = await connection.exec_driver_sql(_ANSWER, arrays(_ANSWER_COLUMNS, [answer]))
     return rows.first() is not None
 
 
 async def delivered_in(tx: AsyncSession, uses: Collection[Use]) -> None:
-    """Like `UsualCalls.delivered`, in a transaction."""
-    await (await tx.connection()).exec_driver_sql(_DELIVERED, _arrays(_OF_USES, sorted(uses)))
-
-
-def _arrays(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    """Like `BatchedCalls.delivered`, in a transaction."""
+    await (await tx.connection()).exec_driver_sql(_DELIVERED, arrays(_USE_COLUMNS, sorted(uses)))

@@ -6,98 +6,79 @@ its commit. No row waits for others to join it.
 """
 
 import asyncio
-import math
-import re
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app.db.database import SERVER_SETTINGS
+from app.db.database import SERVER_SETTINGS, connection_parameters, has_ended, options_of
 from environment.first_line import first_line
 
-if TYPE_CHECKING:
-    import asyncpg
-
 Row = Sequence[Any]
-_REST_S = 1.0
+_BACKOFF_S = 1.0
 """After an error, how long callers use the pool instead."""
+_CONNECT_S = 5
 _TIMEOUT_S = 20.0
 """Client-side limit for a statement. The server's own limit is shorter, but a frozen server does not enforce it."""
-_MOST_IN_GROUP = 64
-_MOST_GROUP_BYTES = 4_000_000
-
-_CLOSE_S = 2.0
-_PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan"}
+_MAX_GROUP_ROWS = 64
+_MAX_GROUP_BYTES = 4_000_000
+_GENERIC_PLANS = {"plan_cache_mode": "force_generic_plan"}
 """Plans a statement once, not again for each number of rows: these statements find everything by primary key."""
-_KNOWN = {"host", "port", "passfile", "target_session_attrs", "application_name"} | {
-    f"ssl{name}" for name in ("mode", "cert", "key", "password", "rootcert", "crl")
-}
-"""URL parameters that mean the same to asyncpg as to psycopg."""
-_NOT_NEEDED = ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count")
-"""URL parameters that only set waiting times, which `_TIMEOUT_S` limits here."""
 
 log = structlog.get_logger(__name__)
 
 
-def numbered(statement: str, names: Sequence[str]) -> str:
-    """Rewrite psycopg's named parameters to asyncpg's numbered ones: $1 is the first of `names`."""
-    return re.sub(r"%\((\w+)\)[sb]", lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
+class DirectConnection:
+    """A connection that opens on first use, and again after it broke."""
 
-
-class OwnConnection:
-    """A connection that opens on first use, and again after it broke.
-
-    The driver is asyncpg, which takes a quarter of psycopg's time for a statement. If the URL has parameters that
-    asyncpg does not know, the connection is never opened.
-    """
-
-    def __init__(self, url: URL, **parameters: str) -> None:
-        """`parameters` are server settings for this connection."""
-        self._url = url.set(drivername="postgresql").difference_update_query(_NOT_NEEDED)
-        self._parameters = SERVER_SETTINGS | _PLANNED_ONCE | parameters
+    def __init__(self, url: URL, **settings: str) -> None:
+        """`settings` are server settings for this connection."""
+        self._parameters = connection_parameters(url) | {
+            "options": options_of(SERVER_SETTINGS | _GENERIC_PLANS | settings),
+            "connect_timeout": _CONNECT_S,
+        }
         self._lock = asyncio.Lock()
-        self._connection: asyncpg.Connection | None = None
-        self._resting_until = 0.0 if self._url.query.keys() <= _KNOWN else math.inf
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._unavailable_until = 0.0
 
-    async def execute(self, statement: str, *values: Any) -> Sequence[Row] | None:
-        """Return the rows of a statement with parameters $1, $2 ...
+    async def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> Sequence[Row] | None:
+        """Return the rows of a statement with parameters `%(name)s`.
 
         None means that there is no connection or the statement failed, possibly after taking effect. The caller then
         repeats it through the pool, which reports what is wrong.
         """
-        import asyncpg  # imported late: it takes 0.1 s, and a process may never need it
-
         async with self._lock:
-            if time.monotonic() < self._resting_until:
+            if time.monotonic() < self._unavailable_until:
                 return None
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    if self._connection is None or self._connection.is_closed():
-                        dsn = self._url.render_as_string(hide_password=False)
-                        self._connection = await asyncpg.connect(dsn, server_settings=self._parameters)
-                    rows: Sequence[Row] = await self._connection.fetch(statement, *values)
-                    return rows
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                    if self._connection is None or has_ended(self._connection):
+                        await self._close()
+                        self._connection = await psycopg.AsyncConnection.connect(
+                            **self._parameters, autocommit=True, prepare_threshold=0
+                        )
+                    cursor = await self._connection.execute(statement.encode(), values, binary=True)
+                    return await cursor.fetchall() if cursor.description else []
+            except (psycopg.Error, OSError, TimeoutError) as error:
                 log.info("a statement failed", error=first_line(error))
-                if not isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
-                    self._resting_until = time.monotonic() + _REST_S
-                    if self._connection is not None:
-                        self._connection.terminate()
+                if not isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+                    self._unavailable_until = time.monotonic() + _BACKOFF_S
+                    await self._close()
                 return None
 
     async def close(self) -> None:
         """Close the connection; the next statement opens it again."""
         async with self._lock:
-            if self._connection is not None:
-                import asyncpg
+            await self._close()
 
-                with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                    await self._connection.close(timeout=_CLOSE_S)
+    async def _close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
 
 
 class GroupedStatement:
@@ -107,9 +88,11 @@ class GroupedStatement:
     within a group.
     """
 
-    def __init__(self, connection: OwnConnection, statement: str, columns: Sequence[str]) -> None:
+    def __init__(self, connection: DirectConnection, statement: str, columns: Sequence[str]) -> None:
+        """`columns` are the names of the statement's parameters, in the order of a row's values."""
         self._connection = connection
-        self._statement = numbered(statement, columns)
+        self._statement = statement
+        self._columns = columns
         self._waiting: list[tuple[Row, asyncio.Future[Row | None]]] = []
         self._more = asyncio.Event()
         self._is_ending = False
@@ -147,10 +130,10 @@ class GroupedStatement:
                 await self._execute(self._next_group())
 
     async def _execute(self, group: Sequence[tuple[Row, "asyncio.Future[Row | None]"]]) -> None:
-        columns = zip(*(values for values, _ in group), strict=True)
+        columns = arrays(self._columns, [values for values, _ in group])
         found: dict[Any, Row] = {}
         try:
-            found = {row[0]: row for row in await self._connection.execute(self._statement, *columns) or ()}
+            found = {row[0]: row for row in await self._connection.execute(self._statement, columns) or ()}
         except Exception:
             log.exception("a statement failed")
         finally:  # after any failure callers try the pool, which reports the cause
@@ -164,9 +147,14 @@ class GroupedStatement:
         for each in self._waiting:
             values, _ = each
             size += sum(len(value) for value in values if isinstance(value, bytes))
-            if values[0] in group or len(group) == _MOST_IN_GROUP or (group and size > _MOST_GROUP_BYTES):
+            if values[0] in group or len(group) == _MAX_GROUP_ROWS or (group and size > _MAX_GROUP_BYTES):
                 later.append(each)
             else:
                 group[values[0]] = each
         self._waiting = later
         return list(group.values())
+
+
+def arrays(names: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return rows as one array per column, by the column's name."""
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}

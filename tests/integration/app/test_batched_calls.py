@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from sqlalchemy import delete, select, text, update
 
+from app.agent_sessions.batched_calls import BatchedCalls, TakenCall
 from app.agent_sessions.calls import (
     Asker,
     SessionCalls,
@@ -19,7 +20,6 @@ from app.agent_sessions.calls import (
 from app.agent_sessions.canonical import CanonicalRequest, canonical, seeds_of_call
 from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions
-from app.agent_sessions.usual_calls import TakenCall, UsualCalls
 from app.auth.caller import LOCAL
 from app.auth.keys import hash_of
 from app.db.database import Database, make_database, make_engine, parse_url
@@ -49,14 +49,14 @@ async def calls(database: Database) -> AsyncIterator[SessionCalls]:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sessions of calls that were taken the quick way."""
-    found, take = list[str](), UsualCalls.take
+    found, take = list[str](), BatchedCalls.take
 
-    async def noted(self: UsualCalls, call: Any) -> TakenCall | None:
+    async def noted(self: BatchedCalls, call: Any) -> TakenCall | None:
         if (made := await take(self, call)) is not None:
             found.append(call.session_id)
         return made
 
-    monkeypatch.setattr(UsualCalls, "take", noted)
+    monkeypatch.setattr(BatchedCalls, "take", noted)
     return found
 
 
