@@ -24,7 +24,7 @@ from app.processes.state_file import DamagedFile, read_line, write_line
 from app.results.folders import remove_leftovers
 from app.settings import Settings
 from app.tracing.tracer import Tracing, open_tracing
-from training.garbage import kept_for_good
+from training.garbage import freeze_gc
 
 log = structlog.get_logger(__name__)
 
@@ -154,5 +154,5 @@ def _warm_up() -> None:
     """Import ART while Postgres and the engine start: the import takes seconds, and the first run needs it."""
     from training.backends.art_import import import_art
 
-    with kept_for_good():
+    with freeze_gc():
         import_art()

@@ -24,7 +24,7 @@ from app.logs import configure_logs
 from app.processes.engine import Engine, held_engine
 from app.processes.listening import taken_port
 from app.settings import Settings
-from training.garbage import kept_for_good, look_seldom_at_everything
+from training.garbage import freeze_gc, look_seldom_at_everything
 
 if TYPE_CHECKING:
     import uvicorn
@@ -114,10 +114,10 @@ async def _serve(sockets: Sequence[socket], settings: Settings, engine: Engine, 
             app.state.service.leave()
             app.state.service.feed.end()  # an open event stream would use up the time to stop
 
-        await _answer(main.server_config(app, settings), sockets, limit, leave)
+        await _serve_http(main.server_config(app, settings), sockets, limit, leave)
 
 
-async def _answer(
+async def _serve_http(
     config: "uvicorn.Config", sockets: Sequence[socket], limit: _StopLimit, *leave: Callable[[], object]
 ) -> None:
     """Answer requests until a stop signal, then call `leave` and finish the requests in progress."""
@@ -147,11 +147,11 @@ async def _work(sockets: Sequence[socket] | None, settings: Settings, engine: En
         else:
             main = await asyncio.to_thread(_import, "app.main")
             async with main.open_worker_app(resources) as app:
-                await _answer(main.server_config(app, settings), sockets, limit)
+                await _serve_http(main.server_config(app, settings), sockets, limit)
 
 
 def _import(module: str) -> Any:
-    with kept_for_good():
+    with freeze_gc():
         return import_module(module)
 
 

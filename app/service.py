@@ -90,7 +90,7 @@ async def open_service(
         feed = EventFeed(resources.database, resources.database_engine.url, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
-        runner = await stack.enter_async_context(_driving(resources, learn))
+        runner = await stack.enter_async_context(_running_jobs(resources, learn))
         log_listed_models(settings)
         log.info("service is up", data_dir=str(settings.data_dir))
         yield Service(
@@ -117,14 +117,14 @@ async def open_worker(
     """
     if settings.database_url is None:
         raise DatabaseUrlError("a worker needs DATABASE_URL, the Postgres of the service whose runs it drives")
-    async with open_resources(settings, connect, engine) as resources, _driving(resources, learn):
+    async with open_resources(settings, connect, engine) as resources, _running_jobs(resources, learn):
         log_listed_models(settings)
         log.info("worker is up", data_dir=str(settings.data_dir), max_concurrent_runs=settings.max_concurrent_runs)
         yield resources
 
 
 @asynccontextmanager
-async def _driving(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
+async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
     """Drive runs and evaluations in this process. The work of the data directory's previous worker is taken over
     without waiting for its leases to expire."""
     settings = resources.settings

@@ -45,9 +45,9 @@ _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!
 
 BACKENDS = (embedded.NAME, serverless.NAME, local.NAME)
 _PREFIX = "LEARNLOOP_"
-_OF_CLIENTS = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
+_CLIENT_VARIABLES = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
 """Variables that the command line reads when it talks to a service."""
-_LIKENESS = 0.75
+_SIMILARITY = 0.75
 _ENGINE_FLAGS = (
     *("THREADS", "TRAIN_THREADS", "SLOTS", "DEVICE", "WORKERS", "SAMPLERS", "TRAINERS", "SAMPLER"),
     *("TRAINING_WEIGHTS", "VLLM_COMMAND", "VLLM_ARGS", "VLLM_GPUS", "VLLM_URL"),
@@ -251,7 +251,7 @@ class Settings(BaseSettings):
 
     @field_validator("require_keys")
     @classmethod
-    def _never_on_a_network(cls, value: str, info: ValidationInfo) -> str:
+    def _keys_on_network(cls, value: str, info: ValidationInfo) -> str:
         if value == "never" and not is_loopback(info.data["host"]):
             raise ValueError(
                 "without keys anyone who reaches the service can use it: never is only allowed with "
@@ -316,7 +316,7 @@ class Settings(BaseSettings):
 
     @field_validator("frontend_webhook_secret")
     @classmethod
-    def _signs(cls, value: SecretStr | None) -> SecretStr | None:
+    def _is_webhook_secret(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not is_secret(value.get_secret_value()):
             raise ValueError("expected whsec_ and 24 to 64 random bytes in base64")
         return value
@@ -402,7 +402,7 @@ class Settings(BaseSettings):
 
     @field_validator("judge_model")
     @classmethod
-    def _of_a_known_provider(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _check_provider(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and value not in [each.name for each in info.data.get("models", ())]:
             provider_of(value)
         return value
@@ -439,7 +439,7 @@ class Settings(BaseSettings):
 
     @field_validator("engine_args", mode="before")
     @classmethod
-    def _as_in_a_shell(cls, value: object) -> object:
+    def _split_arguments(cls, value: object) -> object:
         return shlex.split(value) if isinstance(value, str) else value
 
     @field_validator("engine_args")
@@ -502,22 +502,22 @@ def is_loopback(host: str) -> bool:
 
 def load_settings(**overrides: Any) -> Settings:
     """Return the settings of this process. Keyword arguments take precedence. Raises SettingsError."""
-    given = _given(overrides.get("_env_file", Settings.model_config["env_file"]))
-    if refused := [*_moved(given), *_misspelt(given)]:
+    given = _our_variables(overrides.get("_env_file", Settings.model_config["env_file"]))
+    if refused := [*_renamed_settings(given), *_typos(given)]:
         raise SettingsError(f"bad settings: {'; '.join(refused)}")
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        raise SettingsError(_readable(error)) from None
+        raise SettingsError(_error_message(error)) from None
 
 
-def _given(env_file: Any) -> dict[str, str]:
+def _our_variables(env_file: Any) -> dict[str, str]:
     """Return all variables with the prefix of our settings. The environment takes precedence over the file."""
     variables = {**(dotenv_values(env_file) if env_file else {}), **os.environ}
     return {name: value or "" for name, value in sorted(variables.items()) if name.startswith(_PREFIX)}
 
 
-def _moved(given: Mapping[str, str]) -> Iterator[str]:
+def _renamed_settings(given: Mapping[str, str]) -> Iterator[str]:
     """Yield an error message for each setting that is now a flag in LEARNLOOP_ENGINE_ARGS."""
     for name in _ENGINE_FLAGS:
         variable, flag = f"{_PREFIX}ENGINE_{name}", f"--{name.lower().replace('_', '-')}"
@@ -526,17 +526,19 @@ def _moved(given: Mapping[str, str]) -> Iterator[str]:
             yield f'{variable} is gone: use {_PREFIX}ENGINE_ARGS="{said}"'
 
 
-def _misspelt(given: Mapping[str, str]) -> Iterator[str]:
+def _typos(given: Mapping[str, str]) -> Iterator[str]:
     """Yield an error message for each variable that is almost the name of a setting. Other variables with our prefix
     can belong to other programs, so they are not errors."""
-    known = {name.upper() for name in Settings.model_fields} | {name.removeprefix(_PREFIX) for name in _OF_CLIENTS}
+    known = {name.upper() for name in Settings.model_fields} | {
+        name.removeprefix(_PREFIX) for name in _CLIENT_VARIABLES
+    }
     moved = {f"ENGINE_{name}" for name in _ENGINE_FLAGS}
     for name in (each.removeprefix(_PREFIX) for each in given):
-        if name not in known | moved and (meant := similar(name, sorted(known), _LIKENESS)) is not None:
+        if name not in known | moved and (meant := similar(name, sorted(known), _SIMILARITY)) is not None:
             yield f"{_PREFIX}{name}: Unknown setting. Did you mean {_PREFIX}{meant}?"
 
 
-def _readable(error: ValidationError) -> str:
+def _error_message(error: ValidationError) -> str:
     """Return one message for each wrong setting, without its value, which can be a secret."""
     lines = []
     for problem in error.errors(include_url=False, include_input=False):

@@ -13,14 +13,14 @@ from environment.json_type import Json
 
 _MAX_HEADER = 100 << 20
 """Maximum size of a safetensors header, in bytes, as set by the format."""
-_ADDED = "bases"
+_ADDED_FOLDER = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def added_base_models(data_dir: Path) -> dict[str, Path]:
     """Return the directories of the base models that `learnloop bases add` added, by name. Incomplete ones, left by a
     killed command, have hidden names and are skipped."""
-    places = sorted((data_dir / _ADDED).glob("[!.]*/config.json"))
+    places = sorted((data_dir / _ADDED_FOLDER).glob("[!.]*/config.json"))
     return {place.parent.name: place.parent for place in places}
 
 
@@ -31,7 +31,7 @@ def is_added_base_model(data_dir: Path, name: str) -> bool:
 
 def place_of_added(data_dir: Path, name: str) -> Path:
     """Return the directory for an added base model."""
-    return data_dir / _ADDED / name
+    return data_dir / _ADDED_FOLDER / name
 
 
 def base_model_fault(directory: Path) -> str | None:

@@ -174,7 +174,7 @@ def usage_of_entries(kept: Mapping[str, str]) -> dict[Phase, Usage]:
         if entry is None or _is_part(entry, kept):
             continue
         value = json.loads(text)
-        each = _USED[entry.kind](value)
+        each = _USAGE_BY_KIND[entry.kind](value)
         used[entry.phase] = used.get(entry.phase, Usage()) + each
     return used
 
@@ -187,15 +187,15 @@ def _is_part(entry: EntryName, kept: Mapping[str, str]) -> bool:
     return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in kept
 
 
-def _of_rollout(value: Mapping[str, Mapping[str, float | int | bool]]) -> Usage:
+def _rollout_usage(value: Mapping[str, Mapping[str, float | int | bool]]) -> Usage:
     return _tokens([value["metrics"]])
 
 
-def _of_calls(value: Sequence[Json]) -> Usage:
+def _calls_usage(value: Sequence[Json]) -> Usage:
     return _tokens(usages_of(value))
 
 
-def _of_judgements(value: list[dict[str, list[dict[str, object]]]]) -> Usage:
+def _judgements_usage(value: list[dict[str, list[dict[str, object]]]]) -> Usage:
     return usage_of_calls(JudgeCall(**call) for judgement in value for call in judgement["calls"])  # type: ignore[arg-type]
 
 
@@ -213,9 +213,9 @@ def _opening_bytes(environment: Environment, scenario: Scenario) -> int:
     return len(json.dumps(opening, ensure_ascii=False).encode())
 
 
-_USED: Mapping[str, Callable[[Json], Usage]] = {
-    "rollout": _of_rollout,
-    "calls": _of_calls,
-    "judge": _of_judgements,
+_USAGE_BY_KIND: Mapping[str, Callable[[Json], Usage]] = {
+    "rollout": _rollout_usage,
+    "calls": _calls_usage,
+    "judge": _judgements_usage,
 }
 """Functions that return the usage in an entry, by the entry's kind."""

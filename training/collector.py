@@ -136,7 +136,7 @@ class RolloutCollector:
             self._progress.found(entry.phase)
             return load_rollout(task.scenario, kept)
         run, worst_case = self._run, partial(self._run.estimates.rollout, task.scenario)
-        with self._recorded(entry) as recorded:
+        with self._recorded_calls(entry) as recorded:
             async with (
                 run.gate.turn(self.journal.iteration),
                 self._budget.reserve(entry.phase, worst_case) as reservation,
@@ -161,7 +161,7 @@ class RolloutCollector:
         self._progress.made(entry.phase)
         return finished
 
-    def _recorded(self, entry: EntryName) -> RecordedCalls:
+    def _recorded_calls(self, entry: EntryName) -> RecordedCalls:
         """Return the answered calls of a rollout, starting with those in the journal. Later ones are added to the
         journal."""
         kept: list[str] = []

@@ -31,8 +31,8 @@ def parse(arguments: Sequence[str] | None, program: str) -> argparse.Namespace:
 
 def parse_open(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the flags that a service leaves to its operator. Raises BadFlags."""
-    flags = _OpenFlags(add_help=False, allow_abbrev=False)
-    for add in _OPEN:
+    flags = _OperatorFlags(add_help=False, allow_abbrev=False)
+    for add in _OPERATOR_GROUPS:
         add(flags)
     options = flags.parse_args(arguments)
     _check(options)
@@ -47,7 +47,7 @@ def parser(program: str) -> argparse.ArgumentParser:
         description="Run the engine alone: it samples and trains language models, until Ctrl-C. It speaks OpenAI's "
         "chat API, and the protocol of ART's hosted backend: art.ServerlessBackend(base_url='http://127.0.0.1:PORT/v1').",
     )
-    for add in (_where, _models, *_OPEN, _supervised):
+    for add in (_where, _models, *_OPERATOR_GROUPS, _supervised):
         add(flags)
     return flags
 
@@ -213,11 +213,11 @@ def _supervised(flags: argparse.ArgumentParser) -> None:
     )
 
 
-_OPEN = (_requests, _processes, _compute, _sampler)
+_OPERATOR_GROUPS = (_requests, _processes, _compute, _sampler)
 """Groups of flags that an operator can set for the engine that a service starts. The service sets the others itself."""
 
 
-class _OpenFlags(argparse.ArgumentParser):
+class _OperatorFlags(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadFlags(message)
 

@@ -9,7 +9,7 @@ _FULL_AFTER = 100
 
 
 @contextmanager
-def kept_for_good() -> Iterator[None]:
+def freeze_gc() -> Iterator[None]:
     """For imports: do not look for garbage meanwhile, nor ever again in what exists at the end.
 
     Nearly everything that modules make stays. Looking through it takes a sixth of the time that they take to import,

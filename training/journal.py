@@ -68,7 +68,7 @@ ALL_JUDGED = str(EntryName("judge", Purpose.TRAIN))
 """Entry that ends the rollout and judge phases."""
 TRAINED = "train"
 """Entry that ends the train phase, with the outcome of the training."""
-_OF_REQUESTS = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn")
+_TRAIN_ENTRIES = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,18 @@ def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
     drop, put = set(damaged), {}
     intents = {name for name in (*whole, *damaged) if name.partition("/")[0] == TRAIN_INTENT}
     for name in damaged:
-        entry = _parsed(name)
+        entry = _parse_or_none(name)
         if entry is not None and entry.kind == "rollout":
             verdicts = str(EntryName("judge", entry.purpose))
             drop |= {each for each in whole if each == verdicts or each.startswith(f"{verdicts}/")}
         elif name in intents:
             put[name] = "{}"
-        elif entry is None and name.partition("/")[0] not in _OF_REQUESTS:  # the name itself is damaged
+        elif entry is None and name.partition("/")[0] not in _TRAIN_ENTRIES:  # the name itself is damaged
             put[f"{TRAIN_INTENT}/{len(intents)}" if intents else TRAIN_INTENT] = "{}"
     return Repair(frozenset(drop), put)
 
 
-def _parsed(name: str) -> EntryName | None:
+def _parse_or_none(name: str) -> EntryName | None:
     try:
         return EntryName.parse(name)
     except ValueError:

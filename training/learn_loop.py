@@ -72,9 +72,7 @@ async def learn_loop(
     loop = _Loop(run, policy, schedule, demonstrations)
     try:
         if resume is None:
-            with span("baseline", iteration=0):
-                result = await loop.baseline()
-            yield result
+            yield await loop.baseline()
         else:
             await loop.resume(resume)
         for iteration in range(first, config.all_iterations + 1):
@@ -123,12 +121,13 @@ class _Loop:
     async def baseline(self) -> IterationResult:
         """Evaluate the untrained policy on both held-out splits."""
         record = IterationRecord(0)
-        collector = await self._run.collector(0)
-        self._step = self._evaluator.best_step = await self._policy.step()
-        with record.timed(Phase.EVALUATE):
-            record.evaluations = await self._evaluator.baseline(collector, self._step)
-        with record.timed(Phase.REFLECT):
-            record.reflection = await self._reflect(collector, ())
+        with span("baseline", iteration=0):
+            collector = await self._run.collector(0)
+            self._step = self._evaluator.best_step = await self._policy.step()
+            with record.timed(Phase.EVALUATE):
+                record.evaluations = await self._evaluator.baseline(collector, self._step)
+            with record.timed(Phase.REFLECT):
+                record.reflection = await self._reflect(collector, ())
         return self._result(record)
 
     async def iterate(self, iteration: int) -> IterationResult:

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-_READ = frozenset({".py", ".txt", ".jinja"})
+_HASHED_SUFFIXES = frozenset({".py", ".txt", ".jinja"})
 """Modules, prompts, word lists and templates."""
 
 
@@ -15,7 +15,7 @@ def source_hash(*packages: str) -> str:
     digest = hashlib.sha256()
     for package in packages:
         root = Path(str(files(package)))
-        for path in sorted(path for path in root.rglob("*") if path.suffix in _READ):
+        for path in sorted(path for path in root.rglob("*") if path.suffix in _HASHED_SUFFIXES):
             content = path.read_bytes()
             digest.update(f"{package}/{path.relative_to(root).as_posix()} {len(content)}\n".encode())
             digest.update(content)

@@ -111,7 +111,7 @@ class TrainStep:
 
         Raises StepConflict if another client trained the policy, and the backend's errors.
         """
-        return await self._once(lambda: self._train(groups), self._policy.follow)
+        return await self._train_once(lambda: self._train(groups), self._policy.follow)
 
     async def imitate(self, request: SupervisedRequest, report: Callable[[int, int], None]) -> TrainOutcome:
         """Train on demonstrations, unless the journal has the outcome. `report` is called with the finished and the
@@ -129,17 +129,17 @@ class TrainStep:
 
         async def train() -> TrainOutcome:
             with span("train", step=self._step, demonstrations=len(request.demonstrations)) as traced:
-                outcome = await self._landing(submit, follow)
+                outcome = await self._send_or_adopt(submit, follow)
                 traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
             return outcome
 
-        return await self._once(train, follow)
+        return await self._train_once(train, follow)
 
-    async def _once(self, train: Callable[[], Awaitable[TrainOutcome]], follow: Follow) -> TrainOutcome:
+    async def _train_once(self, train: Callable[[], Awaitable[TrainOutcome]], follow: Follow) -> TrainOutcome:
         requests = self._requests
-        if (known := await self._known()) is not None:
+        if (known := await self._outcome_from_journal()) is not None:
             return known
-        outcome = await self._of_open_request(follow) if requests.open else None
+        outcome = await self._settle_open_request(follow) if requests.open else None
         if outcome is None:
             await requests.begin(unsure=requests.open and self._policy.settle_timeout_s > 0)
             outcome = await train()
@@ -148,7 +148,7 @@ class TrainStep:
         await self._journal.keep(TRAINED, json.dumps(asdict(outcome)))
         return outcome
 
-    async def _known(self) -> TrainOutcome | None:
+    async def _outcome_from_journal(self) -> TrainOutcome | None:
         """Return the journal's outcome. None if there is none, or if its checkpoint is lost and it is safe to train
         again."""
         if TRAINED not in self._journal.kept:
@@ -159,7 +159,7 @@ class TrainStep:
             return None
         return outcome
 
-    async def _of_open_request(self, follow: Follow) -> TrainOutcome | None:
+    async def _settle_open_request(self, follow: Follow) -> TrainOutcome | None:
         """Return the outcome of the request that was sent before this process took over; None if it did not take effect
         and never will."""
         if self._requests.job is not None:
@@ -167,13 +167,13 @@ class TrainStep:
                 return await follow(self._requests.job, self._step)
         settle_s = self._policy.settle_timeout_s
         deadline = time.monotonic() + settle_s
-        while not await self._landed():
+        while not await self._took_effect():
             if time.monotonic() >= deadline:
                 return None
             await asyncio.sleep(min(_POLL_S, settle_s / 4))
-        return await self._adopted()
+        return await self._outcome_from_checkpoint()
 
-    async def _landed(self) -> bool:
+    async def _took_effect(self) -> bool:
         """Return whether a training from our step took effect. Raises StepConflict if another client trained the
         policy."""
         before, now = self._step, await self._policy.step()
@@ -181,7 +181,7 @@ class TrainStep:
             raise StepConflict(f"the run left the policy at step {before}; it is at step {now} now")
         return now == before + 1
 
-    async def _adopted(self) -> TrainOutcome:
+    async def _outcome_from_checkpoint(self) -> TrainOutcome:
         return TrainOutcome(self._step + 1, await self._policy.metrics(self._step + 1))
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
@@ -191,19 +191,19 @@ class TrainStep:
         learning_rate = self._config.learning_rate * warmup
         with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
             request = TrainRequest(_trajectories(groups), learning_rate, self._step, self._config.train_options)
-            outcome = await self._landing(lambda: self._policy.submit(request), self._policy.follow)
+            outcome = await self._send_or_adopt(lambda: self._policy.submit(request), self._policy.follow)
             traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
         return outcome
 
-    async def _landing(self, submit: Submit, follow: Follow) -> TrainOutcome:
+    async def _send_or_adopt(self, submit: Submit, follow: Follow) -> TrainOutcome:
         try:
             return await self._send(submit, follow)
         except StepConflict:
             # An earlier training of ours, whose reply was lost or which was still queued, has taken effect in the
             # meantime.
-            if not await self._landed():
+            if not await self._took_effect():
                 raise
-            return await self._adopted()
+            return await self._outcome_from_checkpoint()
 
     async def _send(self, submit: Submit, follow: Follow) -> TrainOutcome:
         try:

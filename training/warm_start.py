@@ -13,7 +13,7 @@ from training.environment_check.play import Played, play
 from training.rollout_tasks import seed_of
 from training.types import RunConfig, WarmStartConfig
 
-_RISE = 0.1
+_WARMUP_SHARE = 0.1
 """Share of the optimizer steps during which the learning rate rises."""
 
 
@@ -79,7 +79,7 @@ class WarmStart:
         size = self.config.batch_size
         per_iteration, last = -(-each // size), order - (self.config.iterations - 1) * each
         steps = (self.config.iterations - 1) * per_iteration + -(-last // size)
-        rise = max(1, round(_RISE * steps))
+        rise = max(1, round(_WARMUP_SHARE * steps))
         begun = (iteration - 1) * per_iteration
         return [
             self.config.learning_rate * min((step + 1) / rise, (steps - step) / (steps - rise + 1))

@@ -47,9 +47,9 @@ from training.rollout.model_calls import AnsweredCall
 CallKey = tuple[str, str, int]
 """Session id, digest and occurrence."""
 _RENEW_EVERY_S = 2.0
-_LOOK_AGAIN_S = 0.1
-_NOTE_AFTER_S = 0.2
-_KEEP_TRYING_S = 60.0
+_POLL_S = 0.1
+_DELIVERY_DELAY_S = 0.2
+_MAX_RETRY_S = 60.0
 """Longest time to retry recording an answer while the database is down, in seconds."""
 
 log = structlog.get_logger(__name__)
@@ -169,11 +169,11 @@ class SessionCalls:
     _replying: Counter[CallKey] = field(default_factory=Counter)
     """Calls that are being sampled or whose answers are being sent."""
     _sampling: set[CallKey] = field(default_factory=set)
-    _taking: Counter[CallKey] = field(default_factory=Counter)
+    _claiming: Counter[CallKey] = field(default_factory=Counter)
     """Calls that this process is claiming; whether it has them is not known yet."""
     _delivered: set[Use] = field(default_factory=set)
     """Requests whose replies were delivered but not yet recorded as such."""
-    _noting: asyncio.Task[None] | None = None
+    _delivery_task: asyncio.Task[None] | None = None
     _batched: BatchedCalls | None = None
     """The fast path; None if all calls take the slow one."""
 
@@ -195,10 +195,10 @@ class SessionCalls:
         if self._batched is not None and seeds is not None:
             who, key = (asker.session_id, asker.key_sha256), asked.idempotency_key
             new = NewCall(*who, request.digest, protocol, key, packed, self._holder, *seeds)
-            if (call := await self._take(self._batched, new)) is not None:
+            if (call := await self._claim_batched(self._batched, new)) is not None:
                 return call
-        while (found := await self._try(asker, request, packed, protocol, asked)) is None:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        while (found := await self._claim(asker, request, packed, protocol, asked)) is None:
+            await asyncio.sleep(_POLL_S)
         return found
 
     async def require_open(self, asker: Asker) -> None:
@@ -206,10 +206,10 @@ class SessionCalls:
         async with self.database.begin() as tx:
             await _open_row(tx, asker)
 
-    async def _take(self, batched: BatchedCalls, new: NewCall) -> BegunCall | None:
+    async def _claim_batched(self, batched: BatchedCalls, new: NewCall) -> BegunCall | None:
         """Claim the call by the fast path; None if it is not new or could not be claimed."""
         key = new.session_id, new.digest, 0
-        self._taking[key] += 1
+        self._claiming[key] += 1
         try:
             taken = await batched.take(new)
         except asyncio.CancelledError:
@@ -217,15 +217,15 @@ class SessionCalls:
                 await self._release(key)
             raise
         finally:
-            self._taking[key] -= 1
-            self._taking += Counter()  # drops zero counts
+            self._claiming[key] -= 1
+            self._claiming += Counter()  # drops zero counts
         if taken is None:
             return None
         self._replying[key] += 1
         self._sampling.add(key)
         return BegunCall(new.session_id, taken.attempt, new.digest, 0, taken.seed, taken=new)
 
-    async def _try(
+    async def _claim(
         self, asker: Asker, request: CanonicalRequest, packed: bytes, protocol: str, asked: Repetition
     ) -> BegunCall | None:
         async with AsyncExitStack() as unless_begun:
@@ -290,7 +290,7 @@ class SessionCalls:
         ]
 
     def _holder_of(self, key: CallKey, row: Any) -> Holder:
-        if key in self._replying or (row.holder == self._holder and key in self._taking):
+        if key in self._replying or (row.holder == self._holder and key in self._claiming):
             return Holder.US
         of_another = row.holder not in (None, self._holder)
         return Holder.OTHER if of_another and row.held else Holder.NOBODY
@@ -305,18 +305,20 @@ class SessionCalls:
         try:
             is_recorded = self._batched is not None and await self._batched.answer(answer)
         except asyncio.CancelledError:  # it may or may not have been recorded
-            await asyncio.wait({asyncio.ensure_future(self._recorded(call, completion, answer))})
+            await asyncio.wait({asyncio.ensure_future(self._record_with_retries(call, completion, answer))})
             raise
         if not is_recorded:
-            return await shielded(self._recorded(call, completion, answer))
+            return await shielded(self._record_with_retries(call, completion, answer))
         self._sampling.discard(call.key)
         return completion
 
-    async def _recorded(self, call: BegunCall, completion: dict[str, Json], answer: NewAnswer) -> dict[str, Json]:
+    async def _record_with_retries(
+        self, call: BegunCall, completion: dict[str, Json], answer: NewAnswer
+    ) -> dict[str, Json]:
         async def record() -> dict[str, Json]:
             return await self._record(call, completion, answer)
 
-        recorded = await retry_while_database_is_down(record, _KEEP_TRYING_S)
+        recorded = await retry_while_database_is_down(record, _MAX_RETRY_S)
         self._sampling.discard(call.key)
         return recorded
 
@@ -329,12 +331,12 @@ class SessionCalls:
                 return completion
             found = await _answer_of(tx, call)
             if found is None:
-                await self._bring_back(tx, call, row)
+                await self._reinsert(tx, call, row)
                 await answer_in(tx, answer)
         # It can be our own answer, if the connection broke after the commit.
         return completion if found in (None, completion) else found
 
-    async def _bring_back(self, tx: AsyncSession, call: BegunCall, row: Any) -> None:
+    async def _reinsert(self, tx: AsyncSession, call: BegunCall, row: Any) -> None:
         """Insert the call again, because the database lost it in a crash."""
         log.warning("a database that crashed had forgotten a call", session_id=call.session_id)
         assert call.taken is not None
@@ -365,7 +367,9 @@ class SessionCalls:
         self._forget(call)
         if delivered:
             self._delivered.add((call.session_id, call.attempt, call.digest, call.occurrence))
-            self._noting = self._noting or asyncio.create_task(self._note_delivered(), name="note deliveries")
+            self._delivery_task = self._delivery_task or asyncio.create_task(
+                self._note_delivered(), name="note deliveries"
+            )
         elif is_unanswered:
             await self._release(call.key)
 
@@ -392,8 +396,8 @@ class SessionCalls:
     async def _note_delivered(self) -> None:
         """Record deliveries in batches. Those that are lost with this process count as not delivered, unless the agent
         has made a later request."""
-        await asyncio.sleep(_NOTE_AFTER_S)
-        self._noting = None
+        await asyncio.sleep(_DELIVERY_DELAY_S)
+        self._delivery_task = None
         noted = set(self._delivered)
         try:
             if self._batched is None or not await self._batched.delivered(noted):
@@ -412,8 +416,8 @@ class SessionCalls:
             async with every(_RENEW_EVERY_S, self.renew, "hold the calls of agent sessions"):
                 yield
         finally:
-            if self._noting is not None:
-                await self._noting
+            if self._delivery_task is not None:
+                await self._delivery_task
             self._batched = None
             await batched.close()
 
@@ -447,7 +451,7 @@ class SessionCalls:
         )
         async with self.database() as tx:
             rows = (await tx.execute(query)).all()
-        return [_kept(call, in_use) for call, in_use in rows]
+        return [_stored_call(call, in_use) for call, in_use in rows]
 
     async def of_last_attempt(self, session_id: str) -> list[AnsweredCall]:
         """Return the answered calls of the last attempt in the order of its requests. They are what is trained on."""
@@ -473,7 +477,7 @@ def _answered_calls(rows: Sequence[Any]) -> list[AnsweredCall]:
     return [answered_call(unpack_request(request), unpack_answer(answer)) for request, answer in rows]
 
 
-def _kept(call: SessionCall, used: bool) -> KeptCall:
+def _stored_call(call: SessionCall, used: bool) -> KeptCall:
     request: KeptRequest = unpack_request(call.request)
     return KeptCall(
         call.number,

@@ -19,10 +19,10 @@ from training.protocol.responses.parameters import NO_EFFECT
 from training.rollout.chat import identity
 from training.rollout.model_calls import Message, Sampling, seed_of_call
 
-_NOT_ASKED = frozenset(
+_IGNORED_PARAMETERS = frozenset(
     {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"} | NO_EFFECT
 )
-_OF_THE_REPLY = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
+_AGENT_PARAMETERS = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
 """Parameters that an agent can still set when the run determines the sampling."""
 
 
@@ -30,7 +30,7 @@ _LEAST_SEED = -(2**63)
 """Smallest seed that the engine and the database accept."""
 
 
-_written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """Encodes like json.dumps, which would create a new encoder for each call."""
 
 
@@ -82,8 +82,8 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
         raise BadRequestBody(("body", "tools"), "tools must be a list of objects.")
     plain, parameters = tuple(map(_message, messages)), _parameters(body, sampling)
-    asked = [[_compared(each) for each in plain], tools, parameters]
-    return CanonicalRequest(plain, tuple(tools), parameters, sha256(_written(asked).encode()).hexdigest())
+    asked = [[_digest_form(each) for each in plain], tools, parameters]
+    return CanonicalRequest(plain, tuple(tools), parameters, sha256(_encode(asked).encode()).hexdigest())
 
 
 class CallSeeds(NamedTuple):
@@ -115,7 +115,7 @@ def seeds_of_call(session_seed: int, request: CanonicalRequest, occurrence: int)
 
 
 def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str, Json]:
-    given = {name: value for name, value in body.items() if value is not None and name not in _NOT_ASKED}
+    given = {name: value for name, value in body.items() if value is not None and name not in _IGNORED_PARAMETERS}
     seed = given.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not _LEAST_SEED <= seed < -_LEAST_SEED:
         raise BadRequestBody(("body", "seed"), "seed must be a whole number from -2**63 to 2**63 - 1.")
@@ -124,7 +124,7 @@ def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str
     limit = given.get("max_completion_tokens") or given.get("max_tokens") or sampling.max_tokens
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise BadRequestBody(("body", "max_tokens"), "max_tokens must be a positive whole number.")
-    kept = {name: given[name] for name in _OF_THE_REPLY if name in given}
+    kept = {name: given[name] for name in _AGENT_PARAMETERS if name in given}
     return {**kept, "max_tokens": min(limit, sampling.max_tokens), "temperature": sampling.temperature}
 
 
@@ -150,7 +150,7 @@ def _is_text(part: Json) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
-def _compared(message: Message) -> Json:
+def _digest_form(message: Message) -> Json:
     """Return the part of the message that the digest covers. Arguments of tool calls are decoded, because clients that
     decode them encode them differently."""
     calls = message.get("tool_calls")

@@ -13,7 +13,7 @@ from environment.first_line import first_line
 from training.rollout.agents.sessions import SessionEnd
 
 _LOOK_EVERY_S = 0.1
-_AFTER_AN_ERROR_S = 1.0
+_ERROR_DELAY_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Outcomes:
         ended: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._waiting[session_id].add(ended)
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look_again_and_again(), name="outcomes of agent sessions")
+            self._looking = asyncio.create_task(self._poll(), name="outcomes of agent sessions")
         try:
             return await ended
         finally:
@@ -42,7 +42,7 @@ class Outcomes:
         if not self._waiting[session_id]:
             del self._waiting[session_id]
 
-    async def _look_again_and_again(self) -> None:
+    async def _poll(self) -> None:
         repeated = RepeatedLog(log)
         try:
             while self._waiting:
@@ -51,7 +51,7 @@ class Outcomes:
                     await asyncio.sleep(_LOOK_EVERY_S)
                 except DATABASE_DOWN as error:
                     repeated.warning("outcomes of sessions cannot be read", error=first_line(error))
-                    await asyncio.sleep(_AFTER_AN_ERROR_S)
+                    await asyncio.sleep(_ERROR_DELAY_S)
         finally:
             self._looking = None
 

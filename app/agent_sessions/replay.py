@@ -80,7 +80,7 @@ def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
     occurrence."""
     used = [call for call in calls if call.use is not None]
     repeated = _repeated(used, asked)
-    if repeated is None and any(_unsure(call, asked) for call in used):
+    if repeated is None and any(_might_repeat(call, asked) for call in used):
         return Wait()
     occurrence = len(used) if repeated is None else repeated.occurrence
     call = calls[occurrence] if occurrence < len(calls) else None
@@ -108,6 +108,6 @@ def _repeated(used: Sequence[RecordedCall], asked: Repetition) -> RecordedCall |
     return plain[-1] if asked.is_retry and plain else None
 
 
-def _unsure(call: RecordedCall, asked: Repetition) -> bool:
+def _might_repeat(call: RecordedCall, asked: Repetition) -> bool:
     """Whether the request might repeat a call of a process that died, which will be known soon."""
     return asked.idempotency_key is None and not call.answered and call.holder is Holder.OTHER

@@ -66,7 +66,7 @@ class AgentTasks:
         row = {"session_id": session_id, "project": project, "run_id": run_id, "task": task, "timeout_s": timeout_s}
         keep_deadline = (
             update(AgentSession)
-            .where(AgentSession.id == session_id, _OPEN, AgentTask.session_id == AgentSession.id, _held())
+            .where(AgentSession.id == session_id, _OPEN, AgentTask.session_id == AgentSession.id, _is_held())
             .values(expires_at=AgentTask.deadline)
             .execution_options(synchronize_session=False)
         )
@@ -93,7 +93,7 @@ class AgentTasks:
         query = (
             select(AgentTask)
             .join(AgentSession, AgentSession.id == AgentTask.session_id)
-            .where(*mine, _OPEN, AgentSession.expires_at > func.clock_timestamp(), ~_held())
+            .where(*mine, _OPEN, AgentSession.expires_at > func.clock_timestamp(), ~_is_held())
             .order_by(AgentTask.session_id)
             .limit(1)
             .with_for_update(of=AgentTask, skip_locked=True)
@@ -132,7 +132,7 @@ class AgentTasks:
         query = (
             select(AgentTask)
             .join(AgentSession, AgentSession.id == AgentTask.session_id)
-            .where(*mine, _OPEN, ~_held(), AgentTask.lease_until.is_not(None), AgentTask.losses >= MAX_LOSSES - 1)
+            .where(*mine, _OPEN, ~_is_held(), AgentTask.lease_until.is_not(None), AgentTask.losses >= MAX_LOSSES - 1)
             .with_for_update(of=AgentTask, skip_locked=True)
         )
         for task in (await tx.execute(query)).scalars().all():
@@ -180,7 +180,7 @@ async def _losses(tx: AsyncSession, task: AgentTask) -> int:
     return 1 if (await tx.execute(since.limit(1))).first() else task.losses + 1
 
 
-def _held() -> ColumnElement[bool]:
+def _is_held() -> ColumnElement[bool]:
     """Return the SQL condition that an agent holds the task."""
     return ~lapsed(AgentTask.lease_until)
 

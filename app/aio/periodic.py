@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 @asynccontextmanager
 async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> AsyncIterator[None]:
     """Run `work` every `period_s` seconds, first after one period. While the database is down, each period retries."""
-    task = asyncio.create_task(_again_and_again(period_s, work, name), name=name)
+    task = asyncio.create_task(_repeat(period_s, work, name), name=name)
     try:
         yield
     finally:
@@ -24,7 +24,7 @@ async def every(period_s: float, work: Callable[[], Awaitable[None]], name: str)
         await asyncio.wait({task})
 
 
-async def _again_and_again(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
+async def _repeat(period_s: float, work: Callable[[], Awaitable[None]], name: str) -> None:
     repeated = RepeatedLog(log)
     while True:
         await asyncio.sleep(period_s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 PERIOD_S = 2.0
 DEADLINE_S = 5.0
 """Deadline of one check: long enough for a process that is merely busy."""
-_HELD_UP = 1.5
+_LATE_FACTOR = 1.5
 """Multiple of the deadline. A check that took longer was held up by our own event loop, since its timeout came late."""
 
 
@@ -53,7 +53,7 @@ class Pulse:
             reason = await self._fault()
             now = time.monotonic()
             # If our own loop was held up, a reply may have arrived unnoticed, so a failure proves nothing.
-            if reason is None or now - asked < _HELD_UP * self._deadline_s:
+            if reason is None or now - asked < _LATE_FACTOR * self._deadline_s:
                 since = now if self._failing is None else self._failing[0]
                 self._failing = None if reason is None else (since, reason)
             yield self.trouble

@@ -117,12 +117,12 @@ async def get_run_graph(
     run = await store.get(run_id)
     sha256 = documents.reference(run.stored_request.environment, "graph")
     if sha256 is None:
-        nodes = await _invented(queries, run)
+        nodes = await _invented_graph(queries, run)
         return StreamingResponse(_parts("graph", json.dumps(nodes)), media_type="application/json")
     return await stored(database, run.model_project, "graph", sha256)
 
 
-async def _invented(queries: RunQueries, run: Run) -> list[Any]:
+async def _invented_graph(queries: RunQueries, run: Run) -> list[Any]:
     """Return the nodes of the invented graph that the run scores. Raises NotFound."""
     graphs = environment.registry.traits(run.environment).documents.get("graph")
     nodes = graphs.learned_on((await queries.reflection(run.id, None)).state) if graphs else None

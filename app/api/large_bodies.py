@@ -18,7 +18,7 @@ from app.schemas.run_request import LearnLoopRequest
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _InTurns(json.JSONDecoder):
+class _YieldingDecoder(json.JSONDecoder):
     """Decodes the items of arrays one by one, because no other thread can run during a single call of the C decoder."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ def _decoded(body: bytes) -> Any:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise json.JSONDecodeError("not UTF-8", "", error.start) from error
-    return _InTurns().decode(text)
+    return _YieldingDecoder().decode(text)
 
 
 class BigBodyRoute(APIRoute):

@@ -107,13 +107,13 @@ async def list_checkpoints(
 @router.post("/runs/{run_id}/cancel", status_code=202)
 async def cancel_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId) -> Accepted:
     """Cancel a run permanently. Poll the run: its status is `cancelled` once all its work has stopped."""
-    return _moved(runner, run_id, await store.cancel(run_id, caller.actor))
+    return _accepted_move(runner, run_id, await store.cancel(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/pause", status_code=202)
 async def pause_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId) -> Accepted:
     """Pause a run. Finished work is kept; its status is `paused` once all its work has stopped."""
-    return _moved(runner, run_id, await store.pause(run_id, caller.actor))
+    return _accepted_move(runner, run_id, await store.pause(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/resume", status_code=202)
@@ -126,13 +126,13 @@ async def resume_run(
 ) -> Accepted:
     """Resume a paused run where it stopped. If its budget is used up, give a higher one."""
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
-    return _moved(runner, run_id, await store.resume(run_id, caller.actor, budget))
+    return _accepted_move(runner, run_id, await store.resume(run_id, caller.actor, budget))
 
 
 @router.post("/runs/{run_id}/retry", status_code=202)
 async def retry_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentCaller, run_id: RunId) -> Accepted:
     """Retry a failed run. It continues after the last work that was saved."""
-    return _moved(runner, run_id, await store.retry(run_id, caller.actor))
+    return _accepted_move(runner, run_id, await store.retry(run_id, caller.actor))
 
 
 @router.post("/runs/{run_id}/fork", status_code=202)
@@ -147,7 +147,7 @@ async def fork_run(
     return presentation.accepted(new_id, started.warnings, started.endpoints)
 
 
-def _moved(runner: Runner, run_id: str, status: RunStatus) -> Accepted:
+def _accepted_move(runner: Runner, run_id: str, status: RunStatus) -> Accepted:
     runner.nudge(run_id)
     return Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
 

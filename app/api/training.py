@@ -25,7 +25,7 @@ JOB_PATHS = (f"{PREFIX}training-jobs", f"{PREFIX}sft-training-jobs")
 """Paths whose bodies contain all trajectories of a training step."""
 _DEADLINE_S = 60.0
 """Deadline of a whole reply. Requests for events can wait for half of it."""
-_HELD_S = 25.0
+_LOCKED_DEADLINE_S = 25.0
 """Deadline of replies while no run of the model can start. It is shorter than the idle timeout of transactions."""
 _LEADING_MODEL_ID = re.compile(rb'\s*\{\s*"model_id"\s*:\s*"([A-Za-z0-9_-]{1,64})"\s*[,}]')
 
@@ -37,7 +37,7 @@ async def _trainable(
     return TrainableModels(caller, service.database, engine, service.connect, service.store, known)
 
 
-class _ToEngine:
+class _EngineForwarder:
     """Forwards requests to the engine's `/v1` and streams the replies back."""
 
     def __init__(self, request: Request, proxy: CurrentProxy, engine: CurrentEngine) -> None:
@@ -57,7 +57,7 @@ class _ToEngine:
 
 
 Trainable = Annotated[TrainableModels, Depends(_trainable)]
-ToEngine = Annotated[_ToEngine, Depends()]
+ToEngine = Annotated[_EngineForwarder, Depends()]
 
 
 @router.post("/models")
@@ -84,7 +84,7 @@ async def get_model(model_id: str, trainable: Trainable, engine: ToEngine) -> Re
 async def delete_model(model_id: str, trainable: Trainable, engine: ToEngine) -> Response:
     """Delete a model that no run needs."""
     async with trainable.to_delete(await trainable.name(model_id)):
-        return await engine.send(f"/preview/models/{model_id}", deadline_s=_HELD_S)
+        return await engine.send(f"/preview/models/{model_id}", deadline_s=_LOCKED_DEADLINE_S)
 
 
 @router.post("/models/{model_id}/log")
@@ -109,7 +109,9 @@ async def delete_checkpoints(model_id: str, request: Request, trainable: Trainab
     if not isinstance(steps, list) or not all(type(step) is int and 0 <= step < 2**31 for step in steps):
         raise BadBody(("body", "steps"), "steps must be a list of whole numbers from 0 up")
     async with trainable.to_delete_checkpoints(await trainable.name(model_id), steps):
-        return await engine.send(f"/preview/models/{model_id}/checkpoints", deadline_s=_HELD_S, json={"steps": steps})
+        return await engine.send(
+            f"/preview/models/{model_id}/checkpoints", deadline_s=_LOCKED_DEADLINE_S, json={"steps": steps}
+        )
 
 
 @router.post("/training-jobs")
@@ -121,7 +123,7 @@ async def create_job(request: Request, trainable: Trainable, engine: ToEngine) -
     async with trainable.to_train(await trainable.name(model_id)):
         kind = request.url.path.rpartition("/")[2]
         only = {"x-only-model": model_id}
-        return await engine.send(f"/preview/{kind}", deadline_s=_HELD_S, content=raw, headers=only)
+        return await engine.send(f"/preview/{kind}", deadline_s=_LOCKED_DEADLINE_S, content=raw, headers=only)
 
 
 @router.get("/training-jobs/{job_id}")

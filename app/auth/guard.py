@@ -59,7 +59,7 @@ class Guard:
         if (key := session_key_of(scope)) is None:
             return LOCAL
         callers: Callers = scope["app"].state.callers
-        return _of_agent(await callers.agent_sessions.caller(key), scope)
+        return _restrict_agent(await callers.agent_sessions.caller(key), scope)
 
     async def _admitted(self, scope: Scope) -> Caller:
         credential = credential_of(scope)
@@ -73,7 +73,7 @@ class Guard:
         needed = scopes.needed(scope["method"], scopes.route_path(scope))
         if needed is not None and needed not in caller.scopes:
             raise Forbidden(f"This API key does not have the scope {needed}.")
-        return _of_agent(caller, scope)
+        return _restrict_agent(caller, scope)
 
     async def _caller(self, callers: Callers, credential: Credential, client: str) -> Caller:
         if self._failed_keys is None:
@@ -88,7 +88,7 @@ class Guard:
             raise
 
 
-def _of_agent(caller: Caller, scope: Scope) -> Caller:
+def _restrict_agent(caller: Caller, scope: Scope) -> Caller:
     """Return the caller. Raises Forbidden if it is an agent and the path is not for it."""
     path = scopes.route_path(scope)
     if caller.agent is not None and not scopes.is_for_agent(path, caller.agent.session_id):

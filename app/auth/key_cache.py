@@ -21,7 +21,7 @@ from app.errors import Unauthorized
 
 KEPT_S = 4.0
 """How long a key is cached; revocation is guaranteed within 5 s."""
-_SAVE_USE_EVERY_S = 60.0
+_SAVE_USE_INTERVAL_S = 60.0
 _OPERATOR = Caller("key:operator", None, frozenset(Scope))
 """The caller that uses the key from the settings."""
 
@@ -93,5 +93,5 @@ class KeyCache:
 async def open_key_cache(database: Database, operator_key: SecretStr | None) -> AsyncIterator[KeyCache]:
     """Open the key cache of a running service."""
     cache = KeyCache(Keys(database), None if operator_key is None else hash_of(operator_key.get_secret_value()))
-    async with every(_SAVE_USE_EVERY_S, cache.save_use, "save the use of keys"):
+    async with every(_SAVE_USE_INTERVAL_S, cache.save_use, "save the use of keys"):
         yield cache

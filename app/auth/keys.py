@@ -19,7 +19,7 @@ from app.errors import NotFound
 
 _FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32
-_SHOWN = 11
+_PREFIX_LENGTH = 11
 """Number of characters of a key that are stored to recognize it: 48 of its 256 random bits."""
 _USED_EVERY = timedelta(minutes=1)
 
@@ -62,7 +62,7 @@ class Keys:
             id=str(ULID()),
             project=project,
             name=name,
-            prefix=key[:_SHOWN],
+            prefix=key[:_PREFIX_LENGTH],
             sha256=hash_of(key),
             scopes=sorted(set(scopes)),
             expires_at=None if expires_days is None else func.now() + timedelta(days=expires_days),

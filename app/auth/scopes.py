@@ -31,12 +31,12 @@ SESSIONS = "/sessions/"
 _MODELS = "/v1/"
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 """Paths of Anthropic's protocol."""
-_OF_AGENTS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHROPIC)
+_AGENT_PATHS = ("", "/outcome", "/v1/chat/completions", "/v1/responses", *ANTHROPIC)
 """Paths of its own session that an agent can use. Those that begin with `/v1` also work without the session's
 prefix."""
 _MODEL_LIST = "/v1/models"
 """Path where an agent finds its session's model, under any name."""
-MODEL_CALLS = frozenset(path for path in _OF_AGENTS if path.startswith("/v1/"))
+MODEL_CALLS = frozenset(path for path in _AGENT_PATHS if path.startswith("/v1/"))
 
 
 def route_path(scope: Mapping[str, Any]) -> str:
@@ -65,7 +65,7 @@ def is_for_agent(path: str, session_id: str) -> bool:
     own = path.removeprefix(f"{SESSIONS}{session_id}")
     if own == path:
         return path in MODEL_CALLS or _is_model_list(path)
-    return own in _OF_AGENTS or _is_model_list(own)
+    return own in _AGENT_PATHS or _is_model_list(own)
 
 
 def _is_model_list(path: str) -> bool:

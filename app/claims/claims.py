@@ -47,7 +47,7 @@ class Claims(Generic[Row]):
         """Return further conditions that a row must meet for this worker to claim it."""
         return ()
 
-    def _taking(self) -> Mapping[str, Any]:
+    def _extra_columns(self) -> Mapping[str, Any]:
         """Return further columns that a claim sets."""
         return {}
 
@@ -88,7 +88,7 @@ class Claims(Generic[Row]):
             "lease_until": until(self.ttl_s),
             "started_at": func.coalesce(table.started_at, func.now()),
             "wait_reason": None,
-            **self._taking(),
+            **self._extra_columns(),
         }
         await move_locked(tx, found, Move.CLAIM, **values)
         lease = Lease(table, found.id, found.epoch, self.worker)

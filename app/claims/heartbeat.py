@@ -14,7 +14,7 @@ from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
 from environment.first_line import first_line
 
-_PATIENCE = 0.8
+_GIVE_UP_FRACTION = 0.8
 """Fraction of a lease's time without renewal after which the work stops, before another worker can claim it."""
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class Heartbeat:
         except Exception as error:  # any: if the thread ended, every lease would expire unnoticed
             unexpected = None if isinstance(error, DATABASE_DOWN) else error
             self._repeated.warning("leases not renewed", error=first_line(error), exc_info=unexpected)
-            self._lose_overdue(leases, sent - _PATIENCE * self._ttl_s)
+            self._lose_overdue(leases, sent - _GIVE_UP_FRACTION * self._ttl_s)
             return
         for lease in leases:
             if lease in held:

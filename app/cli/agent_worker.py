@@ -19,12 +19,12 @@ from environment.own_agent.outcome import BadOutcome, is_outcome, parse_outcome
 
 _WAIT_S = 20.0
 _LEASE_S = 30.0
-_BEAT_S = 8.0
+_HEARTBEAT_S = 8.0
 _PAUSE_S = 2.0
 _IDLE_S = 60.0
 _GRACE_S = 5.0
 _TAIL_CHARACTERS = 2_000
-_MOST_OUTPUT = 8_000_000
+_MAX_OUTPUT_BYTES = 8_000_000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that any command needs: to find programs and its home directory, and for the encoding, the time zone and
@@ -59,14 +59,14 @@ class AgentWorker:
             asyncio.TaskGroup() as group,
         ):
             for _ in range(self.concurrency):
-                group.create_task(self._one_after_the_other())
+                group.create_task(self._work_slot())
 
-    async def _one_after_the_other(self) -> None:
+    async def _work_slot(self) -> None:
         idle_since = time.monotonic()
         while True:
             claim = await self._claim()
             if claim is not None:
-                await self._do(claim)
+                await self._run_task(claim)
                 idle_since = time.monotonic()
             elif self.once and time.monotonic() - idle_since > _IDLE_S:
                 return
@@ -90,9 +90,9 @@ class AgentWorker:
             raise Failure(f"the service refuses to give tasks ({response.status_code}): {response.text[:500]}")
         return response.json()
 
-    async def _do(self, claim: Json) -> None:
+    async def _run_task(self, claim: Json) -> None:
         id, attempt = claim["session"]["id"], claim["attempt"]
-        process = await self._started(claim)
+        process = await self._start_command(claim)
         beating = asyncio.ensure_future(self._beat(id, attempt))
         finishing = asyncio.ensure_future(_result(process))
         try:
@@ -113,9 +113,9 @@ class AgentWorker:
         finally:
             beating.cancel()
             finishing.cancel()
-            await _ended(process)
+            await _end_process(process)
 
-    async def _started(self, claim: Mapping[str, Json]) -> asyncio.subprocess.Process:
+    async def _start_command(self, claim: Mapping[str, Json]) -> asyncio.subprocess.Process:
         try:
             return await asyncio.create_subprocess_exec(
                 *self.command,
@@ -124,7 +124,7 @@ class AgentWorker:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
-                limit=_MOST_OUTPUT,
+                limit=_MAX_OUTPUT_BYTES,
             )
         except OSError as error:
             attempt, reason = claim["attempt"], f"{self.command[0]} cannot be started: {error}"
@@ -136,7 +136,7 @@ class AgentWorker:
     async def _beat(self, id: str, attempt: int) -> None:
         """Renew the lease until the claim is lost. If the service is unreachable, the command keeps running."""
         while True:
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_HEARTBEAT_S)
             with suppress(httpx.TransportError):
                 beat = {"attempt": attempt, "lease_s": _LEASE_S}
                 response = await self._http.post(f"/sessions/{id}/heartbeat", json=beat)
@@ -147,15 +147,15 @@ class AgentWorker:
         """Give a task back after its command failed. If the reason cannot be delivered, the service was probably the
         cause, and the task is given back without one, which does not count against it."""
         path = f"/sessions/{id}/release"
-        if not await self._sent(path, {"attempt": attempt, "reason": reason}):
+        if not await self._try_send(path, {"attempt": attempt, "reason": reason}):
             await self._send(path, {"attempt": attempt})
 
     async def _send(self, path: str, body: Mapping[str, Json]) -> None:
         """Post the body, and repeat it until the service accepts it."""
-        while not await self._sent(path, body):
+        while not await self._try_send(path, body):
             await asyncio.sleep(_PAUSE_S)
 
-    async def _sent(self, path: str, body: Mapping[str, Json]) -> bool:
+    async def _try_send(self, path: str, body: Mapping[str, Json]) -> bool:
         """Post the body, and return whether to stop trying. The service refuses a body if the session is no longer
         ours, for example because the command has sent an outcome itself."""
         with suppress(httpx.TransportError):
@@ -223,7 +223,7 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
     return dict(value)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _end_process(process: asyncio.subprocess.Process) -> None:
     """End the command and the processes that it started."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):

@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(help="Name of the base model: lower-case le
 
 
 @dataclass(frozen=True, slots=True)
-class _Added:
+class _AddedBase:
     """An added base model and the directory with its files."""
 
     name: str
@@ -70,7 +70,7 @@ def add(
         except base_model_import.CannotAdd as error:
             raise Failure(str(error)) from error
     if as_json:
-        print_json(_Added(name, place).described())
+        print_json(_AddedBase(name, place).described())
     else:
         results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
 
@@ -78,7 +78,7 @@ def add(
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the base models that were added, and what is wrong with them."""
-    found = [_Added(name, place) for name, place in added_base_models(data_directory(data_dir)).items()]
+    found = [_AddedBase(name, place) for name, place in added_base_models(data_directory(data_dir)).items()]
     if as_json:
         print_json([each.described() for each in found])
         return

@@ -119,7 +119,7 @@ def prepare(
 
 def prepared(recipe: Any, settings: "Settings") -> "Prepared":
     """Prepare the data of a recipe, with a progress bar. Raises Failure."""
-    with _bar() as advance, _plainly():
+    with _bar() as advance, _data_failures():
         return _preparation(recipe, settings, advance).run()
 
 
@@ -182,7 +182,7 @@ def tasks(
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the prepared data of the data directory: the newest version of each name."""
     store = _store(data_dir)
-    with _plainly():
+    with _data_failures():
         newest = [store.versions(name)[-1] for name in store.names()]
     if as_json:
         print_json([asdict(each) for each in newest])
@@ -206,7 +206,7 @@ def show(
 ) -> None:
     """Show a version of prepared data: what it was made from, what was left out, and some of its questions."""
     store = _store(data_dir)
-    with _plainly():
+    with _data_failures():
         versions = store.versions(name)
         found = [each for each in versions if version in (None, each.version)][-1:]
         if not found:
@@ -269,7 +269,7 @@ def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Prep
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def _data_failures() -> Iterator[None]:
     """Turn expected errors into a Failure."""
     from app.datasets.hub import HubError
     from app.datasets.model_writer import NotWritten

@@ -47,7 +47,7 @@ SETTINGS = {"engine": {"allow_extra_args": True, "ignore_unknown_options": True,
 """Settings of commands. The engine's flags, including `--help`, are left to its own parser."""
 
 
-class _Imported(Mapping[str, Any]):
+class _LazyCommands(Mapping[str, Any]):
     """The commands, each imported on its first lookup."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands = cast(Any, _Imported())
+        self.commands = cast(Any, _LazyCommands())
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -16,7 +16,7 @@ from app.cli.client import Service, ServiceUnreachable
 from app.cli.terminal import Failure
 
 _PR_SET_PDEATHSIG = 1
-_NEVER_GIVEN = range(20_000, 32_768)
+_UNASSIGNED_PORTS = range(20_000, 32_768)
 """Ports below the ranges from which systems assign ports to programs that ask for any, and to outgoing connections."""
 _POLL_S = 0.1
 _STOP_S = 40.0
@@ -67,7 +67,7 @@ def free_port() -> int:
     """Return a port of 127.0.0.1 on which nothing listens. The system does not assign it to other programs, so it stays
     free until the service listens on it."""
     while True:
-        port = random.choice(_NEVER_GIVEN)
+        port = random.choice(_UNASSIGNED_PORTS)
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port

@@ -18,14 +18,14 @@ from environment.json_type import Json
 
 ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5
-_PATIENCE_S = 30.0
+_RECONNECT_TIMEOUT_S = 30.0
 _RESTARTING = (502, 503, 504)
 """Statuses from the service, or a proxy in front of it, while the service or its database restarts."""
 _QUIET_S = 5.0
 """Longest silence during work on a run, in seconds, if the console is not a terminal."""
 _EVENTS = 5
 """Number of recent events shown above the curves on a terminal."""
-_TOLD_BY_FIGURES = ("phase.completed", "iteration.completed")
+_SHOWN_AS_FIGURES = ("phase.completed", "iteration.completed")
 _PHASES = {
     "rollout": "rollouts",
     "judge": "judging",
@@ -62,7 +62,7 @@ def follow(
             if lost_at is None and away is not None:
                 away(str(error))
             lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > _PATIENCE_S:
+            if time.monotonic() - lost_at > _RECONNECT_TIMEOUT_S:
                 raise
         else:
             lost_at = None
@@ -92,7 +92,7 @@ class RunDisplay:
         self._console = console
         self._clock = clock
         self._shown = -1
-        self._waits = ""
+        self._wait_text = ""
         self._events: deque[Json] = deque(maxlen=_EVENTS)
         self._started_at = clock()
         self._printed_at: float | None = None
@@ -115,7 +115,7 @@ class RunDisplay:
 
     def note(self, event: Json) -> None:
         """Show an event of the run, unless the figures already say it."""
-        if event["type"] in _TOLD_BY_FIGURES:
+        if event["type"] in _SHOWN_AS_FIGURES:
             return
         self._events.append(event)
         if not self._live:
@@ -131,8 +131,8 @@ class RunDisplay:
 
     def show(self, run: Json) -> None:
         """Update the display."""
-        if (waits := _waits(run)) != self._waits:
-            self._waits = waits
+        if (waits := _wait_text(run)) != self._wait_text:
+            self._wait_text = waits
             if waits and not self._live:
                 self._console.print(waits, soft_wrap=True)
         for row in run["iterations"]:
@@ -192,7 +192,7 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
         best = run["best_checkpoint"]
         kept = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
         lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, kept))
-    lines.append(Text(f"{_now(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
+    lines.append(Text(f"{_status_text(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 
 
@@ -207,7 +207,7 @@ def _event_text(event: Json) -> Text:
     return text
 
 
-def _waits(run: Json) -> str:
+def _wait_text(run: Json) -> str:
     """Return that a run is queued or paused, and why, otherwise an empty string."""
     if run["status"] not in ("queued", "paused"):
         return ""
@@ -215,8 +215,8 @@ def _waits(run: Json) -> str:
     return f"run {run['run_id']} is {run['status']}" + (f": {reason}" if reason else "")
 
 
-def _now(run: Json) -> str:
-    return _work(run, with_bar=True) or _waits(run) or f"run {run['run_id']} is {run['status']}"
+def _status_text(run: Json) -> str:
+    return _work(run, with_bar=True) or _wait_text(run) or f"run {run['run_id']} is {run['status']}"
 
 
 def _work(run: Json, *, with_bar: bool = False) -> str:

@@ -44,7 +44,7 @@ class _Function(_Part):
 
     @field_validator("arguments", mode="before")
     @classmethod
-    def _written(cls, value: Json) -> Json:
+    def _arguments_as_text(cls, value: Json) -> Json:
         """Convert arguments that a tool wrote as an object to JSON text, which is the API's format."""
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
@@ -66,7 +66,7 @@ class _Call(_Part):
     function: _Function
 
 
-class _Told(_Part):
+class _Input(_Part):
     role: Literal["system", "developer", "user"]
     content: _Content
     name: str | None = None
@@ -102,7 +102,7 @@ def _kind(message: Json) -> str | None:
 
 
 _Message = Annotated[
-    Annotated[_Told, Tag("a message")] | Annotated[_Assistant, Tag("a reply")] | Annotated[_Tool, Tag("a result")],
+    Annotated[_Input, Tag("a message")] | Annotated[_Assistant, Tag("a reply")] | Annotated[_Tool, Tag("a result")],
     Discriminator(
         _kind,
         custom_error_type="role",

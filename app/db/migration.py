@@ -60,7 +60,7 @@ async def migrate(engine: AsyncEngine) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    if _current(connection) == newest():
+    if _current_revision(connection) == newest():
         return
     # imported late: it takes a quarter of a second, which a restart with an up-to-date schema should not pay
     from alembic import command
@@ -76,7 +76,7 @@ def _upgrade(connection: Connection) -> None:
         ) from error
 
 
-def _current(connection: Connection) -> str | None:
+def _current_revision(connection: Connection) -> str | None:
     """Return the database's revision, or None before the first migration."""
     if connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None

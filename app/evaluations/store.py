@@ -28,7 +28,7 @@ _ENDINGS = {
     EvaluationStatus.FAILED: (Move.FAIL, EventType.EVALUATION_FAILED),
     EvaluationStatus.CANCELLED: (Move.STOP, EventType.EVALUATION_CANCELLED),
 }
-_LIGHT = [
+_COMPACT_COLUMNS = [
     column
     for column in Trajectory.__table__.columns
     if column.name not in ("messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts")
@@ -61,7 +61,7 @@ class EvaluationStore:
 
     async def trajectories(self, id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
         """Return trajectories without their bulky columns in the order of saving, from the one after `after`."""
-        query = select(*_LIGHT).where(Trajectory.evaluation_id == id, Trajectory.seq > after)
+        query = select(*_COMPACT_COLUMNS).where(Trajectory.evaluation_id == id, Trajectory.seq > after)
         async with self._database() as tx:
             return (await tx.execute(query.order_by(Trajectory.seq).limit(limit))).all()
 
@@ -169,7 +169,7 @@ class EvaluationStore:
             except LeaseLost:
                 return
             if report is not None:
-                report = await _promoted(tx, lease.id, report)
+                report = await _promote_if_won(tx, lease.id, report)
             values = {"error": error, "report": report, "finished_at": func.now(), "cancel_requested": False, **UNOWNED}
             await move_held(tx, lease, move, published=NEW if publish else None, **values)
             data = {"error": error} if error else {} if report is None else _headlines(report)
@@ -177,7 +177,7 @@ class EvaluationStore:
 
     async def rows(self, id: str) -> Sequence[Row[Any]]:
         """Return all rollouts without bulky columns, except the score's explanation, which every judged one has."""
-        columns: list[ColumnElement[Any]] = [*_LIGHT, Trajectory.__table__.c.score_explanation]
+        columns: list[ColumnElement[Any]] = [*_COMPACT_COLUMNS, Trajectory.__table__.c.score_explanation]
         query = select(*columns).where(Trajectory.evaluation_id == id)
         async with self._database() as tx:
             return (await tx.execute(query.order_by(Trajectory.seq))).all()
@@ -255,7 +255,7 @@ def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict
     return budget
 
 
-async def _promoted(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Promote a won trial's challenger, unless the name has been given to another checkpoint meanwhile.
 
     Returns the report, in which the decision is then `overtaken`.

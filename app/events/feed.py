@@ -137,7 +137,7 @@ class EventFeed:
                 elif tail.moved is not None and tail.moved != told:
                     told = tail.moved
                     yield told
-                elif not await _soon(changed):
+                elif not await _changed_in_time(changed):
                     yield []
         finally:
             tail.watchers -= 1
@@ -176,13 +176,13 @@ class EventFeed:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                await self._look()
+                await self._poll()
             except DATABASE_DOWN:
                 pass  # the API already reports that
             except Exception as error:
                 repeated.error("watched runs could not be looked at, trying again", exc_info=error)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         if not (watched := list(self._tails)):
             return
         positions = await positions_of(self._database, watched)
@@ -233,7 +233,7 @@ class EventFeed:
                 self._hint(notice.payload)
 
 
-async def _soon(changed: asyncio.Event) -> bool:
+async def _changed_in_time(changed: asyncio.Event) -> bool:
     """Return whether `changed` is set before the watcher's connection needs a keep-alive."""
     # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
     try:

@@ -28,16 +28,16 @@ def _appending() -> Insert:
     )
     table = Event.metadata.tables[Event.__tablename__]
     event = table.c
-    given = [bindparam(f"new_{name}", type_=event[name].type) for name in _GIVEN]
+    given = [bindparam(f"new_{name}", type_=event[name].type) for name in _EVENT_COLUMNS]
     return (
         insert(table)
-        .from_select(["run_id", "seq", *_GIVEN], select(numbered.c.id, numbered.c.event_seq, *given))
+        .from_select(["run_id", "seq", *_EVENT_COLUMNS], select(numbered.c.id, numbered.c.event_seq, *given))
         .returning(event.seq, event.occurred_at, func.pg_notify(CHANNEL, event.run_id))
     )
 
 
-_GIVEN = ("type", "version", "iteration", "actor", "data")
-_APPENDING = _appending()
+_EVENT_COLUMNS = ("type", "version", "iteration", "actor", "data")
+_APPEND = _appending()
 
 
 async def append(
@@ -56,7 +56,7 @@ async def append(
     values = {"type": str(type), "version": 1, "iteration": iteration, "actor": actor, "data": dict(data or {})}
     parameters = {"run_id": run_id} | {f"new_{name}": value for name, value in values.items()}
     await tx.flush()  # a statement on tables does not flush by itself
-    seq, occurred_at, _ = (await tx.execute(_APPENDING, parameters)).one()
+    seq, occurred_at, _ = (await tx.execute(_APPEND, parameters)).one()
     event = Event(run_id=run_id, seq=seq, occurred_at=occurred_at, **values)
     await enqueue(tx, event)
     return int(seq)

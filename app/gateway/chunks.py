@@ -86,7 +86,7 @@ class Assembly:
         rest = []
         for choice in completion["choices"]:
             seen = self._choices.get(choice["index"], _Choice())
-            rest.append(_without(choice, seen))
+            rest.append(_remainder(choice, seen))
         header = {name: self._header[name] or completion.get(name) for name in self._header}
         yield from chunks_of({**completion, **header, "choices": rest})
 
@@ -111,7 +111,7 @@ def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
         yield {**header, "choices": [], "usage": completion["usage"]}
 
 
-def _without(choice: Mapping[str, Json], seen: _Choice) -> dict[str, Json]:
+def _remainder(choice: Mapping[str, Json], seen: _Choice) -> dict[str, Json]:
     message = choice["message"]
     content, calls = message.get("content") or "", message.get("tool_calls") or []
     if not content.startswith(seen.text) or [seen.tool_calls[n] for n in sorted(seen.tool_calls)] not in ([], calls):

@@ -60,22 +60,22 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
     async def answered() -> Response:
         who, body, streamed = request.asker, asked.chat_body, asked.is_streamed
         exchange = await gateway.begin(who, body, request.protocol, request.repetition, is_streamed=streamed)
-        return await _answered(exchange, asked)
+        return await _make_reply(exchange, asked)
 
-    return await _unless_left(request.http, answered())
+    return await _until_disconnect(request.http, answered())
 
 
 async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
     """Send the reply of an exchange and finish it. Raises the errors of Exchange."""
-    return await _unless_left(http, _answered(exchange, asked))
+    return await _until_disconnect(http, _make_reply(exchange, asked))
 
 
-async def _unless_left(http: Request, answered: Coroutine[Any, Any, Response]) -> Response:
+async def _until_disconnect(http: Request, answered: Coroutine[Any, Any, Response]) -> Response:
     made = await unless_disconnected(http, answered)
     return Response(status_code=_CLIENT_DISCONNECTED) if made is None else made
 
 
-async def _answered(exchange: Exchange, asked: Asked) -> Response:
+async def _make_reply(exchange: Exchange, asked: Asked) -> Response:
     try:
         if not asked.is_streamed:
             return WholeReply(exchange, asked.document(await exchange.completion()))

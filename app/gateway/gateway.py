@@ -39,12 +39,12 @@ from training.backends.base import Endpoint
 from training.rollout.model_calls import Sampling
 
 Result = TypeVar("Result")
-_AWAY_S = 60.0
+_MAX_RETRY_S = 60.0
 """Longest time to retry while the model's server is unreachable, in seconds."""
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 4.0
 _MOST_KNOWN = 10_000
-_ENDPOINT_KEPT_S = 10.0
+_ENDPOINT_CACHE_S = 10.0
 """How long to reuse a known endpoint of another backend, in seconds. A server that was unreachable may have moved."""
 _EXPIRE_EVERY_S = 30.0
 
@@ -113,7 +113,7 @@ class SessionGateway:
             else:
                 await exchange.give_up_early()
         except BaseException:
-            await shielded(_give_up(early))
+            await shielded(_cancel(early))
             raise
         return exchange
 
@@ -146,9 +146,9 @@ class SessionGateway:
         request = canonical(body, session.sampling)
 
         async def ask() -> int:
-            return await self.upstream.count_tokens(*await self._asked(session, request))
+            return await self.upstream.count_tokens(*await self._request_body(session, request))
 
-        return await _while_away(ask)
+        return await _retry_while_unavailable(ask)
 
     async def endpoint(self, session: KnownSession) -> Endpoint:
         """Return where the session's checkpoint is sampled now. Endpoints of backends other than the engine are cached
@@ -160,7 +160,7 @@ class SessionGateway:
         known, until = self._endpoints.get(which, (None, 0.0))
         if known is None or until < now:
             known = await self._models.endpoint(model)
-            self._endpoints[which] = (known, now + _ENDPOINT_KEPT_S)
+            self._endpoints[which] = (known, now + _ENDPOINT_CACHE_S)
             self._endpoints = {each: kept for each, kept in self._endpoints.items() if kept[1] >= now}
         return known
 
@@ -170,7 +170,7 @@ class SessionGateway:
         async def ask() -> dict[str, Json]:
             return await self.upstream.complete(*await self._request(session, request, seed))
 
-        return await _while_away(ask)
+        return await _retry_while_unavailable(ask)
 
     async def begun_stream(self, session: KnownSession, request: CanonicalRequest, seed: int) -> BegunStream:
         """Start a streamed completion, and restart it if the server fails before the first chunk. Raises the errors of
@@ -181,16 +181,16 @@ class SessionGateway:
             stream = self.upstream.chunks(endpoint, {**body, "stream_options": {"include_usage": True}})
             return BegunStream(await anext(stream, None), stream)
 
-        return await _while_away(ask)
+        return await _retry_while_unavailable(ask)
 
     async def _request(
         self, session: KnownSession, request: CanonicalRequest, seed: int
     ) -> tuple[Endpoint, dict[str, Json]]:
-        endpoint, body = await self._asked(session, request)
+        endpoint, body = await self._request_body(session, request)
         more: dict[str, Json] = {"return_token_ids": True} if endpoint.tells_token_ids else {}
         return endpoint, {**body, "seed": seed, "logprobs": True, **more}
 
-    async def _asked(self, session: KnownSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
+    async def _request_body(self, session: KnownSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
         """Return the endpoint and the body of the request. For the engine, earlier replies include their token ids."""
         endpoint = await self.endpoint(session)
         is_engine = session.model.backend == embedded.NAME
@@ -294,10 +294,10 @@ class SessionExchange:
     async def give_up_early(self) -> None:
         """Cancel the early request, if there is one."""
         early, self.early = self.early, None
-        await _give_up(early)
+        await _cancel(early)
 
 
-async def _give_up(early: "asyncio.Task[Any] | None") -> None:
+async def _cancel(early: "asyncio.Task[Any] | None") -> None:
     if early is None:
         return
     early.cancel()
@@ -310,13 +310,13 @@ def _ends(chunk: Chunk) -> bool:
     return any(choice.get("finish_reason") for choice in chunk.get("choices") or ())
 
 
-async def _while_away(ask: Callable[[], Awaitable[Result]]) -> Result:
+async def _retry_while_unavailable(ask: Callable[[], Awaitable[Result]]) -> Result:
     started, attempt = time.monotonic(), 0
     while True:
         try:
             return await ask()
         except ServerAway:
-            if time.monotonic() - started > _AWAY_S:
+            if time.monotonic() - started > _MAX_RETRY_S:
                 raise
         await asyncio.sleep(_pause_s(attempt))
         attempt += 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _KEY_REFUSED = (401, 403)
-_AWAY = (502, 503, 504)
+_UNAVAILABLE_STATUSES = (502, 503, 504)
 _NO_ROUTE = (404, 405)
 _CONNECT_S = 10.0
 _DATA = b"data:"
@@ -68,7 +68,7 @@ class Upstream:
         """Return the number of tokens in a completion's prompt, as reported by `/tokenize` of vLLM and our engine.
         Raises NoTokenCount."""
         try:
-            async with self._answered(endpoint, body, f"{endpoint.base_url.removesuffix('/v1')}/tokenize") as reply:
+            async with self._post(endpoint, body, f"{endpoint.base_url.removesuffix('/v1')}/tokenize") as reply:
                 return int(orjson.loads(await reply.read())["count"])
         except ModelRefused as error:
             if error.status in _NO_ROUTE and not error.members():
@@ -79,12 +79,12 @@ class Upstream:
 
     async def complete(self, endpoint: Endpoint, body: Mapping[str, Json]) -> dict[str, Json]:
         """Return a completion."""
-        async with self._answered(endpoint, body, _completions(endpoint)) as reply:
+        async with self._post(endpoint, body, _completions(endpoint)) as reply:
             return _completion(await reply.read())
 
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
         """Yield the chunks of a streamed completion. Raises ServerAway if the stream breaks off."""
-        async with self._answered(endpoint, {**body, "stream": True}, _completions(endpoint)) as reply:
+        async with self._post(endpoint, {**body, "stream": True}, _completions(endpoint)) as reply:
             async for line in _lines(reply):
                 if not line.startswith(_DATA):
                     continue
@@ -95,9 +95,7 @@ class Upstream:
         raise ServerAway("The server of the model broke off.")
 
     @asynccontextmanager
-    async def _answered(
-        self, endpoint: Endpoint, body: Mapping[str, Json], url: str
-    ) -> AsyncIterator["ClientResponse"]:
+    async def _post(self, endpoint: Endpoint, body: Mapping[str, Json], url: str) -> AsyncIterator["ClientResponse"]:
         import aiohttp
 
         if self._session is None:
@@ -187,6 +185,6 @@ def _refusal(status: int, body: bytes, endpoint: Endpoint) -> ServiceError:
     except (ValueError, KeyError, TypeError):
         error = {}
     error = error if isinstance(error, dict) else {"message": str(error)}
-    if status in _AWAY:
+    if status in _UNAVAILABLE_STATUSES:
         return ServerAway(str(error.get("message") or f"The server of the model answered with {status}."))
     return ModelRefused(status, error)

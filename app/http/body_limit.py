@@ -20,12 +20,12 @@ MAX_VALUES_OF_BIG = 1_000_000
 _ORDINARY_BODIES = 64
 """Number of ordinary bodies of maximum size that can be in memory at a time. Big bodies have a separate budget."""
 _BIG_BODIES = 4
-_SHARE = 2
+_PROJECT_FRACTION = 2
 """Divisor that yields a project's maximum share of a budget: one half."""
-_WAITING = 8
+_MAX_WAITING = 8
 """Maximum number of a project's big bodies that wait for their turn."""
 _RETRY_AFTER_S = 5
-_LONG = 100_000
+_THREAD_BYTES = 100_000
 """Bodies of at least this many bytes have their values counted on a thread."""
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -50,7 +50,7 @@ class _Budget:
 
     def take(self, owner: str, count: int) -> None:
         """Reserve bytes for an owner. Raises TooManyRequests or Unavailable."""
-        if self.held_by[owner] + count > self.most // _SHARE:
+        if self.held_by[owner] + count > self.most // _PROJECT_FRACTION:
             raise TooManyRequests("Too many large requests of this project are being handled.", _RETRY_AFTER_S)
         if self.held + count > self.most:
             raise Unavailable("Too many large requests are being handled.", _RETRY_AFTER_S)
@@ -132,7 +132,7 @@ class BodyLimit:
         self._big = big
         self._ordinary_budget = _Budget(_ORDINARY_BODIES * max_bytes)
         self._big_budget = _Budget(_BIG_BODIES * max(big.values(), default=0))
-        self._turns = FairTurns(1, _WAITING)
+        self._turns = FairTurns(1, _MAX_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -140,7 +140,7 @@ class BodyLimit:
             return
         body = self._expected(scope)
         try:
-            body.reserve(_announced(scope))
+            body.reserve(_content_length(scope))
             if not body.needed:
                 await self._app(scope, _replay(b"", receive), send)
             elif await body.receive(receive):
@@ -155,7 +155,7 @@ class BodyLimit:
         if scope["method"] in _WITHOUT_BODY or is_public(path):
             return _Body(path, self._max_bytes, "", _Budget(2 * self._max_bytes), needed=False)
         owner, limit = scope["state"]["caller"].namespace, self._big.get(path, self._max_bytes)
-        is_big = limit > self._max_bytes and _announced(scope, limit) > self._max_bytes
+        is_big = limit > self._max_bytes and _content_length(scope, limit) > self._max_bytes
         return _Body(path, limit, owner, self._big_budget if is_big else self._ordinary_budget)
 
     async def _handle(self, body: _Body, scope: Scope, receive: Receive, send: Send) -> None:
@@ -175,17 +175,17 @@ class BodyLimit:
             replayed = _replay(content, receive)
             del content
             await self._app(scope, replayed, send)
-            await asyncio.to_thread(_give_back_memory)
+            await asyncio.to_thread(_trim_heap)
 
 
-def _announced(scope: Scope, otherwise: int = 0) -> int:
+def _content_length(scope: Scope, otherwise: int = 0) -> int:
     """Return the length of the body according to its header, or `otherwise` without one."""
     given = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     return int(given) if given.isdigit() else otherwise
 
 
 async def _has_more_values(content: bytes, most: int) -> bool:
-    if len(content) < _LONG:
+    if len(content) < _THREAD_BYTES:
         return has_more_values(content, most)
     return await asyncio.to_thread(has_more_values, content, most)
 
@@ -204,7 +204,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def _give_back_memory() -> None:
+def _trim_heap() -> None:
     """Return freed memory to the operating system. Otherwise glibc keeps it."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

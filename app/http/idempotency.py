@@ -120,22 +120,22 @@ class Idempotency:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = [value for name, value in scope.get("headers", ()) if name == b"idempotency-key"]
         is_post = scope["type"] == "http" and scope["method"] == "POST"
-        if not is_post or not given or "caller" not in scope["state"] or _is_of_agent(scope):
+        if not is_post or not given or "caller" not in scope["state"] or _is_session_call(scope):
             await self._app(scope, receive, send)
             return
         database: Database = scope["app"].state.service.database
         try:
-            key = _checked(given)
+            key = _valid_key(given)
             message = await receive()
             request = await asyncio.to_thread(_request_hash, scope, message.get("body", b""))
-            claim = await _claimed(database, scope, key, request)
+            claim = await _claim_or_reply(database, scope, key, request)
         except (ServiceError, *DATABASE_DOWN) as error:
             await problem_of(error, scope["path"])(scope, receive, send)
             return
         if isinstance(claim, Response):
             await claim(scope, receive, send)
             return
-        await self._answer(database, claim, scope, _again(message, receive), send)
+        await self._answer(database, claim, scope, _replay_first(message, receive), send)
 
     async def _answer(self, database: Database, claim: Claim, scope: Scope, receive: Receive, send: Send) -> None:
         reply, reset = _Reply(), _claim.set(claim)
@@ -144,19 +144,19 @@ class Idempotency:
                 await self._app(scope, receive, partial(reply.take, send))
         finally:
             _claim.reset(reset)
-            await _settle(database, claim, reply)
+            await _save_or_free(database, claim, reply)
         if not reply.passes:
             await send(reply.start)
             await send({"type": "http.response.body", "body": bytes(reply.body)})
 
 
-def _is_of_agent(scope: Scope) -> bool:
+def _is_session_call(scope: Scope) -> bool:
     """Return whether this is a call of a session's model. The session itself records and repeats those."""
     path = route_path(scope)
     return model_path(path) is not None and (path.startswith(SESSIONS) or scope["state"]["caller"].agent is not None)
 
 
-def _checked(given: list[bytes]) -> str:
+def _valid_key(given: list[bytes]) -> str:
     if len(given) > 1 or not _VISIBLE.fullmatch(given[0]):
         raise InvalidRequest(
             ("header", "Idempotency-Key"), "Send one Idempotency-Key of 1 to 255 visible ASCII characters."
@@ -173,7 +173,7 @@ def _request_hash(scope: Scope, body: bytes) -> str:
     return hashlib.sha256(head.encode() + body).hexdigest()
 
 
-async def _claimed(database: Database, scope: Scope, key: str, request: str) -> Claim | Response:
+async def _claim_or_reply(database: Database, scope: Scope, key: str, request: str) -> Claim | Response:
     """Return the claim to the key, or the response to the first request with it. Raises Conflict or StillRunning."""
     project = scope["state"]["caller"].namespace
     async with database.begin() as tx:
@@ -213,7 +213,7 @@ async def _renew(database: Database, claim: Claim) -> None:
         await tx.execute(renewed.values(lease_until=func.clock_timestamp() + _LEASE))
 
 
-async def _settle(database: Database, claim: Claim, reply: _Reply) -> None:
+async def _save_or_free(database: Database, claim: Claim, reply: _Reply) -> None:
     """Save the response or free the key. Errors are logged, because the client should still get its response."""
     if claim.completed and reply.to_keep:
         return
@@ -227,7 +227,7 @@ async def _settle(database: Database, claim: Claim, reply: _Reply) -> None:
         log.warning("response not saved for repetition", error=first_line(error))
 
 
-def _again(first: Message, receive: Receive) -> Receive:
+def _replay_first(first: Message, receive: Receive) -> Receive:
     """Return a receive channel that starts with a message that was already read."""
     pending = [first]
 

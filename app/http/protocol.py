@@ -151,14 +151,14 @@ class BoundedHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.get_write_buffer_size():
-            self._watch_reading()
+            self._set_read_deadline()
         if not self._replying:
             self._open.idle(self)
             self._parse()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_reading()
+        self._set_read_deadline()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -199,7 +199,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._deadline.cancel()
         self._deadline = self._deadline_of = None
 
-    def _watch_reading(self) -> None:
+    def _set_read_deadline(self) -> None:
         """Close the connection if the client reads none of the pending output for a while."""
         if self._unread is not None:
             self._unread.cancel()
@@ -210,7 +210,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() >= waited:
             self.transport.abort()
         else:
-            self._watch_reading()
+            self._set_read_deadline()
 
 
 class _HealthOnly:

@@ -41,7 +41,7 @@ class TracedRequests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _note_answer(span, message)
+                _record_response(span, message)
             await send(message)
 
         try:
@@ -60,7 +60,7 @@ class TracedRequests:
             span.end()
 
 
-def _note_answer(span: Span, start: Message) -> None:
+def _record_response(span: Span, start: Message) -> None:
     headers = dict(start["headers"])
     span.set_attribute("http.response.status_code", start["status"])
     span.set_attribute("learnloop.request_id", headers.get(b"x-request-id", b"").decode("latin-1"))

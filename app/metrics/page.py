@@ -39,7 +39,7 @@ class MetricsPage:
 
     async def render(self, accept: str) -> tuple[bytes, str]:
         """Return the page (OpenMetrics if the `Accept` header names it) and its content type."""
-        everything = _Everything([*self._of_process(), *await self._of_database()])
+        everything = _ScrapeCollector([*self._of_process(), *await self._of_database()])
         # Rendering takes milliseconds, so a thread does it and the event loop can answer requests meanwhile.
         if "application/openmetrics-text" in accept:
             return await asyncio.to_thread(openmetrics.generate_latest, everything), openmetrics.CONTENT_TYPE_LATEST
@@ -69,7 +69,7 @@ class MetricsPage:
             yield from engine.metrics(resources.engine_name, is_up, resources.engine.health)
 
 
-class _Everything(Collector):
+class _ScrapeCollector(Collector):
     """The metrics that this process counted and those read for this scrape."""
 
     def __init__(self, read: list[Metric]) -> None:

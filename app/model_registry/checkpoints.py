@@ -116,11 +116,11 @@ class Checkpoints:
         promoted = {
             step: f"is promoted as {self.model.project}/{name}" for name, step in (await self._promoted()).items()
         }
-        best = select(Run.best_step, Run.id).where(*self._trained_it())
+        best = select(Run.best_step, Run.id).where(*self._run_conditions())
         forks = select(Run.parent_step, Run.id).where(
-            Run.parent_run_id.in_(select(Run.id).where(*self._trained_it())), Run.status.in_(LIVE)
+            Run.parent_run_id.in_(select(Run.id).where(*self._run_conditions())), Run.status.in_(LIVE)
         )
-        live = select(Run.id).where(*self._trained_it(), Run.status.in_(LIVE))
+        live = select(Run.id).where(*self._run_conditions(), Run.status.in_(LIVE))
         async with self.database() as tx:
             sampled = [
                 (step, f"is what rollouts of run {id} are sampled from")
@@ -136,7 +136,7 @@ class Checkpoints:
 
     async def note_deleted(self, steps: Sequence[int]) -> None:
         """Mark the checkpoints as deleted in the records of runs."""
-        runs = select(Run.id).where(*self._trained_it()).scalar_subquery()
+        runs = select(Run.id).where(*self._run_conditions()).scalar_subquery()
         gone = update(Checkpoint).where(Checkpoint.run_id.in_(runs), Checkpoint.step.in_(steps))
         async with self.database.begin() as tx:
             await tx.execute(gone.where(Checkpoint.deleted_at.is_(None)).values(deleted_at=func.now()))
@@ -195,7 +195,7 @@ class Checkpoints:
 
     async def _of_runs(self) -> dict[int, Checkpoint]:
         """Return each step's record from the newest run that produced it."""
-        query = select(Checkpoint).join(Run, Run.id == Checkpoint.run_id).where(*self._trained_it())
+        query = select(Checkpoint).join(Run, Run.id == Checkpoint.run_id).where(*self._run_conditions())
         async with self.database() as tx:
             rows = (await tx.execute(query.order_by(Run.id))).scalars().all()
         return {row.step: row for row in rows}
@@ -211,7 +211,7 @@ class Checkpoints:
                 return True
         return str(name) in await self.engine.steps()
 
-    def _trained_it(self) -> tuple[Any, ...]:
+    def _run_conditions(self) -> tuple[Any, ...]:
         return _trained(self.model)
 
 

@@ -23,9 +23,9 @@ async def listed(
     found = [
         {**each, "backend": embedded.NAME}
         for each in await engine.models()
-        if each["id"] in base_models or _sees(caller, each["id"])
+        if each["id"] in base_models or _is_visible(caller, each["id"])
     ]
-    found += await _elsewhere(database, caller)
+    found += await _other_backends(database, caller)
     return found + [
         {
             "id": str(ModelName(each.project, each.name)),
@@ -61,7 +61,7 @@ async def one(
     raise UnknownModelName(name)
 
 
-def _sees(caller: Caller, name: str) -> bool:
+def _is_visible(caller: Caller, name: str) -> bool:
     """Return whether the caller can see the engine's model. Callers for all projects see even base models that are not
     offered."""
     try:
@@ -70,7 +70,7 @@ def _sees(caller: Caller, name: str) -> bool:
         return caller.project is None
 
 
-async def _elsewhere(database: Database, caller: Caller) -> list[dict[str, Json]]:
+async def _other_backends(database: Database, caller: Caller) -> list[dict[str, Json]]:
     """Return the models that runs trained on other backends, each in the state of its newest run."""
     names = (Run.backend, Run.model_project, Run.model_name)
     query = select(Run).where(Run.backend != embedded.NAME, Run.step.is_not(None))

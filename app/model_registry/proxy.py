@@ -136,10 +136,10 @@ class _StreamedReply(StreamingResponse):
             if not self._reply.headers.get("content-type", "").startswith("text/event-stream"):
                 raise
             why = "the reply took too long" if isinstance(error, TimeoutError) else "the model's server broke off"
-            yield _last_event(why)
+            yield _error_event(why)
 
 
-def _last_event(why: str) -> bytes:
+def _error_event(why: str) -> bytes:
     """Return the event that reports an error in a stream. OpenAI's clients raise it."""
     return b"data: " + bytes(openai_error(502, why, code="reply_broken_off").body) + b"\n\n"
 

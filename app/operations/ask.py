@@ -64,7 +64,7 @@ class _Agent:
 
 
 @dataclass(slots=True)
-class _Overheard:
+class _ReportingChat:
     """A chat that reports its messages."""
 
     chat: Chat
@@ -186,7 +186,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
             attempt = await rollout(
                 made,
                 scenario,
-                chat if tell is None else _Overheard(chat, tell),
+                chat if tell is None else _ReportingChat(chat, tell),
                 RolloutLimits(max_turns, _MAX_COMPLETION_TOKENS, _TIMEOUT_S, temperature=0.0),
                 id=str(ULID()),
                 seed=0,
@@ -200,7 +200,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
     count_rollouts("ask", [attempt])
     if attempt.failure is not None:
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
-            raise NotFound(f"{_missing(agent, attempt.error)} (trajectory {attempt.id})")
+            raise NotFound(f"{_missing_model_message(agent, attempt.error)} (trajectory {attempt.id})")
         raise BadGateway(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
     return AskOut(
         question=scenario.task.get("question"),
@@ -219,7 +219,7 @@ def _choice(given: EnvironmentChoice) -> Choice:
     return Choice(name=given.name, config=given.config)
 
 
-def _missing(agent: _Agent, error: str | None) -> str:
+def _missing_model_message(agent: _Agent, error: str | None) -> str:
     """Explain why the model's server does not know the model."""
     newest = agent.run.step if agent.run else None
     if agent.run is not None and agent.step is not None and newest is not None and agent.step > newest:
@@ -235,8 +235,8 @@ async def _environment(database: Database, settings: Settings, agent: _Agent) ->
     project = agent.run.model_project if agent.run else agent.project
     try:
         data_dir = settings.data_dir
-        chosen = await pin(database, data_dir, _for_asking(agent.environment), project)
-        whole = await resolve_references(database, data_dir, _for_asking(chosen), project)
+        chosen = await pin(database, data_dir, _config_for_question(agent.environment), project)
+        whole = await resolve_references(database, data_dir, _config_for_question(chosen), project)
         return await asyncio.to_thread(make_environment, whole, data_dir, EnvironmentAccess(settings))
     except (UnknownEnvironment, PluginFault) as error:
         raise InvalidRequest((*where, "name"), str(error)) from error
@@ -256,7 +256,7 @@ async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
         raise Conflict(f"The agent of run {run.id if run else None} cannot be made again: {error}") from error
 
 
-def _for_asking(environment: Choice) -> Choice:
+def _config_for_question(environment: Choice) -> Choice:
     """Return the environment without the data that a run learned from, as far as a user's own task does not need it."""
     unneeded = traits(environment.name).asked_without
     kept = {key: value for key, value in environment.config.items() if key not in unneeded}

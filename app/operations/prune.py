@@ -53,13 +53,13 @@ async def prune(database: Database, settings: Settings) -> None:
     by_owner: Sequence[tuple[type[Run] | type[EvaluationJob], Collection[str], str, int | None, _Delete]] = (
         (Run, RUN_ENDED, "trajectories", settings.keep_trajectories_days, _trajectories),
         (Run, RUN_ENDED, "events", settings.keep_events_days, _events),
-        (Run, RUN_ENDED, "ledger", settings.keep_ledger_days, _sum_up_ledger),
+        (Run, RUN_ENDED, "ledger", settings.keep_ledger_days, _merge_ledger),
         (EvaluationJob, EVALUATION_ENDED, "trajectories", settings.keep_trajectories_days, _of_evaluation),
         (EvaluationJob, EVALUATION_ENDED, "events", settings.keep_events_days, _evaluation_events),
     )
     for table, ended, kind, days, delete_from in by_owner:
         if days is not None:
-            await _of_ended(database, table, ended, kind, timedelta(days=days), delete_from)
+            await _prune_ended(database, table, ended, kind, timedelta(days=days), delete_from)
     asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
     over = and_(AgentSession.state != AgentSessionState.OPEN, AgentSession.run_id.is_(None), ~_HAS_OPINIONS)
     settled = WebhookDelivery.state != DeliveryState.PENDING
@@ -74,7 +74,7 @@ async def prune(database: Database, settings: Settings) -> None:
             await _in_batches(database, owned, key, old if which is None else and_(old, which))
 
 
-async def _of_ended(
+async def _prune_ended(
     database: Database,
     table: type[Run] | type[EvaluationJob],
     ended: Collection[str],
@@ -126,7 +126,7 @@ async def _events(tx: AsyncSession, run: Run) -> None:
     await tx.execute(delete(Event).where(Event.run_id == run.id))
 
 
-async def _sum_up_ledger(tx: AsyncSession, run: Run) -> None:
+async def _merge_ledger(tx: AsyncSession, run: Run) -> None:
     """Merge the ledger's rows of saved iterations into one per phase. The run's totals and budget stay the same.
 
     Rows of an unfinished iteration are kept, because a retry continues from them.

@@ -67,8 +67,8 @@ class EvaluationStarter:
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
         asked = request.models or _models_of(run)
-        found = [await self._contestant(place, each, caller) for place, each in enumerate(asked)]
-        labelled = _labelled([contestant for contestant, _ in found])
+        found = [await self._resolve_model(place, each, caller) for place, each in enumerate(asked)]
+        labelled = _require_unique_labels([contestant for contestant, _ in found])
         stored = (await self._stored(request, run, project, labelled)).model_copy(update={"trial": trial})
         job = EvaluationJob(
             id=id,
@@ -101,12 +101,12 @@ class EvaluationStarter:
         await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
 
-    async def _contestant(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
+    async def _resolve_model(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
         """Return the model under a permanent name, and the engine that has it (None for any or no engine)."""
         if asked.prompted is not None:
             self._check_listed(place, asked.prompted)
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
-        resolved = await self._newest(await self.models.resolve(caller, str(asked.model)))
+        resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
         await self._check_checkpoint(place, resolved)
         label, run = asked.label or resolved.name, resolved.run
         if resolved.backend == embedded.NAME or run is None:
@@ -129,7 +129,7 @@ class EvaluationStarter:
             None,
         )
 
-    async def _newest(self, model: ResolvedModel) -> ResolvedModel:
+    async def _fix_step(self, model: ResolvedModel) -> ResolvedModel:
         """Add the step to a model whose name means its newest checkpoint, which changes. Raises Unavailable."""
         if model.step is not None or model.name in self.models.base_models or model.run is None:
             return model
@@ -165,7 +165,7 @@ class EvaluationStarter:
         config = own.config if own else RunConfig()
         environment = own.environment if own and request.environment is None else _choice(request.environment)
         environment = await self._pinned(environment, project)
-        default_judge, scenarios = await self._checked(environment, request, project)
+        default_judge, scenarios = await self._check_environment(environment, request, project)
         if request.judge is not None:
             judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
         else:
@@ -201,7 +201,7 @@ class EvaluationStarter:
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
-    async def _checked(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
+    async def _check_environment(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
         """Return the environment's judge and the number of distinct scenarios to evaluate. Raises InvalidRequest."""
         where = ("body", "environment")
         try:
@@ -268,7 +268,7 @@ def _models_of(run: Run | None) -> list[ModelToEvaluate]:
     ]
 
 
-def _labelled(models: list[Contestant]) -> tuple[Contestant, ...]:
+def _require_unique_labels(models: list[Contestant]) -> tuple[Contestant, ...]:
     """Check that the labels are unique. Raises InvalidRequest."""
     labels = [each.label for each in models]
     for place, label in enumerate(labels):

@@ -101,11 +101,11 @@ class RunStarter:
         plan = plan_of(request, settings, run_id)
         engine = await self._check_backend(plan)
         await self.endpoints.check(request.webhooks)
-        plan = await self._pinned(plan)
-        plan = await self._warm_started(plan)
-        environment = await self._resolved(plan)
+        plan = await self._pin_data(plan)
+        plan = await self._add_warm_start(plan)
+        environment = await self._resolve_documents(plan)
         state = parent.learned.state if parent and parent.learned else None
-        plan, new = await asyncio.to_thread(_checked, plan, environment, settings, state)
+        plan, new = await asyncio.to_thread(_validate_plan, plan, environment, settings, state)
         run = _new_run(plan, engine, parent)
         endpoints: list[NewEndpoint] = []
 
@@ -113,7 +113,7 @@ class RunStarter:
             endpoints.extend(await self.endpoints.attach(tx, run_id, run.model_project, request.webhooks))
             await tx.flush()  # the first event is sent to these endpoints as well
             if parent is not None:
-                await _save_descent(tx, run_id, parent, actor)
+                await _save_fork(tx, run_id, parent, actor)
             await save_reply(tx, plan.warnings)
 
         await self.store.create(run, new, also=also, actor=actor)
@@ -146,7 +146,7 @@ class RunStarter:
             return None
         base_model, bases = model.base_model, {TINY_BASE, *self.resources.settings.base_models}
         if base_model in bases:
-            if (fault := await self._fault_of(base_model)) is not None:
+            if (fault := await self._base_model_fault(base_model)) is not None:
                 raise InvalidRequest(
                     ("body", "model", "base_model"), f"The base model {base_model!r} cannot be used: {fault}"
                 )
@@ -162,7 +162,7 @@ class RunStarter:
             f"and checkpoints of project {model.project} as PROJECT/NAME@STEP.",
         )
 
-    async def _fault_of(self, base_model: str) -> str | None:
+    async def _base_model_fault(self, base_model: str) -> str | None:
         """Return why a base model cannot be used, or None if it can. The shipped one always can."""
         if base_model not in self.resources.settings.base_models:
             return None
@@ -185,7 +185,7 @@ class RunStarter:
         except (EngineUnavailable, BackendUnavailable) as error:
             raise Unavailable(f"The base model cannot be checked now: {error}") from error
 
-    async def _pinned(self, plan: RunPlan) -> RunPlan:
+    async def _pin_data(self, plan: RunPlan) -> RunPlan:
         """Add the versions of the inbox and the scenarios that the environment names, and notes on them."""
         project = plan.model.project
         own_agents = OwnAgentRequests(self.resources.database, self.resources.settings)
@@ -196,7 +196,7 @@ class RunStarter:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
         return replace(plan, environment=pinned, warnings=(*plan.warnings, *notes))
 
-    async def _warm_started(self, plan: RunPlan) -> RunPlan:
+    async def _add_warm_start(self, plan: RunPlan) -> RunPlan:
         """Add the version of the demonstrations and the number of iterations that train on them."""
         start = plan.request.warm_start
         if start is None:
@@ -222,7 +222,7 @@ class RunStarter:
             raise InvalidRequest(("body", "warm_start", "demonstrations", "dataset"), str(error)) from error
         return {"sha256": found.sha256, "name": found.name, "version": found.version, "count": found.size}
 
-    async def _resolved(self, plan: RunPlan) -> Choice:
+    async def _resolve_documents(self, plan: RunPlan) -> Choice:
         """Return the environment with the stored documents that it refers to."""
         try:
             return await documents.resolve_references(
@@ -280,7 +280,7 @@ def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, paren
     )
 
 
-async def _save_descent(tx: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
+async def _save_fork(tx: AsyncSession, run_id: str, parent: Parent, actor: str) -> None:
     """Record the fork in the parent's log, and copy the environment's state, because the parent can be deleted."""
     data = {"run_id": run_id, "step": parent.step}
     await append(tx, parent.run_id, EventType.RUN_FORKED, actor, data)
@@ -289,7 +289,7 @@ async def _save_descent(tx: AsyncSession, run_id: str, parent: Parent, actor: st
         await tx.execute(insert(Reflection), [{"run_id": run_id, "iteration": INHERITED, **row}])
 
 
-def _checked(
+def _validate_plan(
     plan: RunPlan, environment: Choice, settings: Settings, state: Mapping[str, Json] | None
 ) -> tuple[RunPlan, list[NewDocument]]:
     """Return the complete plan, with references to documents and warnings, and the documents to store.
@@ -320,7 +320,7 @@ def _checked(
             make_agent(Choice(name=request.agent.name, config=request.agent.config))
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=ListedModels(settings)))
-    warnings = (*plan.warnings, *_foreseen(plan.model.base_model, made, environment))
+    warnings = (*plan.warnings, *_warnings(plan.model.base_model, made, environment))
     return replace(plan, environment=stored, judge=judge, warnings=warnings), new
 
 
@@ -338,7 +338,7 @@ def _refuse_agent(environment: Choice) -> None:
         )
 
 
-def _foreseen(base_model: str, environment: Environment, choice: Choice) -> list[str]:
+def _warnings(base_model: str, environment: Environment, choice: Choice) -> list[str]:
     """Return reasons why the run may learn nothing."""
     if base_model != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
         return []

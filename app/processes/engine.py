@@ -265,18 +265,18 @@ class EngineProcess:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self._state is not EngineState.STARTING)
         except TimeoutError:
-            raise EngineUnavailable(f"The engine did not start within {timeout_s:.0f} s. {self._said()}") from None
+            raise EngineUnavailable(f"The engine did not start within {timeout_s:.0f} s. {self._last_log()}") from None
         if self._state is EngineState.UNRESPONSIVE:
-            raise EngineUnavailable(f"The engine does not answer. {self._said()}")
+            raise EngineUnavailable(f"The engine does not answer. {self._last_log()}")
         if self._state is not EngineState.READY:
-            raise EngineUnavailable(f"The engine {_WHY_ABSENT[self._state]}. {self._said()}")
+            raise EngineUnavailable(f"The engine {_WHY_ABSENT[self._state]}. {self._last_log()}")
         return EngineAddress(f"http://127.0.0.1:{self._port}", self._key)
 
     async def unresponsive(self) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self._state is EngineState.UNRESPONSIVE)
 
-    def _said(self) -> str:
+    def _last_log(self) -> str:
         return "Last log lines: " + (" | ".join(list(self._last_lines)[-5:]) or "(none)")
 
     async def _enter(self, state: EngineState) -> None:
@@ -300,7 +300,7 @@ class EngineProcess:
             self._note_down(f"it ended with the status {status} and is started again")
             lived_s = time.monotonic() - started
             quick_deaths = 0 if lived_s > _STABLE_S else quick_deaths + 1
-            log.error("engine died", exit_status=status, lived_s=round(lived_s, 1), said=self._said())
+            log.error("engine died", exit_status=status, lived_s=round(lived_s, 1), said=self._last_log())
             await self._enter(EngineState.STARTING)
             if 0 < quick_deaths < _QUICK_DEATHS:
                 await asyncio.sleep(min(_FIRST_PAUSE_S * 2 ** (quick_deaths - 1), _LONGEST_PAUSE_S))
@@ -326,7 +326,7 @@ class EngineProcess:
         process = await child_process.spawn(argv, stderr=asyncio.subprocess.PIPE, env=env)
         child_process.remember(self._pid_file, process.pid)
         forward = asyncio.create_task(self._forward(process))
-        attend = asyncio.create_task(self._attend(process))
+        attend = asyncio.create_task(self._monitor(process))
         try:
             status = await process.wait()
         finally:
@@ -340,10 +340,10 @@ class EngineProcess:
             self._pid_file.unlink(missing_ok=True)
         return status
 
-    async def _attend(self, process: asyncio.subprocess.Process) -> None:
+    async def _monitor(self, process: asyncio.subprocess.Process) -> None:
         try:
             async with asyncio.timeout(_START_TIMEOUT_S if self._restart_after_s > 0 else None):
-                await self._announce(process)
+                await self._wait_ready(process)
         except TimeoutError:
             log.error("engine ended: it did not begin to listen", pid=process.pid, seconds=_START_TIMEOUT_S)
             return child_process.kill_group(process)
@@ -366,7 +366,7 @@ class EngineProcess:
                 log.error("engine ended: it did not answer", pid=process.pid, seconds=round(trouble.seconds, 1))
                 return child_process.kill_group(process)
 
-    async def _announce(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait_ready(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the ready file of this process, then announce that the engine listens."""
         while True:
             with contextlib.suppress(FileNotFoundError, ValueError):

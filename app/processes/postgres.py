@@ -132,8 +132,8 @@ class EmbeddedPostgres:
         binaries = _binaries()
         if os.geteuid() == 0:
             self._user = server_account()
-            _let_others_reach(binaries)
-            _let_others_reach(self.pgdata)
+            _grant_access(binaries)
+            _grant_access(self.pgdata)
         if not (self.pgdata / "PG_VERSION").exists():
             _make_cluster(binaries, self.pgdata, self._user)
         version = (self.pgdata / "PG_VERSION").read_text(errors="replace").strip()
@@ -177,7 +177,7 @@ class EmbeddedPostgres:
         """Wait until the server accepts connections. Raises EmbeddedPostgresError if it has ended."""
         while process.returncode is None:
             with suppress(psycopg.OperationalError):
-                await self._ask()
+                await self._check_connection()
                 return self._note_accepted(process)
             await asyncio.sleep(0.03)
         raise EmbeddedPostgresError(f"Postgres exited immediately. {self._said()}")
@@ -226,7 +226,7 @@ class EmbeddedPostgres:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Kill the server if it accepts no connections for too long. The supervisor then restarts it."""
-        self._pulse = Pulse(self._ask)
+        self._pulse = Pulse(self._check_connection)
         patience_s = min(self._restart_after_s * 2**self._kills, _LONGEST_PATIENCE_S)
         async for trouble in self._pulse.beats():
             if trouble is None:
@@ -253,7 +253,7 @@ class EmbeddedPostgres:
         child_process.kill_group(process)
         await asyncio.to_thread(_kill, processes)
 
-    async def _ask(self) -> None:
+    async def _check_connection(self) -> None:
         """Raise psycopg.OperationalError unless the server accepts connections or all of them are in use."""
         try:
             connection = await self._connect()
@@ -356,14 +356,14 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 def _wait_until_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
     """Wait, and return the processes that remain. (psutil's wait would also wait until they are reaped.)"""
     deadline = time.monotonic() + timeout_s
-    while left := [each for each in processes if _lives(each)]:
+    while left := [each for each in processes if _is_alive(each)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
     return left
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -417,7 +417,7 @@ def _account() -> tuple[int, int]:
     return account.pw_uid, account.pw_gid
 
 
-def _let_others_reach(path: Path) -> None:
+def _grant_access(path: Path) -> None:
     """As root, let the server's account pass through the directories above `path` and run the programs in it."""
     for directory in path.parents:
         mode = directory.stat().st_mode

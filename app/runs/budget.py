@@ -136,7 +136,7 @@ class Meter:
         """Keep only this much of the iteration's usage. The rest led to nothing and counts as lost."""
         lost = self._lost.setdefault(iteration, {})
         for phase, used in self._unfinished.get(iteration, {}).items():
-            more = _without(used, kept.get(phase, Usage()))
+            more = _subtract(used, kept.get(phase, Usage()))
             if more.tokens or more.usd:
                 lost[phase] = lost.get(phase, Usage()) + more
         self._unfinished[iteration] = dict(kept)
@@ -153,7 +153,7 @@ class Meter:
             yield reservation
         finally:
             self._open.remove(reservation)
-            self._change()
+            self._notify_waiting()
 
     async def _admit(self, most: Callable[[], Usage | None]) -> Usage:
         """Wait until a call fits, and return what is reserved for it. Raises RunBudgetReached.
@@ -171,7 +171,7 @@ class Meter:
             if exceeded is None and not alone:
                 return needed or Usage()
             if exceeded is not None and not self._open:
-                raise self._reach(exceeded)
+                raise self._stop_at(exceeded)
             await self._changed.wait()
 
     @property
@@ -181,13 +181,13 @@ class Meter:
 
     async def extend(self, reservation: "MeterReservation", most: Callable[[], Usage]) -> None:
         """Reserve more for a running call once it fits. Raises RunBudgetReached."""
-        while (more := _without(most(), reservation.left)).tokens:
+        while (more := _subtract(most(), reservation.left)).tokens:
             exceeded = self._exceeded(more)
             if exceeded is None:
                 reservation.left += more
                 return
             if all(other.waits for other in self._open if other is not reservation):
-                raise self._reach(exceeded)
+                raise self._stop_at(exceeded)
             reservation.waits = True
             try:
                 await self._changed.wait()
@@ -199,11 +199,11 @@ class Meter:
         phases = self._unfinished.setdefault(iteration, {})
         phases[phase] = phases.get(phase, Usage()) + used
 
-    def _reach(self, exceeded: BudgetExceeded) -> RunBudgetReached:
+    def _stop_at(self, exceeded: BudgetExceeded) -> RunBudgetReached:
         self._reached = exceeded
         return RunBudgetReached(exceeded)
 
-    def _change(self) -> None:
+    def _notify_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -253,14 +253,14 @@ class MeterReservation:
             await self.meter.extend(self, most)
 
     def spend(self, used: Usage) -> None:
-        self.left = _without(self.left, used)
+        self.left = _subtract(self.left, used)
         self.meter.spend(self.iteration, self.phase, used)
 
 
 _NOTHING_USD = 1e-9
 
 
-def _without(whole: Usage, part: Usage) -> Usage:
+def _subtract(whole: Usage, part: Usage) -> Usage:
     usd = None if whole.usd is None else max(0.0, whole.usd - (part.usd or 0.0))
     if usd is not None and usd < _NOTHING_USD:  # a rounding error
         usd = 0.0

@@ -51,7 +51,7 @@ class RunClaims(Claims[Run]):
         self._limits = limits
         self._backends = list(backends)
 
-    def _taking(self) -> Mapping[str, Any]:
+    def _extra_columns(self) -> Mapping[str, Any]:
         return {"engine": case((Run.backend == EMBEDDED, self._engine), else_=None)}
 
     def _conditions(self) -> list[ColumnElement[bool]]:

@@ -34,7 +34,7 @@ SHOWN_ITERATIONS = 200
 _REWARDS = ("mean", "median", "min", "max", "count")
 _EVALUATION = ("iteration", "split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
 _BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts"}
-_LIGHT = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
+_COMPACT_COLUMNS = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
 
 
 _NAMES = (
@@ -217,7 +217,7 @@ class RunQueries:
 
         `filters` are columns with the values to match; None matches any.
         """
-        query = select(*_LIGHT).where(Trajectory.run_id == run_id, Trajectory.seq > after)
+        query = select(*_COMPACT_COLUMNS).where(Trajectory.run_id == run_id, Trajectory.seq > after)
         for name, value in filters.items():
             column: InstrumentedAttribute[Any] = getattr(Trajectory, name)
             query = query if value is None else query.where(column == value)
@@ -228,7 +228,7 @@ class RunQueries:
         self, promoted: str, *, project: str | None, before: int | None, limit: int
     ) -> Sequence[Row[Any]]:
         """Return trajectories of requests to a promoted name, newest first, from callers of one project or of all."""
-        query = select(*_LIGHT).where(Trajectory.asked_as == promoted)
+        query = select(*_COMPACT_COLUMNS).where(Trajectory.asked_as == promoted)
         if project is not None:
             query = query.where(Trajectory.project == project)
         if before is not None:

@@ -30,7 +30,7 @@ _ENDINGS: Mapping[RunStatus, tuple[Move, EventType]] = {
 }
 
 
-_AFRESH: Mapping[str, Any] = {
+_REQUEUED: Mapping[str, Any] = {
     "error": None,
     "claims": 0,
     "wait_reason": None,
@@ -70,7 +70,7 @@ class RunStore:
         """
         try:
             async with self._database.begin() as tx:
-                await _hold_models(tx, run)
+                await _lock_models(tx, run)
                 tx.add(run)
                 await tx.flush()  # detects a busy model before a large graph is sent
                 await save(tx, documents)
@@ -173,7 +173,7 @@ class RunStore:
                     changed = await ledger.change_budget(tx, run, budget)
                     if budget is not None:
                         data["budget"] = changed
-                await move_locked(tx, run, move, **_AFRESH)
+                await move_locked(tx, run, move, **_REQUEUED)
                 await append(tx, run_id, event, actor, data)
         except IntegrityError as error:
             run = await self.get(run_id)
@@ -217,7 +217,7 @@ class RunStore:
         """
         async with self._database.begin() as tx:
             run = await _locked(tx, run_id, Verb.DELETE)
-            await _hold_models(tx, run)
+            await _lock_models(tx, run)
             needs_it = _needs(run.backend, ModelName(run.model_project, run.model_name))
             others = select(Run.id).where(Run.id != run_id, needs_it).limit(1)
             if (await tx.execute(others)).scalar_one_or_none() is None:
@@ -232,7 +232,7 @@ class RunStore:
         Raises ModelBusy if a live run holds the model; with `unneeded`, Conflict if any run still needs it.
         """
         async with self._database.begin() as tx:
-            await _hold(tx, {str(model)})
+            await _lock(tx, {str(model)})
             if (holder := (await tx.execute(_live(backend, model))).scalar_one_or_none()) is not None:
                 raise ModelBusy(str(model), holder)
             needing = select(Run.id).where(_needs(backend, model)).limit(1)
@@ -257,21 +257,21 @@ def require_verb(run: Run, verb: Verb) -> None:
         raise NotAllowed(f"Cannot {verb} a {run.status} run", verbs)
 
 
-async def _hold_models(tx: AsyncSession, run: Run) -> None:
+async def _lock_models(tx: AsyncSession, run: Run) -> None:
     """Lock the run's model and base model until the transaction ends, so that their runs are not created or deleted.
 
     Otherwise a model could be deleted while a new run starts to need it.
     """
     base, at, _ = run.base_model.partition("@")
-    await _hold(tx, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
+    await _lock(tx, {f"{run.model_project}/{run.model_name}", *([base] if at else ())})
 
 
-_HOLDING = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("what", type_=Text), 0)))
+_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("what", type_=Text), 0)))
 
 
-async def _hold(tx: AsyncSession, names: Iterable[str]) -> None:
+async def _lock(tx: AsyncSession, names: Iterable[str]) -> None:
     for name in sorted(names):
-        await tx.execute(_HOLDING, {"what": f"model {name}"})
+        await tx.execute(_LOCK, {"what": f"model {name}"})
 
 
 def _needs(backend: str, model: ModelName) -> ColumnElement[bool]:

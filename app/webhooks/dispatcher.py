@@ -24,9 +24,9 @@ from app.webhooks.sender import Sender, SendResult
 CONCURRENCY = 128
 """Number of deliveries that one dispatcher sends concurrently. A project gets at most half of them, enough that a few
 hanging receivers do not use them all."""
-_RECORDING = 3
+_MAX_RECORDING = 3
 """Number of attempts that are recorded concurrently. It is small, because the API shares the database connections."""
-_RECORDING_OF_PROJECT = 2
+_MAX_RECORDING_PER_PROJECT = 2
 """The same for one project. It is smaller, so that other projects need not wait behind a long queue."""
 VISIBILITY_TIMEOUT_S = 60.0
 """How long a claimed delivery is hidden, in seconds. It is longer than an attempt can take."""
@@ -58,13 +58,13 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: dict[asyncio.Task[None], Group] = {}
-        self._recording = asyncio.Semaphore(_RECORDING)
+        self._recording = asyncio.Semaphore(_MAX_RECORDING)
         self._recording_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By project, kept only while it is in use."""
 
     def start(self) -> None:
         """Start sending."""
-        self._task = asyncio.create_task(self._send_for_ever(), name="webhook-dispatcher")
+        self._task = asyncio.create_task(self._run(), name="webhook-dispatcher")
 
     def wake(self) -> None:
         """Signal that there might be something to send."""
@@ -85,7 +85,7 @@ class Dispatcher:
             await asyncio.wait(unfinished)
         await self._sender.close()
 
-    async def _send_for_ever(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._wake.clear()
             try:
@@ -116,9 +116,9 @@ class Dispatcher:
         for claimed in due:
             task = asyncio.create_task(self._deliver(claimed), name=f"webhook-{claimed.id}")
             self._sending[task] = claimed.group
-            task.add_done_callback(self._sent)
+            task.add_done_callback(self._on_sent)
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
+    def _on_sent(self, task: asyncio.Task[None]) -> None:
         del self._sending[task]
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -130,7 +130,7 @@ class Dispatcher:
         _log(claimed, result, delay_s)
         _count(result, delay_s)
         project = claimed.group.project
-        recording_of_project = self._recording_of.setdefault(project, asyncio.Semaphore(_RECORDING_OF_PROJECT))
+        recording_of_project = self._recording_of.setdefault(project, asyncio.Semaphore(_MAX_RECORDING_PER_PROJECT))
         async with asyncio.timeout(self._visibility_timeout_s):  # after this, any dispatcher can claim the delivery
             while True:
                 try:

@@ -19,7 +19,7 @@ PER_ENDPOINT = 2
 """Number of deliveries to one endpoint that a dispatcher sends concurrently. A hanging receiver must not use all
 slots."""
 _GONE = "the endpoint was deleted or is disabled"
-_NO_END = "given up: the service stopped in the middle of every attempt"
+_CRASHED_EVERY_TIME = "given up: the service stopped in the middle of every attempt"
 
 
 class Group(NamedTuple):
@@ -166,7 +166,7 @@ def _undeliverable_reason(row: WebhookDelivery, endpoint: WebhookEndpoint | None
     # A delivery without an event was written by an older version for FRONTEND_URL, and never had an endpoint.
     if row.event_seq is not None and (endpoint is None or endpoint.disabled_at is not None):
         return _GONE
-    return _NO_END if row.attempts > last_attempt else None
+    return _CRASHED_EVERY_TIME if row.attempts > last_attempt else None
 
 
 async def _begin(tx: AsyncSession, rows: list[WebhookDelivery]) -> dict[str, tuple[int, datetime]]:

@@ -25,7 +25,7 @@ from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSes
 Result = TypeVar("Result")
 DELAYS_S = (0.5, 2.0)
 """Delays before a task is posted again. After the last one its rollout fails."""
-_RETRIED = (408, 425, 429)
+_RETRYABLE_STATUSES = (408, 425, 429)
 _ANSWER = AnswerLimits(2_000_000)
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class PushDispatch:
     async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
         ended = asyncio.ensure_future(self.database.ended(session.id))
         try:
-            posting = asyncio.ensure_future(self._have_done(session, task))
+            posting = asyncio.ensure_future(self._post_with_retries(session, task))
             try:
                 await asyncio.wait({ended, posting}, return_when=asyncio.FIRST_COMPLETED)
                 if not ended.done() and (outcome := posting.result()) is not None:
@@ -91,7 +91,7 @@ class PushDispatch:
         finally:
             ended.cancel()
 
-    async def _have_done(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
+    async def _post_with_retries(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
         """Post the task, with retries. Returns its outcome, or None if the caller must wait for the session's end."""
         delays = iter(DELAYS_S)
         while True:
@@ -144,7 +144,7 @@ def _read(status: int, content: bytes) -> Outcome | None:
         return None
     if status != httpx.codes.OK:
         said = content[:200].decode("utf-8", "replace")
-        raise _Refused(f"the runner answered {status}: {said!r}", again=status >= 500 or status in _RETRIED)
+        raise _Refused(f"the runner answered {status}: {said!r}", again=status >= 500 or status in _RETRYABLE_STATUSES)
     try:
         found = parse_outcome(json.loads(content))
     except BadOutcome as error:
@@ -171,11 +171,11 @@ class PullDispatch:
     async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
         document = task_document(task, self.run_id)
         offered = (session.id, self.project, self.run_id, document, task.timeout_s)
-        await self._at_home(lambda: self.tasks.offer(*offered))
+        await self._on_main_loop(lambda: self.tasks.offer(*offered))
         ended = await self.database.ended(session.id)
         with suppress(Exception):  # a leftover row is deleted with its session
-            await self._at_home(lambda: self.tasks.withdraw(session.id))
+            await self._on_main_loop(lambda: self.tasks.withdraw(session.id))
         return ended
 
-    async def _at_home(self, act: Callable[[], Awaitable[Result]]) -> Result:
+    async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:
         return await run_on_loop(self.main_loop, retry_while_database_is_down(act))

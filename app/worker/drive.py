@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 
 from app.aio.event_loops import run_in_thread, run_on_loop, shielded
-from app.aio.retry import retry_while_database_is_down
+from app.aio.retry import Result, retry_while_database_is_down
 from app.backends import Connect
 from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
@@ -71,11 +71,11 @@ class LearnLoop(Protocol):
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
-_AWAY = (EngineUnavailable, BackendUnavailable)
-_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
+_UNAVAILABLE = (EngineUnavailable, BackendUnavailable)
+_RETRY_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Delays before retries of an unavailable backend. Once they are used up without progress, the run pauses."""
 
-_TRACED_APART = ("environment", "judge", "agent", "model")
+_TRACED_SEPARATELY = ("environment", "judge", "agent", "model")
 
 _SETTLE_S = 5.0
 """How long the journal and the ledger wait for an unavailable database once the work has stopped."""
@@ -102,8 +102,12 @@ class _Work:
         """Return the database's time in seconds since the epoch."""
         return self.clock.now().timestamp()
 
+    async def query(self, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Use the database on the service's event loop, and retry while it is down."""
+        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
 
-class _FilesBeside:
+
+class _BackgroundFiles:
     """Writes a run's results files while its next iteration runs, which does not need them. One write at a time."""
 
     def __init__(self, write: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -121,7 +125,7 @@ class _FilesBeside:
             self._task = None
             task.result()
 
-    async def __aenter__(self) -> "_FilesBeside":
+    async def __aenter__(self) -> "_BackgroundFiles":
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -168,7 +172,7 @@ class Driver:
         journal = StoredJournal(self.database, lease, main_loop, on_lost)
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, clock)
         try:
-            await run_in_thread(lambda: self._retrying(work), name=f"run-{run.id}")
+            await run_in_thread(lambda: self._learn_with_retries(work), name=f"run-{run.id}")
         except LeaseLost:
             raise
         except BaseException:
@@ -185,30 +189,30 @@ class Driver:
         except (LeaseLost, *DATABASE_DOWN) as error:
             log.warning("ledger not saved", run_id=work.run.id, error=str(error))
 
-    async def _retrying(self, work: _Work) -> None:
+    async def _learn_with_retries(self, work: _Work) -> None:
         """Learn, and wait with growing delays for an unavailable backend. Any progress resets the delays."""
         structlog.contextvars.bind_contextvars(run_id=work.run.id)
-        pauses = iter(_PAUSES_S)
+        pauses = iter(_RETRY_DELAYS_S)
 
         def noted(progress: Progress) -> None:
             nonlocal pauses
             if progress.done:
-                pauses = iter(_PAUSES_S)
+                pauses = iter(_RETRY_DELAYS_S)
             work.note(progress)
 
         # Opened here because a new thread does not inherit its parent's context.
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
             while True:
                 try:
-                    return await self._learn_and_keep(work, noted)
-                except _AWAY as error:
+                    return await self._learn_and_flush(work, noted)
+                except _UNAVAILABLE as error:
                     if (pause_s := next(pauses, None)) is None:
                         raise
                     log.warning("backend away, waiting", error=str(error), pause_s=pause_s)
                     work.waits(str(error))
                     await asyncio.sleep(pause_s)
 
-    async def _learn_and_keep(self, work: _Work, note: Callable[[Progress], None]) -> None:
+    async def _learn_and_flush(self, work: _Work, note: Callable[[Progress], None]) -> None:
         """Learn. On failure or cancellation, flush the journal, so that finished and answered work is kept."""
         try:
             await self._learn(work, note)
@@ -225,32 +229,21 @@ class Driver:
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, main_loop = work.run, work.request, work.main_loop
         await run_on_loop(main_loop, self._check_signal(work))  # the previous worker may have died before its check
-        resume = await run_on_loop(main_loop, retry_while_database_is_down(lambda: resume_of(self.database, run.id)))
+        resume = await work.query(lambda: resume_of(self.database, run.id))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
-            choice = await run_on_loop(
-                main_loop,
-                retry_while_database_is_down(
-                    lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)
-                ),
+            choice = await work.query(
+                lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)
             )
             another = partial(make_environment, choice, self.data_dir, self.access)
             environment = stack.enter_context(closing(another()))
             if resume is None:
-                begin_with(
-                    environment,
-                    await run_on_loop(
-                        main_loop, retry_while_database_is_down(lambda: inherited_state(self.database, run.id))
-                    ),
-                )
+                begin_with(environment, await work.query(lambda: inherited_state(self.database, run.id)))
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
             policy = await backend.register(model_spec(run))
             found = policy.reproducibility
-            await run_on_loop(
-                main_loop,
-                retry_while_database_is_down(lambda: save_reproducibility(self.database, work.lease, found)),
-            )
+            await work.query(lambda: save_reproducibility(self.database, work.lease, found))
             results = self.learn(
                 request.config,
                 environment,
@@ -265,7 +258,7 @@ class Driver:
                 demonstrations=await run_on_loop(main_loop, self._demonstrations(work, resume)),
                 another_environment=another,
             )
-            files = await stack.enter_async_context(_FilesBeside(partial(self._write_files, work)))
+            files = await stack.enter_async_context(_BackgroundFiles(partial(self._write_files, work)))
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
@@ -335,5 +328,5 @@ def _trace_inputs(run: Run, request: StoredRequest) -> dict[str, Json]:
         "environment": request.environment.model_dump(),
         "judge": request.judge.model_dump(),
         "agent": request.agent and request.agent.model_dump(),
-        "config": {name: value for name, value in run.request.items() if name not in _TRACED_APART},
+        "config": {name: value for name, value in run.request.items() if name not in _TRACED_SEPARATELY},
     }

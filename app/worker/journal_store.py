@@ -24,7 +24,7 @@ from app.events.log import append
 from training.journal import ALL_JUDGED, TRAINED, repair
 from training.phases import Phase
 
-_GROUP_S = 0.05
+_BATCH_S = 0.05
 """Entries that arrive within this time, in seconds, are written together."""
 _LEVEL = 1
 """zlib's fastest level, which still shrinks a rollout's log-probabilities to a fifth."""
@@ -120,7 +120,7 @@ class StoredJournal:
         for name, value, checksum in (await tx.execute(query)).all():
             text = None
             if checksum is None or checksum == self._checksum(iteration, name, value):
-                text = _unpacked(value)
+                text = _decompress(value)
             if text is None:
                 damaged.append(name)
             else:
@@ -152,7 +152,7 @@ class StoredJournal:
         with self.cost.waited():
             self._add(iteration, name, value)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GROUP_S, self._flush_soon)
+            self._timer = asyncio.get_running_loop().call_later(_BATCH_S, self._flush_soon)
 
     async def flush(self, at_most_s: float = LONG_S) -> None:
         """Write everything added so far. Raises LeaseLost, and DATABASE_DOWN after `at_most_s` of downtime."""
@@ -175,11 +175,11 @@ class StoredJournal:
         return zlib.crc32(packed, zlib.crc32(f"{self._lease.id}/{iteration}/{name}".encode()))
 
     def _flush_soon(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._flush_or_tell())
+        task = asyncio.get_running_loop().create_task(self._flush_in_background())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _flush_or_tell(self) -> None:
+    async def _flush_in_background(self) -> None:
         try:
             with self.cost.beside():
                 await self.flush()
@@ -213,7 +213,7 @@ class StoredJournal:
         return [(iteration, name) for iteration, name in new]
 
 
-def _unpacked(value: bytes) -> str | None:
+def _decompress(value: bytes) -> str | None:
     """Decompress a value. Returns None if it is damaged, which can show even without a checksum."""
     try:
         return zlib.decompress(value).decode()

@@ -104,15 +104,15 @@ class StoredRate:
 
     async def turn(self, model: str, tokens: int) -> None:
         figures = {"model": model, "request_s": self._request_s, "tokens_s": tokens * self._token_s}
-        wait_s = await self._executed(_RESERVE, figures)
+        wait_s = await self._execute(_RESERVE, figures)
         if wait_s is not None and wait_s > 0:
             await self._sleep(wait_s)
 
     async def used(self, model: str, more_tokens: int) -> None:
         if self._token_s and more_tokens:
-            await self._executed(_CORRECT, {"model": model, "tokens_s": more_tokens * self._token_s})
+            await self._execute(_CORRECT, {"model": model, "tokens_s": more_tokens * self._token_s})
 
-    async def _executed(self, statement: TextClause, figures: dict[str, Any]) -> float | None:
+    async def _execute(self, statement: TextClause, figures: dict[str, Any]) -> float | None:
         async def execute() -> float | None:
             async with self._database.begin() as tx:
                 found = (await tx.execute(statement, figures)).scalar_one_or_none()

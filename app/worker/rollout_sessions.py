@@ -83,13 +83,13 @@ class LeasedSessions:
             explicit_restart=True,
             slot=slot,
         )
-        return _shown(await self._leased(lambda session: self._store.open_in(session, spec)))
+        return _rollout_session(await self._under_lease(lambda session: self._store.open_in(session, spec)))
 
     async def restart(self, session_id: str) -> RolloutSession:
         """See `RolloutSessions`. Raises SessionOver."""
         mine = AgentSession.id == session_id
         try:
-            return _shown(await self._leased(lambda session: self._store.restart_in(session, mine)))
+            return _rollout_session(await self._under_lease(lambda session: self._store.restart_in(session, mine)))
         except SessionIsOver as error:
             raise SessionOver(str(error)) from error
 
@@ -113,7 +113,7 @@ class LeasedSessions:
     def _owner(self) -> Caller:
         return Caller(self._lease.actor, self._project, frozenset())
 
-    async def _leased(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
+    async def _under_lease(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
         async def work() -> OpenedSession:
             async with self._database.begin() as tx:
                 await require(tx, self._lease)
@@ -125,6 +125,6 @@ class LeasedSessions:
         return await run_on_loop(self._main_loop, retry_while_database_is_down(act))
 
 
-def _shown(opened: OpenedSession) -> RolloutSession:
+def _rollout_session(opened: OpenedSession) -> RolloutSession:
     row = opened.row
     return RolloutSession(row.id, f"/sessions/{row.id}/v1", row.attempt, opened.key)

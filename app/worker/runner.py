@@ -110,7 +110,7 @@ class _End(StrEnum):
 
 
 @dataclass(eq=False)
-class _Active:
+class _ActiveWork:
     """Work that is being driven. `work` does it; `supervisor` waits for it and saves how it ended."""
 
     jobs: Jobs
@@ -161,10 +161,10 @@ class Runner:
         self._kinds = kinds
         self._repeated = RepeatedLog(log)
         self._phase_timeout_s = phase_timeout_s
-        self._active: dict[str, _Active] = {}
+        self._active: dict[str, _ActiveWork] = {}
         self._wake = asyncio.Event()
         self._claimer: asyncio.Task[None] | None = None
-        self._heartbeat = Heartbeat(url, ttl_s, self._alive, self._lost)
+        self._heartbeat = Heartbeat(url, ttl_s, self._leases_to_renew, self._lost)
 
     def start(self) -> None:
         """Start claiming work."""
@@ -196,7 +196,7 @@ class Runner:
                 supervisor.cancel()
         await asyncio.to_thread(self._heartbeat.close)
 
-    def _alive(self) -> list[Lease[Any]]:
+    def _leases_to_renew(self) -> list[Lease[Any]]:
         """Return the leases to renew: all except those of hung work. Called on the heartbeat's thread."""
         since = time.monotonic() - self._phase_timeout_s
         actives = list(self._active.values())
@@ -229,14 +229,14 @@ class Runner:
     def _take(self, jobs: Jobs, row: Claimable, lease: Lease[Any]) -> None:
         noun = jobs.claims.noun
         about = {f"{noun}_id": row.id}
-        active = self._active[row.id] = _Active(jobs, lease, asyncio.get_running_loop(), about)
+        active = self._active[row.id] = _ActiveWork(jobs, lease, asyncio.get_running_loop(), about)
         active.work = asyncio.create_task(jobs.drive(row, lease, active), name=f"{noun}-{row.id}")
         jobs.instruments.claimed.inc()
         jobs.instruments.driven.inc()
         active.supervisor = asyncio.create_task(self._supervise(active), name=f"{noun}-{row.id}-supervisor")
         log.info(f"{noun} claimed", **about, epoch=lease.epoch, claims=row.claims)
 
-    async def _supervise(self, active: _Active) -> None:
+    async def _supervise(self, active: _ActiveWork) -> None:
         """Wait until the work ends or hangs, then save how it ended."""
         assert active.work is not None
         reporting = asyncio.create_task(self._report(active))
@@ -252,7 +252,7 @@ class Runner:
             active.jobs.instruments.driven.dec()
             self.wake()
 
-    async def _settle(self, active: _Active, work: asyncio.Task[Any]) -> None:
+    async def _settle(self, active: _ActiveWork, work: asyncio.Task[Any]) -> None:
         match active.end if not work.done() or work.cancelled() else None:
             case _End.LOST:
                 _note_loss(active)
@@ -269,7 +269,7 @@ class Runner:
             case _:
                 await self._settle_result(active, work)
 
-    async def _settle_result(self, active: _Active, work: asyncio.Task[Any]) -> None:
+    async def _settle_result(self, active: _ActiveWork, work: asyncio.Task[Any]) -> None:
         error = work.exception()
         if error is None:
             await self._finish(active, RunStatus.COMPLETED, result=work.result())
@@ -284,16 +284,18 @@ class Runner:
         else:
             await self._finish(active, RunStatus.FAILED, _reason(active, error))
 
-    async def _release(self, active: _Active) -> None:
+    async def _release(self, active: _ActiveWork) -> None:
         await retry_while_database_is_down(lambda: active.jobs.claims.release(active.lease))
         active.jobs.instruments.ended.labels(instruments.RELEASED).inc()
 
-    async def _suspend(self, active: _Active, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
+    async def _suspend(self, active: _ActiveWork, reason: str, shortage: Mapping[str, Any] | None = None) -> None:
         await retry_while_database_is_down(lambda: active.jobs.suspend(active.lease, reason, shortage))
         active.jobs.instruments.ended.labels(RunStatus.PAUSED).inc()
         log.info(f"{active.jobs.claims.noun} paused", **active.about, reason=reason)
 
-    async def _finish(self, active: _Active, status: RunStatus, error: str | None = None, result: Any = None) -> None:
+    async def _finish(
+        self, active: _ActiveWork, status: RunStatus, error: str | None = None, result: Any = None
+    ) -> None:
         """Save how the work ended, retrying for up to an hour while the database is down.
 
         After that the lease expires. The next worker finds everything saved, and ends the work in the same way.
@@ -302,7 +304,7 @@ class Runner:
         active.jobs.instruments.ended.labels(status).inc()
         log.info(f"{active.jobs.claims.noun} ended", **active.about, status=status, error=error)
 
-    async def _report(self, active: _Active) -> None:
+    async def _report(self, active: _ActiveWork) -> None:
         """Save progress and check for the owner's requests, periodically."""
         saved: Progress | None = None
         while True:
@@ -311,7 +313,7 @@ class Runner:
                 saved = progress
             await asyncio.sleep(_REPORT_S)
 
-    async def _save_progress(self, active: _Active, progress: Progress | None) -> bool:
+    async def _save_progress(self, active: _ActiveWork, progress: Progress | None) -> bool:
         """Save progress and act on the owner's requests. Returns whether the progress was saved."""
         before, active.reported_at = active.reported_at, time.monotonic()
         driven_s = active.reported_at - before
@@ -331,7 +333,7 @@ class Runner:
         return True
 
 
-def _note_loss(active: _Active) -> None:
+def _note_loss(active: _ActiveWork) -> None:
     instruments.LEASES_LOST.inc()
     log.warning(f"{active.jobs.claims.noun} lost to another worker", **active.about, epoch=active.lease.epoch)
 
@@ -342,7 +344,7 @@ def _log_failure(task: asyncio.Task[bool]) -> None:
         log.warning("nudge failed", error=first_line(error))
 
 
-def _reason(active: _Active, error: BaseException) -> str:
+def _reason(active: _ActiveWork, error: BaseException) -> str:
     """Return the error message to save. Unexpected errors are logged with a traceback."""
     noun = active.jobs.claims.noun
     if isinstance(error, _EXPECTED):

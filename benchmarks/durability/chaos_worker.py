@@ -137,7 +137,7 @@ class QuickTrainStep(TrainStep):
 
     async def _train(self, groups: Sequence[Group]) -> TrainOutcome:
         request = TrainRequest([], 1e-4, self._step)
-        return await self._landing(lambda: self._policy.submit(request), self._policy.follow)
+        return await self._send_or_adopt(lambda: self._policy.submit(request), self._policy.follow)
 
 
 @dataclass(frozen=True)

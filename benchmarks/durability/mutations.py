@@ -333,7 +333,7 @@ MUTATIONS = (
     _one(
         "a call that the database forgot comes back",
         "app/agent_sessions/calls.py",
-        "                await self._bring_back(tx, call, row)\n",
+        "                await self._reinsert(tx, call, row)\n",
         "",
         f"{_USUAL}::test_a_call_that_a_crashed_database_forgot",
     ),

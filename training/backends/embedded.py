@@ -39,7 +39,7 @@ class EmbeddedBackend(HostedBackend):
 
     async def register(self, model: ModelSpec) -> "EmbeddedPolicy":
         """Create the model, or continue an existing one of that name. Raises BackendUnavailable or ValueError."""
-        registered = await self._registered(model)
+        registered = await self._get_or_create_model(model)
         return EmbeddedPolicy(self.server, self.client, registered, await self._reproducibility(registered.id))
 
     async def _reproducibility(self, model_id: str) -> Reproducibility:

@@ -43,9 +43,9 @@ _FAILURES = {
     "store_unavailable": BackendUnavailable,
 }
 """Exceptions for a failed job's error codes, other than TrainingFailed."""
-_REFUSED = (400, 404, 409, 413, 422)
+_PERMANENT_STATUSES = (400, 404, 409, 413, 422)
 """Statuses of a request that would be rejected again."""
-_UNREAD = (401, 403, 429)
+_UNPROCESSED_STATUSES = (401, 403, 429)
 """Statuses of a request that the server did not process."""
 
 
@@ -77,7 +77,7 @@ class Server:
         try:
             yield
         except openai.APIError as error:
-            raise self._translation(error, _said(error).replace(self.api_key, "***")) from error
+            raise self._translation(error, _error_message(error).replace(self.api_key, "***")) from error
 
     def _translation(self, error: Any, said: str) -> Exception:
         import openai
@@ -87,9 +87,11 @@ class Server:
             return StepConflict(said)
         if status in (401, 403) and self.key_setting:
             return BackendRefused(f"{self.name} does not take the key of {self.key_setting}: {said}")
-        if status in _REFUSED:
+        if status in _PERMANENT_STATUSES:
             return ValueError(said)
-        unread = status in _UNREAD or (isinstance(error, openai.APIConnectionError) and _never_connected(error))
+        unread = status in _UNPROCESSED_STATUSES or (
+            isinstance(error, openai.APIConnectionError) and _is_connect_failure(error)
+        )
         kind = NotAccepted if unread else BackendUnavailable
         return kind(f"{self.name} does not answer as it should: {said}")
 
@@ -103,7 +105,7 @@ class HostedBackend:
         self.server = server
         self.client = client
 
-    async def _registered(self, model: ModelSpec) -> "Model":
+    async def _get_or_create_model(self, model: ModelSpec) -> "Model":
         """Return the model, creating it if it is new. Raises BackendUnavailable, BackendRefused or ValueError."""
         with self.server.translated():
             return await self.client.models.create(
@@ -182,7 +184,7 @@ class HostedPolicy(ABC):
                     if report is not None:
                         report(len(figures), max(len(figures), steps))
                 elif event["type"] == "training_ended":
-                    return await self._ended(data, figures, expected_step)
+                    return await self._outcome(data, figures, expected_step)
                 elif event["type"] == "training_failed":
                     said = data.get("error_message", "it does not say why")
                     raise _FAILURES.get(data.get("code"), TrainingFailed)(said)
@@ -201,9 +203,11 @@ class HostedPolicy(ABC):
                     f"/preview/training-jobs/{job_id}/events", cast_to=dict[str, Any], options={"params": query}
                 )
             except openai.NotFoundError as error:
-                raise JobForgotten(f"{self._server.name} was restarted while it trained: {_said(error)}") from error
+                raise JobForgotten(
+                    f"{self._server.name} was restarted while it trained: {_error_message(error)}"
+                ) from error
 
-    async def _ended(
+    async def _outcome(
         self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int
     ) -> TrainOutcome:
         """Return the outcome of a job from the data of its last event and the metrics of its gradient steps."""
@@ -227,11 +231,11 @@ class HostedPolicy(ABC):
         return to_delete
 
 
-def _said(error: Any) -> str:
+def _error_message(error: Any) -> str:
     return str(error.body.get("message", error)) if isinstance(error.body, dict) else str(error)
 
 
-def _never_connected(error: Exception) -> bool:
+def _is_connect_failure(error: Exception) -> bool:
     import httpx
 
     return isinstance(error.__cause__, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))

@@ -62,7 +62,7 @@ class ServerlessBackend(HostedBackend):
     async def register(self, model: ModelSpec) -> "ServerlessPolicy":
         """Create the model, or continue an existing one of that name. Raises BackendUnavailable, BackendRefused or
         ValueError."""
-        return ServerlessPolicy(self.server, self.client, await self._registered(model), self._access)
+        return ServerlessPolicy(self.server, self.client, await self._get_or_create_model(model), self._access)
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         """Return no steps, because the protocol cannot fork models."""
@@ -70,7 +70,7 @@ class ServerlessBackend(HostedBackend):
 
     async def delete(self, model: ModelSpec) -> None:
         """Delete the model. The protocol finds a model only by creating it, so a missing one is created first."""
-        registered = await self._registered(model)
+        registered = await self._get_or_create_model(model)
         with self.server.translated():
             await self.client.models.delete(model_id=registered.id)
 
@@ -114,7 +114,7 @@ class ServerlessPolicy(HostedPolicy):
             raise NotAccepted(str(error)) from error
         return await self._post(request, {})
 
-    async def _ended(
+    async def _outcome(
         self, data: Mapping[str, Any], figures: Sequence[Mapping[str, float]], expected_step: int
     ) -> TrainOutcome:
         if not figures:

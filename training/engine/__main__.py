@@ -20,7 +20,7 @@ from training.base_model_files import added_base_models
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.logs import configure_logs
 from training.engine_flags import KEY_VARIABLE, parse
-from training.garbage import kept_for_good
+from training.garbage import freeze_gc
 
 if TYPE_CHECKING:  # imported late, see main
     from starlette.types import ASGIApp
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)
     api_key = os.environ.get(options.api_key_env or KEY_VARIABLE)
-    if (why := _unservable(options, api_key)) is not None:
+    if (why := _why_unservable(options, api_key)) is not None:
         sys.stderr.write(f"{why}\n")
         return 2
     sock = _listen(options.host, options.port)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     bases = {TINY_NAME: TINY_BASE} if (TINY_BASE / "config.json").is_file() else {}
     bases |= dict(options.base_model)
     # Imported late because torch and transformers take seconds, and bad flags should be reported immediately.
-    with kept_for_good():
+    with freeze_gc():
         _import_libraries(options, bases)
 
         from training.engine.registry.object_store import BadStore, StoreUnavailable
@@ -79,7 +79,7 @@ class _TooFewGpus(Exception):
     """The machine has fewer GPUs than the workers need."""
 
 
-def _unservable(options: argparse.Namespace, api_key: str | None) -> str | None:
+def _why_unservable(options: argparse.Namespace, api_key: str | None) -> str | None:
     """Return why valid flags cannot be served on this machine, or None if they can."""
     if options.api_key_env and not api_key:
         return f"--api-key-env: the environment has no {options.api_key_env}"
@@ -133,9 +133,9 @@ def _application(
         raise _TooFewGpus(f"{len(specs)} workers need as many GPUs; here are {gpus}")
     registry = open_registry(options.data_dir, bases, options.allow_base_dir, options.checkpoint_store)
     if options.ray or len(specs) > 1:
-        computing, tokenizer = _in_workers(registry, specs, options.ray)
+        computing, tokenizer = _worker_computing(registry, specs, options.ray)
     else:
-        computing, tokenizer = _in_this_process(registry, specs[0], options, environment)
+        computing, tokenizer = _local_computing(registry, specs[0], options, environment)
     return create_app(
         registry,
         computing,
@@ -198,7 +198,7 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
     ]
 
 
-def _in_this_process(
+def _local_computing(
     registry: "Registry", spec: "WorkerSpec", options: argparse.Namespace, environment: Mapping[str, str]
 ) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
     from training.engine.compute import Compute
@@ -223,7 +223,7 @@ def _in_this_process(
     return VllmCompute(engine, server, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer
 
 
-def _in_workers(
+def _worker_computing(
     registry: "Registry", specs: "Sequence[WorkerSpec]", ray_address: str | None
 ) -> "tuple[Computing, Callable[[Target], ChatTokenizer]]":
     """Raises ClusterUnavailable."""

@@ -90,9 +90,9 @@ def repeats_a_reference(rng: Random, known: Known) -> Agent:
     reference = rng.choice(known.others).reference
 
     def text(name: str) -> str:
-        return next(_named(reference, name), "")
+        return next(_reference_texts(reference, name), "")
 
-    return lambda view: _end(view, known, Fill(text, lambda name: list(_named(reference, name)), rng))
+    return lambda view: _end(view, known, Fill(text, lambda name: list(_reference_texts(reference, name)), rng))
 
 
 def stuffs_words(rng: Random, known: Known) -> Agent:
@@ -101,14 +101,14 @@ def stuffs_words(rng: Random, known: Known) -> Agent:
     more = " ".join(text for other in known.others for text in strings(other.reference))
 
     def answer(view: View, read: list[str]) -> Fill:
-        return Fill(lambda _: _stuffed(f"{_all_text(view)} {more}"), lambda _: read, rng)
+        return Fill(lambda _: _unique_words(f"{_all_text(view)} {more}"), lambda _: read, rng)
 
-    return _reading(rng, known, answer)
+    return _id_explorer(rng, known, answer)
 
 
 def tries_every_id(rng: Random, known: Known, tool: str) -> Agent:
     """Return an agent that calls `tool` with every id that it finds, and answers with the task and all these ids."""
-    return _reading(rng, known, lambda view, read: Fill(lambda _: _task(view), lambda _: read, rng), tool)
+    return _id_explorer(rng, known, lambda view, read: Fill(lambda _: _task(view), lambda _: read, rng), tool)
 
 
 def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Agent]:
@@ -123,7 +123,7 @@ def cheats(rng: Random, known: Known, tools: Sequence[Tool]) -> Mapping[str, Age
     return found
 
 
-def _reading(
+def _id_explorer(
     rng: Random, known: Known, answer: Callable[[View, list[str]], Fill], favourite: str | None = None
 ) -> Agent:
     """Return an agent that calls non-final tools with each id, newest first, and ends the episode in the last turn.
@@ -206,7 +206,7 @@ def strings(value: Json) -> Iterator[str]:
         yield str(value)
 
 
-def _named(reference: Mapping[str, Json], name: str) -> Iterator[str]:
+def _reference_texts(reference: Mapping[str, Json], name: str) -> Iterator[str]:
     """Yield the texts of the reference that fit an argument of that name: those of a member with a similar name,
     otherwise all."""
     found = next((value for key, value in reference.items() if name in key or key in name), reference)
@@ -246,5 +246,5 @@ def _shape(word: str) -> str:
     return re.sub(r"[^\W\d]+", "a", re.sub(r"\d+", "0", word))
 
 
-def _stuffed(text: str) -> str:
+def _unique_words(text: str) -> str:
     return " ".join(list(dict.fromkeys(text.split()))[:_MAX_WORDS])

@@ -27,9 +27,9 @@ from training.environment_check.report import Finding, Report, State
 
 _SPLIT_SAMPLE = 256
 """Number of scenarios of each split that are compared with those of the others."""
-_REPEATED = 4
+_DETERMINISM_SCENARIOS = 4
 """Number of scenarios that are played again, to check that the same calls have the same outcome."""
-_READ = 64
+_LEAK_SCENARIOS = 64
 """Number of scenarios that are searched for their references."""
 
 
@@ -50,18 +50,18 @@ async def check(
     try:
         environment = registry.build(name, config, data_dir, access)
     except PluginFault as fault:
-        return _faulty(name, "protocol", fault)
+        return _fault_report(name, "protocol", fault)
     try:
         return await _Check(environment, name, config, data_dir, scenarios, seed, access).report()
     except PluginFault as fault:
-        return _faulty(name, "protocol", fault)
+        return _fault_report(name, "protocol", fault)
     except EpisodeFailed as failure:
-        return _faulty(name, "episodes", failure)
+        return _fault_report(name, "episodes", failure)
     finally:
         environment.close()
 
 
-def _faulty(name: str, what: str, fault: Exception) -> Report:
+def _fault_report(name: str, what: str, fault: Exception) -> Report:
     finding = Finding(what, State.FAILED, str(fault))
     return Report(name, None, 0, (), None, None, None, None, (finding,))
 
@@ -87,14 +87,14 @@ class _Check:
     access: Access | None
 
     async def report(self) -> Report:
-        drawn = {split: self._drawn(split) for split in get_args(Split)}
+        drawn = {split: self._draw(split) for split in get_args(Split)}
         scenarios = drawn["train"][: self.count]
         findings = [Finding("protocol", State.OK, "every call kept to it"), *self._splits(drawn)]
-        findings += self._leaks(scenarios[:_READ])
-        findings += await self._repeated(scenarios[:_REPEATED])
+        findings += self._leaks(scenarios[:_LEAK_SCENARIOS])
+        findings += await self._check_determinism(scenarios[:_DETERMINISM_SCENARIOS])
         try:
             judge = self._judge()
-            played = await self._played(judge, scenarios)
+            played = await self._play_agents(judge, scenarios)
         except _JudgeFailed as failure:
             said = f"the default judge {self.environment.default_judge!r} {failure}; no reward could be examined"
             findings.append(Finding("judge", failure.state, said))
@@ -118,7 +118,7 @@ class _Check:
             findings,
         )
 
-    def _drawn(self, split: Split) -> list[Scenario]:
+    def _draw(self, split: Split) -> list[Scenario]:
         return self.environment.scenarios(split, max(self.count, _SPLIT_SAMPLE), self.seed)
 
     def _judge(self) -> Judge:
@@ -127,13 +127,13 @@ class _Check:
         except Exception as error:
             raise _JudgeFailed(f"cannot be used without settings ({error})", needs=True) from error
 
-    async def _played(self, judge: Judge, scenarios: Sequence[Scenario]) -> dict[str, list[Paid]]:
+    async def _play_agents(self, judge: Judge, scenarios: Sequence[Scenario]) -> dict[str, list[Paid]]:
         """Return the rollouts of each agent: first the agents that do not cheat, then the cheats."""
         played: dict[str, list[Paid]] = {}
 
         async def of(name: str, agent_for: Callable[[Scenario], Agent], group: int = 1) -> None:
             played[name] = [
-                paid for scenario in scenarios for paid in await self._paid(judge, scenario, agent_for, group)
+                paid for scenario in scenarios for paid in await self._reward_group(judge, scenario, agent_for, group)
             ]
 
         if isinstance(self.environment, Solvable):
@@ -153,7 +153,7 @@ class _Check:
             await of(name, partial(cheat, name=name))
         return played
 
-    async def _paid(
+    async def _reward_group(
         self, judge: Judge, scenario: Scenario, agent_for: Callable[[Scenario], Agent], group: int
     ) -> list[Paid]:
         plays = [await play(self.environment, scenario, agent_for(scenario)) for _ in range(group)]
@@ -186,7 +186,7 @@ class _Check:
         if not found:
             yield Finding("leaks", State.OK, "no reference can be read from its task, opening messages or tools")
 
-    async def _repeated(self, scenarios: Sequence[Scenario]) -> list[Finding]:
+    async def _check_determinism(self, scenarios: Sequence[Scenario]) -> list[Finding]:
         """Check that the same calls have the same outcome when rollouts run concurrently, and in another process."""
         first = await transcripts.record(self.environment, scenarios, self.seed)
         fresh = registry.build(self.name, self.config, self.data_dir, self.access)

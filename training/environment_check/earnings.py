@@ -8,11 +8,11 @@ from training.environment_check.play import Paid
 from training.environment_check.report import AgentFigures, Finding, State
 
 GROUP_SIZE = 8
-_PAYING = 0.5
+_CHEAT_PAYS_FROM = 0.5
 """A cheat pays if it earns this share of the headroom, or solves this share of the scenarios."""
-_QUIET = 0.5
+_MAX_WITHOUT_SIGNAL = 0.5
 """Share of groups without signal above which the check warns."""
-_HONEST = ("oracle", "random")
+_HONEST_AGENTS = ("oracle", "random")
 _DOES = {"no-op": "does nothing", "empty calls": "makes empty calls"}
 
 
@@ -32,7 +32,7 @@ class Earned:
     def share_of_headroom(self, agent: AgentFigures) -> float | None:
         """Return the share of the headroom that the agent earns, or None if it is unknown."""
         chance = self.of("random")
-        gained = _less(agent, chance)
+        gained = _reward_difference(agent, chance)
         return (
             gained / self.headroom if gained is not None and self.headroom is not None and self.headroom > 0 else None
         )
@@ -41,8 +41,8 @@ class Earned:
 def earned(played: Mapping[str, Sequence[Paid]]) -> Earned:
     """Summarize the rollouts of each agent."""
     figures = {name: _figures(name, paid) for name, paid in played.items()}
-    headroom = _less(figures.get("oracle"), figures.get("random"))
-    return Earned(list(figures.values()), headroom, _without_signal(played["random"]))
+    headroom = _reward_difference(figures.get("oracle"), figures.get("random"))
+    return Earned(list(figures.values()), headroom, _share_without_signal(played["random"]))
 
 
 def _figures(name: str, paid: Sequence[Paid]) -> AgentFigures:
@@ -53,14 +53,14 @@ def _figures(name: str, paid: Sequence[Paid]) -> AgentFigures:
     return AgentFigures(name, len(paid), fmean(rewards), success)
 
 
-def _less(one: AgentFigures | None, other: AgentFigures | None) -> float | None:
+def _reward_difference(one: AgentFigures | None, other: AgentFigures | None) -> float | None:
     """Return the difference of two agents' mean rewards."""
     if one is None or other is None or one.mean_reward is None or other.mean_reward is None:
         return None
     return one.mean_reward - other.mean_reward
 
 
-def _without_signal(paid: Sequence[Paid]) -> float | None:
+def _share_without_signal(paid: Sequence[Paid]) -> float | None:
     """Return the share of groups whose rewards are all equal, or that have fewer than two."""
     groups: dict[str, list[float]] = {}
     for each in paid:
@@ -108,7 +108,7 @@ def of_teaching(earned: Earned) -> Iterator[Finding]:
         solved = State.OK if oracle.success == 1 else State.WARNING if oracle.success > 0 else State.FAILED
         yield Finding("solvable", solved, f"the oracle solves {oracle.success:.0%} of the scenarios")
     if (quiet := earned.groups_without_signal) is not None:
-        state = State.WARNING if quiet > _QUIET else State.OK
+        state = State.WARNING if quiet > _MAX_WITHOUT_SIGNAL else State.OK
         yield Finding("signal", state, f"{quiet:.0%} of the random agent's groups of {GROUP_SIZE} have equal rewards")
     if chance and chance.success:
         state = State.FAILED if oracle and oracle.success and chance.success >= oracle.success else State.WARNING
@@ -117,7 +117,7 @@ def of_teaching(earned: Earned) -> Iterator[Finding]:
 
 def of_cheating(earned: Earned) -> Iterator[Finding]:
     """Check that no agent that does not do the task earns as much as one that does."""
-    paying = [each for each in earned.agents if each.agent not in _HONEST and _pays(each, earned)]
+    paying = [each for each in earned.agents if each.agent not in _HONEST_AGENTS and _pays(each, earned)]
     for each in paying:
         share = earned.share_of_headroom(each)
         what = "" if share is None else f" and earns {share:.0%} of the headroom"
@@ -128,4 +128,4 @@ def of_cheating(earned: Earned) -> Iterator[Finding]:
 
 
 def _pays(agent: AgentFigures, earned: Earned) -> bool:
-    return max(agent.success or 0.0, earned.share_of_headroom(agent) or 0.0) >= _PAYING
+    return max(agent.success or 0.0, earned.share_of_headroom(agent) or 0.0) >= _CHEAT_PAYS_FROM

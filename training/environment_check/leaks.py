@@ -8,7 +8,7 @@ from itertools import combinations
 from environment.base import Environment, Json, Scenario, Split
 from training.environment_check.agents import strings
 
-_SHORTEST = 3
+_MIN_TEXT_CHARS = 3
 """Minimum number of characters of a text. Shorter ones are found by chance."""
 
 
@@ -34,27 +34,27 @@ def leaks(environment: Environment, scenarios: Sequence[Scenario]) -> dict[str, 
     A member of the reference leaks if all its texts can be read. A text that scenarios with another reference also show
     is not a leak: it is one of the choices, or a word that all tasks have.
     """
-    shown = [_shown(environment, scenario) for scenario in scenarios]
+    shown = [_visible_texts(environment, scenario) for scenario in scenarios]
     found: dict[str, list[str]] = {}
     for scenario, places in zip(scenarios, shown, strict=True):
         for member, value in scenario.reference.items():
-            texts = {text for text in strings(value) if len(text.strip()) >= _SHORTEST}
+            texts = {text for text in strings(value) if len(text.strip()) >= _MIN_TEXT_CHARS}
             elsewhere = [
                 text
                 for other, at in zip(scenarios, shown, strict=True)
                 if other.reference.get(member) != value
                 for text in at.values()
             ]
-            if not texts or any(_stands_in(text, other) for other in elsewhere for text in texts):
+            if not texts or any(_contains_text(text, other) for other in elsewhere for text in texts):
                 continue
             for place, text in places.items():
-                if all(_stands_in(each, text) for each in texts):
+                if all(_contains_text(each, text) for each in texts):
                     found.setdefault(f"the reference's {member} stands in the {place}", []).append(scenario.id)
                     break
     return found
 
 
-def _shown(environment: Environment, scenario: Scenario) -> dict[str, str]:
+def _visible_texts(environment: Environment, scenario: Scenario) -> dict[str, str]:
     """Return the texts that an agent can read before its first call, by place."""
     episode = environment.episode(scenario)
     tools: list[Json] = [tool.openai() for tool in episode.tools]
@@ -69,5 +69,5 @@ def _text(value: Json) -> str:
     return "\n".join(strings(value)).casefold()
 
 
-def _stands_in(text: str, whole: str) -> bool:
+def _contains_text(text: str, whole: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(text.strip().casefold())}(?!\w)", whole) is not None

@@ -66,14 +66,14 @@ class Paid:
 async def play(environment: Environment, scenario: Scenario, agent: Agent) -> Played:
     """Let the agent attempt the scenario. Raises EpisodeFailed."""
     clock = time.perf_counter()
-    async with _opened(environment.episode(scenario)) as episode:
+    async with _open_episode(environment.episode(scenario)) as episode:
         messages, ended_by = await _attempt(episode, agent)
         outcome = episode.outcome()
     return Played(scenario, episode.tools, messages, outcome, ended_by, time.perf_counter() - clock)
 
 
 @asynccontextmanager
-async def _opened(episode: Episode) -> AsyncIterator[Episode]:
+async def _open_episode(episode: Episode) -> AsyncIterator[Episode]:
     if not isinstance(episode, OpenedEpisode):
         yield episode
         return

@@ -48,15 +48,15 @@ class Gym:
         """Return the environment, an instance of the package's `Environment`. Raises ValueError."""
         if find_spec("verifiers") is None:
             raise ValueError(f"{NAME} needs a package that is not installed here: pip install 'learnloop[verifiers]'")
-        return _loaded(self.module, (self.env or "").partition(":")[2], self._args)
+        return _load_environment(self.module, (self.env or "").partition(":")[2], self._args)
 
 
 @lru_cache(maxsize=8)
-def _loaded(module: str, function: str, args: str) -> Any:
+def _load_environment(module: str, function: str, args: str) -> Any:
     try:
         with IMPORTING:  # ART's concurrent imports would deadlock with these, or hide modules from them
             vf: Any = importlib.import_module("verifiers")
-            _leave_signals_alone()
+            _disable_signal_handlers()
             importlib.import_module(_module_name(module))
         if function:
             made = getattr(importlib.import_module(module), function)(**json.loads(args))
@@ -78,7 +78,7 @@ def _module_name(env: str) -> str:
     return env.rpartition("/")[2].replace("-", "_")
 
 
-def _leave_signals_alone() -> None:
+def _disable_signal_handlers() -> None:
     """Keep environments from setting handlers of SIGINT and SIGTERM, which belong to the service here. This also allows
     environments to be created outside the main thread."""
     module: Any = importlib.import_module("verifiers.envs.environment")

@@ -38,7 +38,7 @@ def report_of(loaded: Any, output: Mapping[str, Any]) -> GymReport:
     """Return the report on an environment's `RolloutOutput`."""
     reward, metrics = float(output["reward"]), dict(output["metrics"] or {})
     parts = _parts(loaded.rubric, reward, metrics)
-    return GymReport(reward, parts, metrics, _said(output["completion"]), output.get("stop_condition"))
+    return GymReport(reward, parts, metrics, _last_reply(output["completion"]), output.get("stop_condition"))
 
 
 def _parts(rubric: Any, reward: float, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -51,7 +51,7 @@ def _parts(rubric: Any, reward: float, metrics: Mapping[str, float]) -> dict[str
     return weighted if weighted and whole else {"reward": reward}
 
 
-def _said(completion: Any) -> str | None:
+def _last_reply(completion: Any) -> str | None:
     """Return the text of the last reply."""
     for message in reversed(completion if isinstance(completion, list) else []):
         if message.get("role") == "assistant" and isinstance(message.get("content"), str):

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-_OF_THE_LIBRARY = "Value error, "
+_PYDANTIC_PREFIX = "Value error, "
 """Prefix of the message if a validator raised a ValueError."""
 
 
 def message_of(fault: Mapping[str, Any]) -> str:
     """Return the message of an entry of ValidationError's `errors()`."""
-    return str(fault["msg"]).removeprefix(_OF_THE_LIBRARY)
+    return str(fault["msg"]).removeprefix(_PYDANTIC_PREFIX)

@@ -94,7 +94,7 @@ def sampled_ids(choice: "Choice") -> list[int] | None:
     return [int(token.token.removeprefix(_TOKEN_ID)) for token in tokens]
 
 
-_written = json.JSONEncoder(sort_keys=True).encode
+_canonical_json = json.JSONEncoder(sort_keys=True).encode
 """Same as json.dumps, without a new encoder for each call."""
 
 
@@ -107,7 +107,7 @@ def identity(message: Mapping[str, Json]) -> str:
         if "function" in call
     ]
     shown = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
-    return _written(shown)
+    return _canonical_json(shown)
 
 
 def _value(arguments: Json) -> Json:

@@ -63,15 +63,15 @@ def record(trajectory: "Trajectory", calls: Sequence[AnsweredCall]) -> None:
 
 def conversations(calls: Sequence[AnsweredCall]) -> list[Conversation]:
     """Return the training sequences of a rollout, ordered by their first call."""
-    sampled = _sampled(calls)
+    sampled = _sampled_choices(calls)
     return [
         _conversation(part)
         for numbers in sequences_of(sampled)
-        for part in _with_visible_replies([sampled[number] for number in numbers])
+        for part in _split_at_missing_replies([sampled[number] for number in numbers])
     ]
 
 
-def _sampled(calls: Sequence[AnsweredCall]) -> list[_SampledChoice]:
+def _sampled_choices(calls: Sequence[AnsweredCall]) -> list[_SampledChoice]:
     exact = [_by_tokens(call, choice) for call in calls for choice in call.completion.choices]
     known = [each for each in exact if each is not None]
     if len(known) == len(exact):
@@ -95,7 +95,7 @@ def _by_messages(call: AnsweredCall, choice: "Choice") -> _SampledChoice:
     return _SampledChoice(call, choice, prompt, [identity(message_of(choice))])
 
 
-def _with_visible_replies(sequence: list[_SampledChoice]) -> Iterator[list[_SampledChoice]]:
+def _split_at_missing_replies(sequence: list[_SampledChoice]) -> Iterator[list[_SampledChoice]]:
     """Split the sequence before each call whose messages have no assistant message in the place of the previous call's
     reply, because no message can then stand for that reply."""
     part = sequence[:1]

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientResponse, ClientSession
 
-_KEPT_S = 4.0
+_KEEP_ALIVE_S = 4.0
 """Maximum idle time of a connection. Servers close theirs after 5 s (uvicorn) or more, and a request sent at that
 moment is lost."""
-_SET_BY_AIOHTTP = {"content-length", "transfer-encoding"}
-_OF_HTTPX = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_HEADERS_OF_AIOHTTP = {"content-length", "transfer-encoding"}
+_SKIPPED_AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add to a request without them."""
 
 
@@ -28,7 +28,7 @@ def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
     import aiohttp  # imported late: it takes 0.1 s and 11 MB, and a service may never need it
 
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_S, ssl=ssl),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=ssl),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )
@@ -48,12 +48,12 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             self._session = client_session()
         limits = request.extensions.get("timeout", {})
         body = await request.aread()
-        with _as_httpx_has_it():
+        with _translate_errors():
             response = await self._session.request(
                 request.method,
                 URL(str(request.url), encoded=True),
-                headers=[each for each in request.headers.multi_items() if each[0] not in _SET_BY_AIOHTTP],
-                skip_auto_headers=_OF_HTTPX,
+                headers=[each for each in request.headers.multi_items() if each[0] not in _HEADERS_OF_AIOHTTP],
+                skip_auto_headers=_SKIPPED_AUTO_HEADERS,
                 data=body or None,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(sock_connect=limits.get("connect"), sock_read=limits.get("read")),
@@ -70,7 +70,7 @@ class _Body(httpx.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _as_httpx_has_it():
+        with _translate_errors():
             async for piece in self._response.content.iter_any():
                 yield piece
 
@@ -79,7 +79,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 @contextmanager
-def _as_httpx_has_it() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Translate aiohttp's errors into httpx's. Only a request that was certainly not sent raises ConnectError or
     ConnectTimeout, so that the caller can send it again."""
     import aiohttp

@@ -44,11 +44,11 @@ def seed_of_call(seed: int, number: int) -> int:
     """Return the seed that ModelCalls draws for call `number`, from 1, of a rollout with that seed."""
     seeds = Random(seed)
     for _ in range(number - 1):
-        _drawn(seeds)
-    return _drawn(seeds)
+        _next_seed(seeds)
+    return _next_seed(seeds)
 
 
-def _drawn(seeds: Random) -> int:
+def _next_seed(seeds: Random) -> int:
     return seeds.getrandbits(53)
 
 
@@ -101,21 +101,21 @@ class ModelCalls:
         and the client's errors.
         """
         number, self.begun = self.begun, self.begun + 1
-        seed = _drawn(self._seeds)
+        seed = _next_seed(self._seeds)
         asked, limit = tuple(messages), min(self._sampling.max_tokens, max_tokens or self._sampling.max_tokens)
         parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
         body = self._body(asked, tools, {**(options or {}), **parameters})
         if (known := self._recorded.answer(body)) is not None:
-            self._answer(number, asked, tools, known)
+            self._record_answer(number, asked, tools, known)
             return known
-        most = partial(self._most, asked, tools, limit)
+        most = partial(self._usage_bound, asked, tools, limit)
         async with self._admission:  # prevents two calls from reserving the same room
             await self._room_for(most)
             self._running[number] = most
         try:
             with chat_span("openai", model=self.model, messages=asked, parameters=parameters) as traced:
-                completion = await self._sampled(body)
-                used = self._answer(number, asked, tools, completion)
+                completion = await self._request_completion(body)
+                used = self._record_answer(number, asked, tools, completion)
                 choice = completion.choices[0]
                 traced.output = Reply(
                     message_of(choice), choice.finish_reason, used.prompt_tokens, used.completion_tokens
@@ -145,16 +145,16 @@ class ModelCalls:
         offered = {"tools": tools} if tools else {}
         return {"model": self.model, "messages": list(messages), **offered, **parameters}
 
-    async def _sampled(self, body: Mapping[str, Json]) -> "ChatCompletion":
+    async def _request_completion(self, body: Mapping[str, Json]) -> "ChatCompletion":
         clock = time.monotonic()
-        asked = {**body, "messages": self._exact(body["messages"])} if self._recorded.given else body
+        asked = {**body, "messages": self._with_token_ids(body["messages"])} if self._recorded.given else body
         completion = await self._chat.complete(asked)
         seconds = time.monotonic() - clock
         self._metrics["sampling_s"] += seconds
         self._recorded.add(body, completion, seconds)
         return completion
 
-    def _exact(self, messages: Sequence[Message]) -> list[Message]:
+    def _with_token_ids(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with the sampled token ids added to each of our replies.
 
         This is needed after recorded answers were used, because the endpoint may not remember that conversation.
@@ -170,7 +170,7 @@ class ModelCalls:
                     told[place] = {**messages[place], "token_ids": ids}
         return told
 
-    def _answer(
+    def _record_answer(
         self, number: int, messages: tuple[Message, ...], tools: Sequence[Json], completion: "ChatCompletion"
     ) -> Usage:
         """Record the answer and return what it used."""
@@ -183,7 +183,7 @@ class ModelCalls:
         self._answered[number] = AnsweredCall(messages, tools, completion, used)
         return used
 
-    def _most(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
+    def _usage_bound(self, messages: tuple[Message, ...], tools: Sequence[Json], reply_tokens: int) -> Usage:
         """Return an upper bound of what a request uses: the tokens of an earlier call that it repeats, and one token
         per byte of the rest."""
         known, fresh = 0, [*messages, {"tools": tools}]

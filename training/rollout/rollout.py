@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 _RESTARTS = 6
 """Maximum number of restarts of a rollout whose endpoint restarted and lost its conversation state."""
 _LONGEST_PAUSE_S = 15.0
-_GONE = (404, 410)
+_MODEL_NOT_FOUND_STATUSES = (404, 410)
 """HTTP statuses that mean that the model or checkpoint does not exist, or that its files are lost."""
-_SAMPLER_AWAY = "sampler_unavailable"
+_SAMPLER_UNAVAILABLE = "sampler_unavailable"
 """Error code of an engine that is up while the process that samples for it is not."""
 
 Player = Agent | RemoteRollouts
@@ -95,7 +95,8 @@ async def rollout(
         def calls(trajectory: "Trajectory") -> ModelCalls:
             return ModelCalls(chat, sampling, Random(seed), reservation, trajectory.metrics, recorded)
 
-        playing = _play_here(agent, attempt, calls, limits.timeout_s, restarts=_RESTARTS if chat.remembers else 0)
+        restarts = _RESTARTS if chat.remembers else 0
+        playing = _play_with_restarts(agent, attempt, calls, limits.timeout_s, restarts)
     with invoke_agent(
         environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
     ) as traced:
@@ -123,14 +124,14 @@ class _Attempt:
     def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
         self.episode = self._environment.episode(self._scenario, self._max_turns)
-        messages, tools = self.episode.messages(), _offered(self.episode)
+        messages, tools = self.episode.messages(), _tools_of(self.episode)
         self.trajectory = import_art().Trajectory(messages_and_choices=messages, tools=tools)
         self.trajectory.metadata |= {"rollout_id": self.id, "scenario_id": self._scenario.id}
         zero = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
         self.trajectory.metrics |= zero
 
 
-async def _play_here(
+async def _play_with_restarts(
     agent: Agent | None,
     attempt: _Attempt,
     calls: "Callable[[Trajectory], ModelCalls]",
@@ -156,7 +157,7 @@ async def _play_here(
 async def _play_once(
     agent: Agent | None, episode: Episode, trajectory: "Trajectory", calls: ModelCalls, limit: asyncio.Timeout
 ) -> None:
-    async with _ready(episode, trajectory, limit):
+    async with _opened_episode(episode, trajectory, limit):
         if agent is None:
             await _play(episode, trajectory, calls)
         else:
@@ -172,11 +173,11 @@ async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> F
     except TimeoutError:
         return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
     except Exception as error:
-        return Failure(_kind(error), f"{type(error).__name__}: {error}")
+        return Failure(_failure_kind(error), f"{type(error).__name__}: {error}")
 
 
 @asynccontextmanager
-async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
+async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asyncio.Timeout) -> AsyncIterator[None]:
     """Open the episode and put its messages and tools into the trajectory. The time limit is paused until it is open.
     Raises EpisodeFailed."""
     if not isinstance(episode, OpenedEpisode):
@@ -189,13 +190,13 @@ async def _ready(episode: Episode, trajectory: "Trajectory", limit: asyncio.Time
         await episode.open()
         limit.reschedule(now() + left)
         trajectory.messages_and_choices = [*episode.messages()]  # type: ignore[list-item]
-        trajectory.tools = _offered(episode)
+        trajectory.tools = _tools_of(episode)
         yield
     finally:
         await episode.close()
 
 
-def _offered(episode: Episode) -> Any:
+def _tools_of(episode: Episode) -> Any:
     """Return the episode's tools in ART's form, or None if it has none."""
     return [tool.openai() for tool in episode.tools] or None
 
@@ -207,14 +208,14 @@ def _endpoint_errors() -> tuple[type[Exception], ...]:
     return openai.APIConnectionError, openai.InternalServerError
 
 
-def _kind(error: Exception) -> FailureKind:
+def _failure_kind(error: Exception) -> FailureKind:
     import openai
 
-    if isinstance(error, openai.APIConnectionError) or getattr(error, "code", None) == _SAMPLER_AWAY:
+    if isinstance(error, openai.APIConnectionError) or getattr(error, "code", None) == _SAMPLER_UNAVAILABLE:
         return FailureKind.BACKEND_AWAY
     if isinstance(error, own_loop.AgentFailed):
         return FailureKind.AGENT
-    gone = isinstance(error, openai.APIStatusError) and error.status_code in _GONE
+    gone = isinstance(error, openai.APIStatusError) and error.status_code in _MODEL_NOT_FOUND_STATUSES
     return FailureKind.MODEL_NOT_FOUND if gone else FailureKind.OTHER
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     except NotFetched as error:
         result = {"status": error.status, "error": str(error)}
     except Exception as error:  # the libraries raise many kinds
-        result = {"status": 502, "error": _words(error)}
+        result = {"status": 502, "error": _message(error)}
     (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -90,7 +90,7 @@ def _said(error: urllib.error.HTTPError) -> str:
         return f"the engine answered {error.code}"
 
 
-def _words(error: BaseException | None) -> str:
+def _message(error: BaseException | None) -> str:
     """Return the error's message and those of its causes on one line."""
     said = []
     while error is not None:

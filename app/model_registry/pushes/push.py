@@ -60,7 +60,7 @@ class Pushed:
 async def push(settings: Settings, source: Source, target: Target) -> Pushed:
     """Push a checkpoint. Raises PushFailed, Conflict if the checkpoint is incomplete, or Unavailable if too many pushes
     are in progress, the engine is not available or the disk is full."""
-    async with _place(settings.data_dir / "pushes") as folder:
+    async with _locked_folder(settings.data_dir / "pushes") as folder:
         await _run(folder, _job(source, target), settings.push_timeout_s)
         result = _result(folder)
     if "error" in result:
@@ -108,7 +108,7 @@ def _result(folder: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _place(parent: Path) -> AsyncIterator[Path]:
+async def _locked_folder(parent: Path) -> AsyncIterator[Path]:
     """Yield an empty, locked folder. Files that a killed service left in it are removed. Raises Unavailable."""
     lock = _lock(parent)
     folder = Path(lock.name).with_suffix("")

@@ -23,10 +23,10 @@ def prices_of(request: StoredEvaluation, models: Models) -> tuple[Price | None, 
 
 
 def _used(row: Any, price: Price | None) -> Usage:
-    return _priced(Usage(row.prompt_tokens, row.completion_tokens), price)
+    return _with_price(Usage(row.prompt_tokens, row.completion_tokens), price)
 
 
-def _priced(used: Usage, price: Price | None) -> Usage:
+def _with_price(used: Usage, price: Price | None) -> Usage:
     """Return the usage with its cost."""
     if price is None:
         return used
@@ -68,10 +68,10 @@ class EvaluationBudget:
 
         def most() -> Usage | None:
             worst_case = self._estimates.rollout(scenario)
-            return None if worst_case is None else _priced(worst_case, price)
+            return None if worst_case is None else _with_price(worst_case, price)
 
         async with self._meter.reserve(Phase.EVALUATE, most) as reserved:
-            yield _Priced(reserved, price)
+            yield _PricedReservation(reserved, price)
 
     def saw(self, rollout: Rollout) -> None:
         """Update the estimates with a finished rollout."""
@@ -93,14 +93,14 @@ class EvaluationBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
+class _PricedReservation:
     """A reservation that adds the price to the usage."""
 
     reservation: Reservation
     price: Price | None
 
     async def room_for(self, most: Callable[[], Usage]) -> None:
-        await self.reservation.room_for(lambda: _priced(most(), self.price))
+        await self.reservation.room_for(lambda: _with_price(most(), self.price))
 
     def spend(self, used: Usage) -> None:
-        self.reservation.spend(_priced(used, self.price))
+        self.reservation.spend(_with_price(used, self.price))

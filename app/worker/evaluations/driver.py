@@ -57,7 +57,7 @@ from training.scoring import assign_rewards, judge_group
 from training.task_errors import first_of_several
 from training.types import Failure, FailureKind, Progress, Rollout
 
-_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
+_RETRY_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Delays before retries of an unavailable backend. Once they are used up without progress, the evaluation fails."""
 
 log = structlog.get_logger(__name__)
@@ -90,7 +90,9 @@ class EvaluationDriver:
         prices = prices_of(request, ListedModels(self.settings))
         rows = await retry_while_database_is_down(lambda: store.rows(job.id))
         meter = meter_of(job, request, {Slot.parse(row.slot): row for row in rows}, prices)
-        work = _Driven(job, request, lease, main_loop, meter, prices, _Made(note, request.slots, len(rows)), waits)
+        work = _DriveState(
+            job, request, lease, main_loop, meter, prices, _SaveCounter(note, request.slots, len(rows)), waits
+        )
         try:
             return await run_in_thread(lambda: self._retrying(work), name=f"evaluation-{job.id}")
         except LeaseLost:
@@ -99,7 +101,7 @@ class EvaluationDriver:
             await self._settle(work)
             raise
 
-    async def _settle(self, work: "_Driven") -> None:
+    async def _settle(self, work: "_DriveState") -> None:
         """Save usage that led to nothing, because it counts toward the budget. If that fails, nothing else is lost."""
         if not work.meter.limited:
             return
@@ -117,7 +119,7 @@ class EvaluationDriver:
         except DATABASE_DOWN as error:
             log.warning("usage of an evaluation not saved", evaluation_id=job.id, error=first_line(error))
 
-    async def _retrying(self, work: "_Driven") -> dict[str, Json]:
+    async def _retrying(self, work: "_DriveState") -> dict[str, Json]:
         await asyncio.to_thread(import_art)
         job = work.job
         work.made.saved()
@@ -131,7 +133,7 @@ class EvaluationDriver:
                 work.waits(str(error))
                 await asyncio.sleep(pause_s)
 
-    async def _evaluate(self, driven: "_Driven") -> dict[str, Json]:
+    async def _evaluate(self, driven: "_DriveState") -> dict[str, Json]:
         job, request, main_loop = driven.job, driven.request, driven.main_loop
         resolving = resolve_references(self.database, self.settings.data_dir, request.environment, job.project)
         whole = await run_on_loop(main_loop, resolving)
@@ -140,13 +142,13 @@ class EvaluationDriver:
             access = EnvironmentAccess(self.settings)
             environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir, access)))
             services = judge_services(self.settings, self.database, main_loop, None, environment)
-            work = _Work(
+            work = _EvaluationWork(
                 job,
                 request,
                 environment,
                 make_judge(request.judge, services),
                 [await stack.enter_async_context(self._chat(each, request, main_loop)) for each in request.models],
-                _Saved(EvaluationStore(self.database), driven.lease, main_loop),
+                _EvaluationRows(EvaluationStore(self.database), driven.lease, main_loop),
                 EvaluationBudget(driven.meter, request, environment, driven.prices),
                 asyncio.Semaphore(request.concurrency),
                 lambda: clock.now().timestamp(),
@@ -157,7 +159,7 @@ class EvaluationDriver:
             return await _report(work, driven.prices) | ({"trial": trial} if trial else {})
 
     async def _player(
-        self, contestant: Contestant, environment: Choice, driven: "_Driven", clock: DatabaseTime
+        self, contestant: Contestant, environment: Choice, driven: "_DriveState", clock: DatabaseTime
     ) -> Player | None:
         own_agents = OwnAgents(self.database, self.settings)
         elsewhere = own_agents.of_evaluation(
@@ -191,17 +193,17 @@ class EvaluationDriver:
 
 
 @dataclass
-class _Made:
+class _SaveCounter:
     """Counts what was saved. Each save resets the retry delays for an unavailable backend."""
 
     note: Callable[[Progress], None]
     total: int
     done: int
-    pauses: Any = field(default_factory=lambda: iter(_PAUSES_S))
+    pauses: Any = field(default_factory=lambda: iter(_RETRY_DELAYS_S))
 
     def saved(self, rollouts: int = 0) -> None:
         """Record that rollouts or verdicts were saved."""
-        self.done, self.pauses = self.done + rollouts, iter(_PAUSES_S)
+        self.done, self.pauses = self.done + rollouts, iter(_RETRY_DELAYS_S)
         self.note(Progress(0, Phase.EVALUATE, self.done, self.total))
 
     def next_pause_s(self) -> float | None:
@@ -210,7 +212,7 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class _Driven:
+class _DriveState:
     """State of driving one evaluation."""
 
     job: EvaluationJob
@@ -219,12 +221,12 @@ class _Driven:
     main_loop: asyncio.AbstractEventLoop
     meter: Meter
     prices: Sequence[Price | None]
-    made: _Made
+    made: _SaveCounter
     waits: Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class _Saved:
+class _EvaluationRows:
     """The evaluation's rows. Used on the evaluation's own event loop; the database is accessed on the service's."""
 
     store: EvaluationStore
@@ -232,25 +234,25 @@ class _Saved:
     main_loop: asyncio.AbstractEventLoop
 
     async def rows(self) -> dict[Slot, Any]:
-        found = await self._at_home(lambda: self.store.rows(self.lease.id))
+        found = await self._on_main_loop(lambda: self.store.rows(self.lease.id))
         return {Slot.parse(row.slot): row for row in found}
 
     async def messages(self, slots: Sequence[Slot]) -> dict[str, list[Json]]:
-        found: dict[str, list[Json]] = await self._at_home(lambda: self.store.messages(self.lease.id, slots))
+        found: dict[str, list[Json]] = await self._on_main_loop(lambda: self.store.messages(self.lease.id, slots))
         return found
 
     async def keep_rollout(self, row: Mapping[str, Json]) -> None:
-        await shielded(self._at_home(lambda: self.store.keep_rollout(self.lease, row)))
+        await shielded(self._on_main_loop(lambda: self.store.keep_rollout(self.lease, row)))
 
     async def keep_verdicts(self, verdicts: Sequence[Mapping[str, Json]], judgement: Judgement) -> None:
-        await shielded(self._at_home(lambda: self.store.keep_verdicts(self.lease, verdicts, judgement.calls)))
+        await shielded(self._on_main_loop(lambda: self.store.keep_verdicts(self.lease, verdicts, judgement.calls)))
 
-    async def _at_home(self, act: Callable[[], Any]) -> Any:
+    async def _on_main_loop(self, act: Callable[[], Any]) -> Any:
         return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
 
 
 @dataclass(frozen=True)
-class _Work:
+class _EvaluationWork:
     """An evaluation in progress."""
 
     job: EvaluationJob
@@ -258,11 +260,11 @@ class _Work:
     environment: Environment
     judge: Judge
     chats: Sequence[Chat]
-    saved: _Saved
+    saved: _EvaluationRows
     budget: EvaluationBudget
     gate: asyncio.Semaphore
     now: Callable[[], float]
-    made: _Made
+    made: _SaveCounter
     players: Sequence[Player | None]
     """The player that replaces the built-in loop, if any, for each model."""
 
@@ -271,13 +273,13 @@ class _Work:
         request = self.request
         saved = await self.saved.rows()
         if request.trial is None:
-            await self._some(0, request.scenarios, saved)
+            await self._scenarios(0, request.scenarios, saved)
             return None
         rule = Rule(request.trial.alpha, request.trial.margin, request.trial.look_every)
         found = Evidence(0, 0.0, 0.0)
         for start in range(0, request.scenarios, rule.look_every):
             end = min(start + rule.look_every, request.scenarios)
-            await self._some(start, end, saved)
+            await self._scenarios(start, end, saved)
             # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
             seen = {slot: row for slot, row in (await self.saved.rows()).items() if slot.scenario < end}
             found = evidence(differences(request, seen), rule)
@@ -285,7 +287,7 @@ class _Work:
                 break
         return _verdict(found, rule)
 
-    async def _some(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
+    async def _scenarios(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
         """Make and judge the scenarios from number `start` to before `end`. No task is left running."""
         request = self.request
         scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
@@ -308,7 +310,7 @@ class _Work:
             making = {slot: group.create_task(self._rollout(slot, scenario)) for slot in slots if slot not in kept}
         again = await self.saved.messages(list(kept)) if kept else {}
         rollouts = [
-            _again(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
+            _stored_rollout(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
             for slot in slots
         ]
         async with self.budget.judging() as judged:
@@ -388,13 +390,13 @@ class _StoredTrajectory:
     reward: float = 0.0
 
 
-def _again(scenario: Scenario, row: Any, messages: list[Json]) -> Rollout:
+def _stored_rollout(scenario: Scenario, row: Any, messages: list[Json]) -> Rollout:
     """Rebuild a rollout that an earlier worker saved."""
     failure = None if row.error is None else Failure(FailureKind.OTHER, row.error)
     return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)
 
 
-async def _report(work: _Work, prices: Sequence[Price | None]) -> dict[str, Json]:
+async def _report(work: _EvaluationWork, prices: Sequence[Price | None]) -> dict[str, Json]:
     rows = await work.saved.rows()
     costs = [
         None

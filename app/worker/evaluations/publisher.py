@@ -91,7 +91,7 @@ class EvaluationPublisher:
 
     async def _attempt(self, job: EvaluationJob) -> None:
         try:
-            urls = await self._published(job)
+            urls = await self._publish(job)
         except (NotPublished, ProjectUnavailable, httpx.HTTPError, OSError) as error:
             why = self._redactor.clean_text(str(error) or type(error).__name__)
             log.warning("evaluation not published to Weave", evaluation_id=job.id, error=why)
@@ -100,7 +100,7 @@ class EvaluationPublisher:
         log.info("evaluation published to Weave", evaluation_id=job.id)
         await self._publications.succeeded(job.id, urls)
 
-    async def _published(self, job: EvaluationJob) -> dict[str, str]:
+    async def _publish(self, job: EvaluationJob) -> dict[str, str]:
         """Publish the evaluation, and return the URL for each model.
 
         Raises NotPublished, ProjectUnavailable, httpx.HTTPError, OSError.

@@ -291,4 +291,4 @@ async def test_an_agent_that_leaves_while_its_call_is_taken_leaves_it_free(
     await calls.finish(call, delivered=False)
     assert not calls._replying
     assert not calls._sampling
-    assert not calls._taking
+    assert not calls._claiming

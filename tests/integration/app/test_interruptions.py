@@ -100,7 +100,7 @@ async def test_a_planned_end_loses_no_finished_rollout(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What still waits to be written with others is written when the run is paused, and when its service stops."""
-    monkeypatch.setattr("app.worker.journal_store._GROUP_S", 3600)
+    monkeypatch.setattr("app.worker.journal_store._BATCH_S", 3600)
     found: list[set[str]] = []
 
     async def learn(*_: Any, journal: StoredJournal, **__: Any) -> AsyncGenerator[IterationResult, None]:
@@ -127,7 +127,7 @@ async def test_a_planned_end_loses_no_finished_rollout(
 async def test_what_waits_to_be_written_is_written_before_its_iteration(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.journal_store._GROUP_S", 3600)
+    monkeypatch.setattr("app.worker.journal_store._BATCH_S", 3600)
     scripted = ScriptedLoop()
 
     async def learn(*given: Any, journal: StoredJournal, **named: Any) -> AsyncGenerator[IterationResult, None]:

@@ -199,7 +199,7 @@ class _Behind(ScriptedBackend):
 async def test_a_run_waits_for_an_engine_that_is_gone(
     data_dir: Path, database_url: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.drive._PAUSES_S", (0.05,) * 1_000)
+    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.05,) * 1_000)
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
@@ -216,7 +216,7 @@ async def test_a_run_waits_for_an_engine_that_is_gone(
 async def test_a_run_whose_engine_stays_away_pauses_and_can_be_resumed(
     data_dir: Path, database_url: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.drive._PAUSES_S", (0.01,))
+    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.01,))
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
@@ -233,7 +233,7 @@ async def test_a_training_that_the_disk_refuses_is_tried_again(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the engine does then: tests/integration/training/test_full_disk.py."""
-    monkeypatch.setattr("app.worker.drive._PAUSES_S", (0.05,) * 1_000)
+    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.05,) * 1_000)
     refuses = threading.Event()
     refuses.set()
 

@@ -67,7 +67,7 @@ class LocalBackend(HostedBackend):
     async def register(self, model: ModelSpec) -> "LocalPolicy":
         """Return the model, loading it if necessary, which takes minutes. Raises BackendUnavailable, also while the GPU
         serves another model, or ValueError."""
-        return LocalPolicy(self.server, self.client, await self._registered(model))
+        return LocalPolicy(self.server, self.client, await self._get_or_create_model(model))
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         """Return no steps, because ART's local backend cannot fork models by name."""

@@ -15,7 +15,7 @@ from training.backends.local.jobs import LocalJobs
 from training.backends.local.torn_checkpoints import quarantine
 from training.protocol.model_name import ModelName
 
-_OPTIONS_NOT_TAKEN = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
+_RESERVED_OPTIONS = {"kl_ref_adapter_path", "plot_tensors", "save_checkpoint", "verbose", "learning_rate"}
 """Options of ART's `train` that requests cannot set, because they touch files or because we set them."""
 IDLE_S = 300.0
 """Seconds without a request after which a model can be replaced by another."""
@@ -50,7 +50,7 @@ class LocalModels:
         async with self._loading:
             loaded = self._loaded
             if loaded is None or (loaded.project, loaded.name) != (project, name):
-                await self._make_place()
+                await self._evict_loaded()
                 self._directory(f"{project}~{name}")  # rejects invalid names
                 await self._repair(project, name)
                 model: Any = art.TrainableModel(
@@ -64,7 +64,7 @@ class LocalModels:
         about = {"id": f"{project}~{name}", "entity": "local", "project": project, "name": name}
         return about | {"base_model": base_model, "run_id": None}
 
-    async def _make_place(self) -> None:
+    async def _evict_loaded(self) -> None:
         if self._loaded is None:
             return
         if self.jobs.pending() or time.monotonic() - self._used < self._idle_s:
@@ -115,7 +115,7 @@ class LocalModels:
 
     def _options(self) -> set[str]:
         known = inspect.signature(self._backend.train).parameters
-        return set(known) - {"model", "trajectory_groups", *_OPTIONS_NOT_TAKEN}
+        return set(known) - {"model", "trajectory_groups", *_RESERVED_OPTIONS}
 
     async def delete_checkpoints(self, model_id: str, steps: list[int]) -> dict[str, Any]:
         """Delete checkpoints, but never the newest."""

@@ -40,11 +40,11 @@ def make_app(models: LocalModels, api_key: str) -> Starlette:
         ("POST", "/v1/chat/completions", api.chat),
     ]
     return Starlette(
-        routes=[Route(path, _guarded(handler, api_key), methods=[verb]) for verb, path, handler in handlers]
+        routes=[Route(path, _wrap_handler(handler, api_key), methods=[verb]) for verb, path, handler in handlers]
     )
 
 
-def _guarded(handler: Handler, api_key: str) -> Handler:
+def _wrap_handler(handler: Handler, api_key: str) -> Handler:
     """Wrap a handler: require the key, turn expected errors into error responses, and send other results as JSON."""
 
     async def handle(request: Request) -> Response:

@@ -86,13 +86,13 @@ def create_app(
         ],
         exception_handlers={
             HTTPException: _http_error,
-            ClientDisconnect: _gone,
-            Exception: _unforeseen,
-            **dict.fromkeys(FORESEEN, _foreseen),
+            ClientDisconnect: _client_gone,
+            Exception: _unknown_error,
+            **dict.fromkeys(FORESEEN, _known_error),
         },
         lifespan=lifespan,
     )
-    return app if api_key is None else _KeyNeeded(app, api_key)
+    return app if api_key is None else _RequireApiKey(app, api_key)
 
 
 async def _health(compute: Computing, _: Request) -> Response:
@@ -118,7 +118,7 @@ class _ChatApi:
         body = await self._read(request, ChatRequest)
         if body.stream:
             return _event_stream(await self._chat.stream(body))
-        return await _unless_gone(request, asyncio.create_task(self._chat.complete(body)))
+        return await _cancel_on_disconnect(request, asyncio.create_task(self._chat.complete(body)))
 
     async def tokenize(self, request: Request) -> Response:
         return JSONResponse(await self._chat.tokenize(await self._read(request, ChatRequest)))
@@ -128,7 +128,7 @@ class _ChatApi:
         scope = request.headers.get("openai-project", "")
         if body.stream:
             return _event_stream(await self._responses.stream(body, scope))
-        return await _unless_gone(request, asyncio.create_task(self._responses.create(body, scope)))
+        return await _cancel_on_disconnect(request, asyncio.create_task(self._responses.create(body, scope)))
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         return await read_body(request, kind, self._max_bytes, max_values=MAX_CHAT_VALUES)
@@ -151,7 +151,7 @@ class _ModelsApi:
         raise UnknownModel(f"no model {name!r}")
 
 
-class _KeyNeeded:
+class _RequireApiKey:
     """Refuses requests without the API key, except health checks."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
@@ -196,10 +196,10 @@ def _event_stream(events: AsyncIterator[str]) -> Response:
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-async def _unless_gone(request: Request, work: asyncio.Task[dict[str, Any]]) -> Response:
+async def _cancel_on_disconnect(request: Request, work: asyncio.Task[dict[str, Any]]) -> Response:
     """Return the result of the work. If the client disconnects first, cancel the work, because no one reads the
     result."""
-    gone = asyncio.create_task(_left(request))
+    gone = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         return JSONResponse(await work) if work.done() else Response(status_code=499)
@@ -208,16 +208,16 @@ async def _unless_gone(request: Request, work: asyncio.Task[dict[str, Any]]) -> 
         gone.cancel()
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _foreseen(_: Request, error: Exception) -> Response:
+async def _known_error(_: Request, error: Exception) -> Response:
     return api_error(error).response()
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
+async def _unknown_error(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, error=repr(error))
     return api_error(error).response()
 
@@ -227,5 +227,5 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return ApiError(error.status_code, f"{error.detail}: no such route or method", code="not_found").response()
 
 
-async def _gone(_: Request, error: Exception) -> Response:
+async def _client_gone(_: Request, error: Exception) -> Response:
     return Response(status_code=499)

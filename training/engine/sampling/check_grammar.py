@@ -17,7 +17,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 _END = 256
-_FORCED = 256
+_FORCED_CHARACTERS = 256
 """Same value as FORCED_CHARACTERS of constraint.py, which this script does not import so that it starts quickly."""
 
 
@@ -30,7 +30,7 @@ class _Bytes:
     tokens = (*(bytes([byte]) for byte in range(_END)), b"<end>")
 
     def __call__(self, text: str) -> list[int]:
-        return list(text[:_FORCED].encode())
+        return list(text[:_FORCED_CHARACTERS].encode())
 
 
 def main() -> int:

@@ -6,9 +6,9 @@ from multiprocessing.connection import Connection
 
 from training.engine.logs import configure_logs
 from training.engine.workers.link import LinkClosed, Report, ToWorker, WorkerSpec
-from training.garbage import kept_for_good
+from training.garbage import freeze_gc
 
-with kept_for_good():
+with freeze_gc():
     import training.engine.trainer.pretrained  # noqa: F401  # imported here, all workers share it
     from training.engine.workers.worker import serve
 

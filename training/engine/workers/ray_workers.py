@@ -178,10 +178,10 @@ class _Actor:
         # A process whose engine has failed is useless, so it exits.
         try:
             from training.engine.logs import configure_logs
-            from training.garbage import kept_for_good
+            from training.garbage import freeze_gc
 
             configure_logs()
-            with kept_for_good():
+            with freeze_gc():
                 import training.engine.trainer.pretrained  # noqa: F401  # it takes seconds, which no request should wait for
                 from training.engine.workers.worker import serve
             serve(spec, self)

@@ -42,11 +42,11 @@ class ResponseEvents:
         async for chunk in chunks:
             usage = chunk.get("usage") or usage
             for choice in chunk["choices"]:
-                for event in self._of_delta(choice):
+                for event in self._delta_events(choice):
                     yield event
                 finish_reason = choice["finish_reason"] or finish_reason
         status = status_of(finish_reason)
-        for event in self._closing(status):
+        for event in self._end_text(status):
             yield event
         self.completed = self._reply.body(status, self._output, usage=usage)
         yield self._event(f"response.{status}", response=self.completed)
@@ -56,17 +56,17 @@ class ResponseEvents:
         error = {"code": "server_error", "message": message}
         return self._event("response.failed", response=self._reply.body("failed", self._output, error=error))
 
-    def _of_delta(self, choice: Mapping[str, Json]) -> Iterator[Event]:
+    def _delta_events(self, choice: Mapping[str, Json]) -> Iterator[Event]:
         delta, tokens = choice["delta"], (choice["logprobs"] or {}).get("content") or []
         if delta.get("content") or tokens:
-            yield from self._of_text(delta.get("content") or "", tokens)
+            yield from self._text_events(delta.get("content") or "", tokens)
         if calls := delta.get("tool_calls"):
             if self._message.begun:
                 yield from self._end_message("completed")
             for call in calls:
-                yield from self._of_call(call)
+                yield from self._call_events(call)
 
-    def _of_text(self, text: str, tokens: list[Json]) -> Iterator[Event]:
+    def _text_events(self, text: str, tokens: list[Json]) -> Iterator[Event]:
         message = self._message
         message.tokens += tokens
         message.unsaid += tokens
@@ -93,7 +93,7 @@ class ResponseEvents:
         self._message = _Message()
         yield self._event("response.output_item.done", output_index=index, item=item)
 
-    def _of_call(self, call: Mapping[str, Json]) -> Iterator[Event]:
+    def _call_events(self, call: Mapping[str, Json]) -> Iterator[Event]:
         item, index = call_item(new_id("fc"), call), len(self._output)
         where = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
@@ -104,7 +104,7 @@ class ResponseEvents:
         self._output.append(item)
         yield self._event("response.output_item.done", output_index=index, item=item)
 
-    def _closing(self, status: str) -> Iterator[Event]:
+    def _end_text(self, status: str) -> Iterator[Event]:
         """End the text. An empty reply becomes an empty text."""
         if not self._message.begun and not self._output:
             yield from self._begin_message()

@@ -23,7 +23,7 @@ Refused."""
 
 _BASE_URL = "http://model.invalid/v1"
 _KEY = "this-rollout"
-_PASSED_ON = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
+_AGENT_OPTIONS = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
 """Parameters that an agent can set besides messages and tools. The run decides how replies are sampled."""
 
 Result = TypeVar("Result")
@@ -80,7 +80,7 @@ class Gateway:
         messages, tools = body.get("messages"), body.get("tools") or []
         if not (_objects(messages) and messages and _objects(tools)):
             raise Refused(400, "invalid_value", "`messages` must be a list of objects, and so must `tools`")
-        options = {name: body[name] for name in _PASSED_ON if body.get(name) is not None}
+        options = {name: body[name] for name in _AGENT_OPTIONS if body.get(name) is not None}
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise Refused(400, "invalid_value", "`max_tokens` must be a positive whole number")

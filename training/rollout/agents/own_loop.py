@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _GRACE_S = 5.0
 """How long an agent has to end after its rollout."""
-_FOR_THE_AGENT = (400, 413, 422)
+_CORRECTABLE_STATUSES = (400, 413, 422)
 """HTTP statuses of requests that the agent can correct, such as a conversation that is too long."""
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
 
     Raises AgentFailed, and any error of the model or a tool, even if the agent handled it.
     """
-    rollout = _OwnLoop(episode, calls, trajectory.metrics)
+    rollout = _EpisodeBridge(episode, calls, trajectory.metrics)
     gateway = Gateway(calls.model, rollout.complete, asyncio.get_running_loop())
     async with agent_model(gateway) as model:
         task = AgentTask(
@@ -67,7 +67,7 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
     rollout.finish(agent.name, working.ended)
 
 
-class _OwnLoop:
+class _EpisodeBridge:
     """Connects an agent with its episode, on the run's event loop."""
 
     def __init__(self, episode: Episode, calls: ModelCalls, metrics: dict[str, float | int | bool]) -> None:
@@ -79,8 +79,8 @@ class _OwnLoop:
         self._calls = calls
         self._metrics = metrics
         self._over = False
-        self._home = asyncio.get_running_loop()
-        self._one_tool = asyncio.Lock()
+        self._run_loop = asyncio.get_running_loop()
+        self._tool_lock = asyncio.Lock()
 
     def close(self) -> None:
         """Refuse all further requests and tool calls."""
@@ -106,7 +106,7 @@ class _OwnLoop:
             exact = {"return_token_ids": True} if self._calls.tells_token_ids else {}
             return await self._calls.complete(messages, tools, {**options, **exact}, max_tokens)
         except openai.APIStatusError as error:
-            if error.status_code not in _FOR_THE_AGENT:
+            if error.status_code not in _CORRECTABLE_STATUSES:
                 self._stop(error)
             raise Refused(error.status_code, "model_refused", str(error)) from error
         except Exception as error:
@@ -115,10 +115,10 @@ class _OwnLoop:
 
     async def call_tool(self, name: str, arguments: str, call_id: str) -> str:
         """Answer a tool call on the agent's event loop."""
-        return await asyncio.wrap_future(on_loop(self._call_tool(name, arguments, call_id), self._home))
+        return await asyncio.wrap_future(on_loop(self._call_tool(name, arguments, call_id), self._run_loop))
 
     async def _call_tool(self, name: str, arguments: str, call_id: str) -> str:
-        async with self._one_tool:  # an episode handles one call at a time
+        async with self._tool_lock:  # an episode handles one call at a time
             if self._over or self.closed:
                 return "The task is over."
             clock = time.monotonic()
@@ -172,8 +172,8 @@ class _AgentThread:
     abandoned if it does not end."""
 
     def __init__(self, agent: Agent, task: AgentTask) -> None:
-        self._home = asyncio.get_running_loop()
-        self.ended: asyncio.Future[str] = self._home.create_future()
+        self._run_loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._run_loop.create_future()
         self._name = agent.name
         self._work: tuple[asyncio.AbstractEventLoop, asyncio.Task[str]] | None = None
         self._cancelled = False
@@ -202,7 +202,7 @@ class _AgentThread:
 
     def _report(self, set_ended: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the run's event loop is closed: the agent was abandoned
-            self._home.call_soon_threadsafe(set_ended)
+            self._run_loop.call_soon_threadsafe(set_ended)
 
     async def end(self) -> None:
         """Cancel the agent and wait briefly for it to end."""

@@ -114,7 +114,7 @@ class SessionRollouts:
         self._sessions = sessions
         self._dispatch = dispatch
         self._limited = limited
-        self._most = Usage()
+        self._largest_usage = Usage()
 
     async def play(self, task: RemoteTask, reservation: Reservation) -> Played:
         session = await self._sessions.open(
@@ -131,18 +131,18 @@ class SessionRollouts:
         calls = await self._sessions.calls(session.id)
         used = sum((call.used for call in calls), Usage())
         reservation.spend(used)
-        self._most = max(self._most, used, key=lambda usage: usage.tokens)
-        return _played(calls, ended, task)
+        self._largest_usage = max(self._largest_usage, used, key=lambda usage: usage.tokens)
+        return _result_of(calls, ended, task)
 
     async def _max_tokens(self, reservation: Reservation) -> int | None:
-        if not self._limited or not self._most.tokens:
+        if not self._limited or not self._largest_usage.tokens:
             return None
-        most = self._most + self._most
+        most = self._largest_usage + self._largest_usage
         await reservation.room_for(lambda: most)
         return most.tokens
 
 
-def _played(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) -> Played:
+def _result_of(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTask) -> Played:
     outcome = ended.outcome
     if outcome is None:
         return Played(calls, None, Failure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
