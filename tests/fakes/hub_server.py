@@ -35,7 +35,9 @@ class HubServer:
     objects: dict[str, bytes] = field(default_factory=dict)
     """Contents of LFS objects by SHA-256."""
     datasets: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    """Files of public data sets, by repository and path."""
+    """Files of data sets, by repository and path."""
+    private_datasets: set[str] = field(default_factory=set)
+    """Data sets that only exist for requests with the token."""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -48,7 +50,7 @@ class HubServer:
             self.objects[digest] = body
             return 200, {}, b""
         if "/datasets/" in path:
-            return self._of_dataset(path)
+            return self._of_dataset(path, headers.get("authorization") == f"Bearer {self.token}")
         if headers.get("authorization") != f"Bearer {self.token}":
             return _json(401, {"error": f"no such token: {headers.get('authorization')}"})
         if self.refusals:
@@ -58,8 +60,10 @@ class HubServer:
             return self._create(json.loads(body))
         return self._of_repo(method, path, body)
 
-    def _of_dataset(self, path: str) -> Answer:
+    def _of_dataset(self, path: str, has_token: bool) -> Answer:
         for id, files in self.datasets.items():
+            if id in self.private_datasets and not has_token:
+                continue
             sha = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
             if path.startswith(f"/api/datasets/{id}/revision/"):
                 return _json(200, {"id": id, "sha": sha, "siblings": [{"rfilename": name} for name in files]})

@@ -98,6 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         state = self.state
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         state.note(self.path, body)
+        state.note("authorization", self.headers["authorization"])
         if self.path == "/v1/load_lora_adapter":
             state.adapters[body["lora_name"]] = weights_in(body["lora_path"], "adapter_model.safetensors")
             self.send(200, b"Success", "text/plain")

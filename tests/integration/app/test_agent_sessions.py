@@ -32,8 +32,8 @@ async def opened(stage: ModelStage, **more: Any) -> Any:
 
 
 @asynccontextmanager
-async def agent(tx: Any) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=tx["base_url"], api_key=tx["api_key"], max_retries=0) as client:
+async def agent(session: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=session["api_key"], max_retries=0) as client:
         yield client
 
 
@@ -42,8 +42,8 @@ async def ask(client: openai.AsyncOpenAI, messages: Any = MESSAGES, **more: Any)
     return await client.chat.completions.create(**body | more)
 
 
-async def recorded(stage: ModelStage, tx: Any) -> list[Any]:
-    reply = await stage.service.client.get(f"/sessions/{tx['id']}/calls", headers=tx["owner"])
+async def recorded(stage: ModelStage, session: Any) -> list[Any]:
+    reply = await stage.service.client.get(f"/sessions/{session['id']}/calls", headers=session["owner"])
     return cast(list[Any], reply.raise_for_status().json()["items"])
 
 

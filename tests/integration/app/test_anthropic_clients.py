@@ -32,9 +32,9 @@ def anthropic() -> Any:
     return import_module("anthropic")
 
 
-def client_of(anthropic: Any, tx: Any) -> Any:
-    base_url = tx["base_url"].removesuffix("/v1")
-    return anthropic.AsyncAnthropic(base_url=base_url, api_key=tx["api_key"], max_retries=0)
+def client_of(anthropic: Any, session: Any) -> Any:
+    base_url = session["base_url"].removesuffix("/v1")
+    return anthropic.AsyncAnthropic(base_url=base_url, api_key=session["api_key"], max_retries=0)
 
 
 def with_results(reply: Any) -> Any:
@@ -90,6 +90,14 @@ async def test_ordinary_keys_ask_by_a_models_name(anthropic: Any, stage: ModelSt
             await client.messages.create(**ASKED | {"model": "mail/none"})
         error = {"type": "not_found_error", "message": "no model 'mail/none'"}
         assert missing.value.body == {"type": "error", "error": error}
+
+
+async def test_a_schema_with_literals_beyond_the_limit_is_refused(anthropic: Any, stage: ModelStage) -> None:
+    long = {"type": "object", "properties": {"a": {"const": "ab" * 100_000}}}
+    tool = TOOL | {"input_schema": long}
+    async with client_of(anthropic, await opened(stage)) as client:
+        with pytest.raises(anthropic.BadRequestError, match="const; at most 120000"):
+            await client.messages.create(**ASKED, tools=[tool], tool_choice={"type": "any"})
 
 
 async def test_tokens_are_counted_as_the_prompt_has_them(anthropic: Any, stage: ModelStage) -> None:

@@ -22,8 +22,8 @@ async def opened(http: httpx.AsyncClient) -> Any:
     return (await http.post("/sessions", json={"model": "learnloop/tiny"})).raise_for_status().json()
 
 
-async def ask(http: httpx.AsyncClient, tx: Any, messages: Any) -> httpx.Response:
-    path, headers = f"/sessions/{tx['id']}/v1/chat/completions", bearer(tx["api_key"])
+async def ask(http: httpx.AsyncClient, session: Any, messages: Any) -> httpx.Response:
+    path, headers = f"/sessions/{session['id']}/v1/chat/completions", bearer(session["api_key"])
     reply = await http.post(path, json=ASKED | {"messages": messages}, headers=headers)
     return reply.raise_for_status()
 
@@ -32,9 +32,9 @@ def continued(reply: httpx.Response) -> Any:
     return [*OPENING, reply.json()["choices"][0]["message"], {"role": "user", "content": "Are you sure?"}]
 
 
-async def tokens(http: httpx.AsyncClient, tx: Any) -> list[tuple[list[int], list[str]]]:
+async def tokens(http: httpx.AsyncClient, session: Any) -> list[tuple[list[int], list[str]]]:
     """Prompt and reply of each call."""
-    calls = (await http.get(f"/sessions/{tx['id']}/calls")).raise_for_status().json()["items"]
+    calls = (await http.get(f"/sessions/{session['id']}/calls")).raise_for_status().json()["items"]
     return [
         (made["prompt_token_ids"], [token["token"] for token in made["choices"][0]["logprobs"]["content"]])
         for made in (call["completion"] for call in calls)

@@ -36,10 +36,10 @@ class Elsewhere:
         reply = await self.service.client.post("/sessions", json={"model": model}, headers=key)
         return reply.raise_for_status().json() | {"owner": key} if reply.is_success else reply
 
-    async def ask(self, tx: Any, messages: Any = MESSAGES, **more: Any) -> Any:
-        path = f"/sessions/{tx['id']}/v1/chat/completions"
+    async def ask(self, session: Any, messages: Any = MESSAGES, **more: Any) -> Any:
+        path = f"/sessions/{session['id']}/v1/chat/completions"
         body = {"model": "any", "messages": messages} | more
-        return await self.service.client.post(path, json=body, headers=bearer(tx["api_key"]))
+        return await self.service.client.post(path, json=body, headers=bearer(session["api_key"]))
 
 
 class CountingBackend(ScriptedBackend):

@@ -134,7 +134,7 @@ def test_own_mail_gets_questions_by_templates(learnloop: Learnloop, data_dir: Pa
 
 
 def test_the_hub_is_asked_where_no_path_is_given(
-    learnloop: Learnloop, layout: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    learnloop: Learnloop, layout: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def files(folder: Path) -> dict[str, bytes]:
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")}
@@ -151,6 +151,11 @@ def test_the_hub_is_asked_where_no_path_is_given(
         assert (made["inbox"], made["scenarios"]) == (local["inbox"], local["scenarios"])
         none = learnloop("data", "prepare", "enron", "--emails", "corbt/none")
         assert f"{hub.url} has no data set corbt/none" in none.stderr
+        hub.private_datasets.add("corbt/enron-emails")
+        monkeypatch.setenv("LEARNLOOP_DATA_DIR", str(tmp_path / "another"))
+        assert "or only for those with a token" in learnloop("data", "prepare", "enron", *arguments).stderr
+        monkeypatch.setenv("HF_TOKEN", hub.token)
+        assert learnloop("data", "prepare", "enron", *arguments).exit_code == 0
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     away = learnloop("data", "prepare", "enron", "--emails", "corbt/other")
     assert "A local copy does as well" in away.stderr

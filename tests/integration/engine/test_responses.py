@@ -206,6 +206,8 @@ async def test_a_response_is_continued_by_its_own_project_only(client: openai.As
         await mine.responses.create(**_asked(previous_response_id=unstored.id))
 
 
+_LONG = {"const": "ab" * 100_000}
+_OBJECT = {"type": "object", "properties": {"a": _LONG}}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": []}, "input", "at least 1"),
     ({"input": [{"role": "poet", "content": "x"}]}, "input", "poet"),
@@ -228,6 +230,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"repetition_penalty": 1.1}, "repetition_penalty", "repetition_penalty is not supported"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text.format"),
     ({"text": {"verbosity": "high"}}, "text.verbosity", "text.verbosity"),
+    ({"text": {"format": {"type": "json_schema", "name": "a", "schema": _LONG}}}, "text.format", "const; at most 120000"),
+    ({"tools": [TOOL | {"parameters": _OBJECT}], "tool_choice": "required"}, "tools", "const; at most 120000"),
 ]
 
 

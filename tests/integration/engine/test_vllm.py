@@ -380,6 +380,14 @@ async def test_a_vllm_of_somebody_else(engine: Engine, opened: Opened, url: str,
                 await compute.sample(target, _request(target))
 
 
+async def test_a_vllm_of_somebody_else_gets_its_key(engine: Engine, opened: Opened, url: str, notes: Notes) -> None:
+    target = engine.registry.resolve("tiny")
+    options = parser("engine").parse_args(["--data-dir", "x", "--sampler", "vllm", "--vllm-url", url])
+    async with opened(open_vllm(options, {"VLLM_API_KEY": "key", "HF_TOKEN": "other"})) as compute:
+        await compute.sample(target, _request(target))
+    assert set(notes.bodies("authorization")) == {"Bearer key"}
+
+
 async def test_a_vllm_that_cannot_be_reached(engine: Engine, opened: Opened) -> None:
     target = engine.registry.resolve("tiny")
     async with opened(GivenVllm("http://127.0.0.1:9")) as compute:

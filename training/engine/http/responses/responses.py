@@ -1,8 +1,8 @@
 """OpenAI's Responses API on top of chat completions, with the same prompts and sampling in a different form."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 
 import structlog
 from pydantic import ValidationError
@@ -34,7 +34,8 @@ class Responses:
     async def create(self, request: ResponsesRequest, scope: str) -> dict[str, Json]:
         """Return a response. Raises the errors that `api_error` maps. Cancelling it cancels the sampling."""
         conversation = self._conversation(request, scope)
-        completion = await self._chat.complete(_chat_request(request, conversation))
+        with _parameters_renamed():
+            completion = await self._chat.complete(_chat_request(request, conversation))
         [choice] = completion["choices"]
         status = status_of(choice["finish_reason"])
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
@@ -49,7 +50,8 @@ class Responses:
         Errors before the first token are raised as in `create`; later ones are the last event.
         """
         conversation = self._conversation(request, scope)
-        chunks = await self._chat.chunks(_chat_request(request, conversation))
+        with _parameters_renamed():
+            chunks = await self._chat.chunks(_chat_request(request, conversation))
         return self._events(request, scope, conversation, chunks)
 
     async def _events(
@@ -91,6 +93,18 @@ def _chat_request(request: ResponsesRequest, items: Sequence[Item]) -> ChatReque
         raise invalid(error, CHAT_NAMES) from None
     except BadParameter as error:
         raise ApiError(400, str(error), code=error.code, param=error.param) from None
+
+
+@contextmanager
+def _parameters_renamed() -> Iterator[None]:
+    """Name the parameter of an error of chat completions as the Responses API does."""
+    try:
+        yield
+    except ApiError as error:
+        if (param := CHAT_NAMES.get(error.param or "")) is None:
+            raise
+        message = error.message.replace(str(error.param), param)
+        raise ApiError(error.status, message, code=error.code, param=param) from None
 
 
 def _server_sent(event: Event) -> str:
