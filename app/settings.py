@@ -518,7 +518,9 @@ def _our_variables(env_file: Any) -> dict[str, str]:
 
 
 def _renamed_settings(given: Mapping[str, str]) -> Iterator[str]:
-    """Yield an error message for each setting that is now a flag in LEARNLOOP_ENGINE_ARGS."""
+    """Yield an error message for each setting that another one has replaced."""
+    if given.get(f"{_PREFIX}PROMPTED_SERVERS"):
+        yield f"{_PREFIX}PROMPTED_SERVERS is gone: name the models and their servers in {_PREFIX}MODELS"
     for name in _ENGINE_FLAGS:
         variable, flag = f"{_PREFIX}ENGINE_{name}", f"--{name.lower().replace('_', '-')}"
         if value := given.get(variable):

@@ -11,10 +11,14 @@ import httpx
 from environment.access import Access
 from environment.base import EpisodeFailed
 from environment.bounded_http import AnswerRefused, BoundedTransport
+from environment.first_line import first_line
 from environment.mcp.config import HttpServer
 from environment.mcp.limits import MESSAGE
 
 if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.shared.message import SessionMessage
+
     from environment.mcp.limits import Streams
 
 _TIMEOUT = httpx.Timeout(30.0, read=None)
@@ -37,9 +41,24 @@ async def http_transport(server: HttpServer, access: Access) -> "AsyncIterator[S
         streamable_http_client(server.url, http_client=client) as (reader, writer, _),
         anyio.create_task_group() as tasks,
     ):
+        whole, messages = anyio.create_memory_object_stream["SessionMessage | Exception"]()
+        tasks.start_soon(_relay, reader, whole)
         tasks.start_soon(transport.until_refused)
-        yield reader, writer
+        yield messages, writer
         tasks.cancel_scope.cancel()
+
+
+async def _relay(
+    received: "MemoryObjectReceiveStream[SessionMessage | Exception]",
+    whole: "MemoryObjectSendStream[SessionMessage | Exception]",
+) -> None:
+    """Pass messages on. Raises EpisodeFailed for an answer that is not a message: the SDK would ignore it, and whoever
+    waits for it would wait until the time-out."""
+    async with whole:
+        async for message in received:
+            if isinstance(message, Exception):
+                raise EpisodeFailed(f"the MCP server sent a malformed message: {first_line(message)}")
+            await whole.send(message)
 
 
 class _SessionTransport(BoundedTransport):

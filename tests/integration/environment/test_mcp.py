@@ -225,6 +225,15 @@ async def test_a_server_at_a_url_that_answers_with_too_much_fails_the_rollout(an
         made.close()
 
 
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"jsonrpc": "1.0"}', b"\xff"])
+async def test_a_server_at_a_url_whose_answer_is_malformed_fails_the_rollout(body: bytes) -> None:
+    async with hostile_provider(saying(body)) as server:
+        made = environment({"url": server.url}, reach=access(environment_hosts=("127.0.0.1",), environment_servers=1))
+        error = (await roll(made, [DONE])).error
+        assert str(error).startswith("EpisodeFailed: the MCP server sent a malformed message: ")
+        made.close()
+
+
 @pytest.mark.parametrize("answer", [drip, silent_events])
 async def test_a_server_at_a_url_that_never_ends_its_answer_fails_the_rollout(
     answer: Answer, monkeypatch: pytest.MonkeyPatch

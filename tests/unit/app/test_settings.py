@@ -152,6 +152,12 @@ def test_what_is_a_flag_of_the_engine_is_refused_with_its_new_spelling(
     load_settings()
 
 
+def test_a_list_of_servers_that_is_gone_says_what_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNLOOP_PROMPTED_SERVERS", "http://localhost:11434")
+    with pytest.raises(SettingsError, match="PROMPTED_SERVERS is gone: name the models .* in LEARNLOOP_MODELS"):
+        load_settings()
+
+
 def test_a_variable_of_something_else_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEARNLOOP_PUBLISHED_PORT", "LEARNLOOP_API_KEY", "LEARNLOOP_URL", "LEARNLOOP_MY_PLUGIN"):
         monkeypatch.setenv(name, "1")
