@@ -128,7 +128,7 @@ def _from_source(request: LearnLoopRequest, source: SourceChoice) -> dict[str, A
         )
     if "scenarios" in config:
         raise InvalidRequest(("body", "source"), "Give either source or environment.config.scenarios.")
-    return {**config, "scenarios": {"sessions": source.database}}
+    return {**config, "scenarios": {"sessions": source.sessions}}
 
 
 def _max_turns(request: LearnLoopRequest) -> int | None:

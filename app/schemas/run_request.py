@@ -107,7 +107,7 @@ class ModelChoice(RequestPart):
 class SourceChoice(RequestPart):
     """Where the scenarios of an agent come from, if they are not written for it."""
 
-    database: dict[str, Json]
+    sessions: dict[str, Json]
     """Sessions outside of runs that have ended, and of them only those that fit: `model` (the name that they were
     opened with), `since` (a time), `rewarded` (true or false), `reward_below` (a number), `feedback` (`any`, `none`,
     `positive` or `negative`, as `POST /feedback` took it), `limit` (the newest, 1,000 by default). Empty: all."""

@@ -34,7 +34,7 @@ def no_keys_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
     """A client, and a run of which there are rollouts to judge."""
     engine = make_engine(parse_url(database_url))
-    settings = settings_for(data_dir, database_url, operator_key=OPERATOR, **OURS | more)
+    settings = settings_for(data_dir, database_url, operator_key=OPERATOR, rate_per_s=0, **OURS | more)
     async with served(settings, ScriptedLoop()) as client:
         client.headers["authorization"] = f"Bearer {OPERATOR}"
         run_id = await make_run(make_database(engine), environment="email_search")
