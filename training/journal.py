@@ -100,6 +100,22 @@ def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
     return Repair(frozenset(drop), put)
 
 
+def unscored(entries: Mapping[str, str]) -> list[str]:
+    """Return the names of the entries of an iteration whose verdicts lack a score, because the judge failed.
+
+    Verdicts that a train request was based on are left out, because it might have been accepted.
+    """
+    training = any(name.partition("/")[0] == TRAIN_INTENT for name in entries)
+    found = []
+    for name, value in entries.items():
+        entry = _parse_or_none(name)
+        if entry is None or entry.kind != "judge" or (training and entry.purpose is Purpose.TRAIN):
+            continue
+        if any(score.value is None for judgement in load_judgements(value) for score in judgement.scores):
+            found.append(name)
+    return found
+
+
 def _parse_or_none(name: str) -> EntryName | None:
     try:
         return EntryName.parse(name)

@@ -20,6 +20,7 @@ from app.events.log import append
 from app.runs import ledger
 from app.runs.claims import UNOWNED
 from app.runs.documents import NewDocument, save
+from app.runs.journal_entries import drop_unscored
 from training.protocol.model_name import ModelName
 from training.types import Progress
 
@@ -153,7 +154,8 @@ class RunStore:
         return await self._requeue(run_id, Verb.RESUME, Move.RESUME, EventType.RUN_RESUMED, actor, budget)
 
     async def retry(self, run_id: str, actor: str) -> RunStatus:
-        """Queue a failed run again, to continue after what it finished. Raises NotFound, NotAllowed, ModelBusy."""
+        """Queue a failed run again, to continue after what it finished. Its judge is asked again for scores that it did
+        not give. Raises NotFound, NotAllowed, ModelBusy."""
         return await self._requeue(run_id, Verb.RETRY, Move.RETRY, EventType.RUN_RETRIED, actor)
 
     async def _requeue(
@@ -173,6 +175,8 @@ class RunStore:
                     changed = await ledger.change_budget(tx, run, budget)
                     if budget is not None:
                         data["budget"] = changed
+                if verb is Verb.RETRY:
+                    await drop_unscored(tx, run_id)
                 await move_locked(tx, run, move, **_REQUEUED)
                 await append(tx, run_id, event, actor, data)
         except IntegrityError as error:

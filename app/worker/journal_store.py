@@ -21,6 +21,7 @@ from app.db.database import Database
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
+from app.runs.journal_entries import text_of
 from training.journal import ALL_JUDGED, TRAINED, repair
 from training.phases import Phase
 
@@ -120,7 +121,7 @@ class StoredJournal:
         for name, value, checksum in (await tx.execute(query)).all():
             text = None
             if checksum is None or checksum == self._checksum(iteration, name, value):
-                text = _decompress(value)
+                text = text_of(value)
             if text is None:
                 damaged.append(name)
             else:
@@ -211,11 +212,3 @@ class StoredJournal:
         entries = {"iterations": iterations, "names": names, "values": values, "checksums": checksums}
         new = (await tx.execute(_WRITE, mine | entries)).all()
         return [(iteration, name) for iteration, name in new]
-
-
-def _decompress(value: bytes) -> str | None:
-    """Decompress a value. Returns None if it is damaged, which can show even without a checksum."""
-    try:
-        return zlib.decompress(value).decode()
-    except (zlib.error, UnicodeDecodeError):
-        return None

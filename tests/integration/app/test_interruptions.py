@@ -14,9 +14,13 @@ from sqlalchemy import text
 from app.db.database import make_engine, parse_url
 from app.worker.journal_store import StoredJournal
 from tests.conditions import until
+from tests.fakes.scripted_chat import scripted_chat
+from tests.fakes.scripted_judge import Raw, scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_own_agents import AGENTS, by_seed, request
 from training.journal import ALL_JUDGED
+from training.learn_loop import learn_loop
 from training.phases import Phase
 from training.types import IterationResult, Progress
 
@@ -166,6 +170,27 @@ async def test_a_failed_run_goes_on_when_it_is_retried(data_dir: Path, database_
         assert (await client.post(f"/runs/{run_id}/retry")).json()["status"] == "queued"
         run = await run_with(client, run_id, "completed")
         assert (run["error"], [point["iteration"] for point in run["iterations"]]) == (None, [0, 1, 2, 3])
+
+
+async def test_a_retried_run_asks_its_judge_again_for_scores_that_it_did_not_give(
+    data_dir: Path, database_url: str
+) -> None:
+    async with scripted_judge([Raw(status=400, body="{}")] * 1_000) as judge, scripted_chat(by_seed) as chat:
+        options = {"judge_model": "openai/scripted", "judge_base_url": judge.url, "judge_api_key": "k"}
+        settings = settings_for(data_dir, database_url, agent_modules="tests.fakes", **options)
+        async with served(settings, learn_loop, ScriptedBackend(chat.url)) as client:  # type: ignore[arg-type]
+            body = request({"python": f"{AGENTS}:answering"}, judge={"name": "ruler"})
+            run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+            failed = await run_with(client, run_id, "failed")
+            assert "the judge scored no rollout" in failed["error"]
+            judge.replies.clear()  # the judge is repaired
+            judge.reset()
+            assert (await client.post(f"/runs/{run_id}/retry")).json()["status"] == "queued"
+            run = await run_with(client, run_id, "completed", "failed")
+            assert (run["status"], run["error"]) == ("completed", None)
+            assert judge.requests
+            rows = (await client.get(f"/runs/{run_id}/trajectories?limit=200&iteration=0")).json()["items"]
+            assert [each["score"] for each in rows] == [0.5] * len(rows)
 
 
 async def test_a_run_that_hangs_is_told_and_ended(data_dir: Path, database_url: str) -> None:

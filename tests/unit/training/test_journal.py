@@ -19,6 +19,7 @@ from training.journal import (
     load_judgements,
     load_rollout,
     repair,
+    unscored,
 )
 from training.phases import Phase, Purpose
 from training.rollout.histories import messages_of
@@ -205,3 +206,17 @@ VERDICTS = {"judge/train", "judge/train/0", "judge/train/1"}
 def test_what_becomes_of_damaged_entries(damaged: set[str], drop: set[str], put: dict[str, str]) -> None:
     whole = {"rollout/train/0", "rollout/train/1", "train.intent", "train.intent/1", "train.job", "train"} | VERDICTS
     assert repair(whole - damaged, damaged) == Repair(frozenset(drop), put)
+
+
+def test_verdicts_without_a_score_are_found_unless_training_was_based_on_them() -> None:
+    whole, failed = Judgement([Score(0.5, "")]), Judgement([Score(None, "the judge failed"), Score(1.0, "")])
+    entries = {
+        "judge/train": dump_judgements([whole, failed]),
+        "judge/train/0": dump_judgements([whole]),
+        "judge/train/1": dump_judgements([failed]),
+        "judge/validation.sampled": dump_judgements([failed]),
+        "judge/validation.greedy": dump_judgements([whole]),
+        "rollout/train/0": "{}",
+    }
+    assert unscored(entries) == ["judge/train", "judge/train/1", "judge/validation.sampled"]
+    assert unscored(entries | {"train.intent": "{}"}) == ["judge/validation.sampled"]
