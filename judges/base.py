@@ -4,6 +4,7 @@ A judge that cannot tell says so with a Score without a value. That is never a z
 leaves the rollout out and counts it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -88,6 +89,8 @@ def _reported(candidate: Candidate) -> Score | None:
     """The verdict that a reported reward stands for: the reward itself, as far as it lies in [0, 1]."""
     if (reward := candidate.outcome.get(REPORTED_REWARD)) is None:
         return None
+    if not math.isfinite(reward):
+        return Score(None, f"the reported reward is {reward}")
     return Score(min(max(reward, 0.0), 1.0), f"a reward of {reward:g} was reported")
 
 

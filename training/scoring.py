@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import fmean, median
 
-from environment.base import Environment, Rewarded, Scenario
+from environment.base import MAX_REWARD, Environment, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from training.advantages import advantages
@@ -68,10 +68,23 @@ def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredR
     if score.value is None:
         return ScoredRollout(rollout, score, None, {}, success=False)
     parts = environment.reward(rollout.outcome, score.value)
-    rollout.trajectory.reward = fsum(parts.values())  # fsum gives the same result on every Python version
-    return ScoredRollout(
-        rollout, score, rollout.trajectory.reward, parts, environment.success(rollout.outcome, score.value)
-    )
+    reward = _sum(parts.values())
+    if reward is None:
+        unusable = Score(
+            None, f"the reward is not a number from {-MAX_REWARD:g} to {MAX_REWARD:g}: {dict(parts)}"[:500]
+        )
+        return ScoredRollout(rollout, unusable, None, {}, success=False)
+    rollout.trajectory.reward = reward
+    return ScoredRollout(rollout, score, reward, parts, environment.success(rollout.outcome, score.value))
+
+
+def _sum(parts: Iterable[float]) -> float | None:
+    """Return the sum of a reward's parts, or None if it is not a finite number that can be computed with."""
+    try:
+        total = fsum(parts)  # fsum gives the same result on every Python version
+    except (OverflowError, ValueError):  # the latter for infinities of both signs
+        return None
+    return total if abs(total) <= MAX_REWARD else None
 
 
 def _with_advantages(rollouts: Sequence[ScoredRollout]) -> tuple[ScoredRollout, ...]:

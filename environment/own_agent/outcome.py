@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from environment.base import Json
+from environment.base import MAX_REWARD, Json
 
 _KEYS = ("reward", "parts", "output", "reason")
 MAX_REPORT_CHARACTERS = 1_000_000
@@ -77,6 +77,8 @@ def parse_outcome(value: Json) -> AgentOutcome:
     reward, parts = _number("reward", value.get("reward")), _parts(value.get("parts"))
     if parts:
         total = math.fsum(parts.values())
+        if abs(total) > MAX_REWARD:
+            raise BadOutcome(f"the parts add up to {total:g}, which is beyond {MAX_REWARD:g}")
         if reward is not None and not math.isclose(total, reward, rel_tol=1e-6, abs_tol=1e-6):
             raise BadOutcome(f"the parts add up to {total:g}, and the reward is {reward:g}")
         reward = total
@@ -98,8 +100,8 @@ def _parts(value: Json) -> dict[str, float]:
 def _number(what: str, value: Json) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise BadOutcome(f"{what} is a finite number, not {_excerpt(value)}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MAX_REWARD:
+        raise BadOutcome(f"{what} is a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}, not {_excerpt(value)}")
     return float(value)
 
 

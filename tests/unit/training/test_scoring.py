@@ -1,6 +1,7 @@
 """From verdicts to rewards, advantages and groups."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from math import fsum
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Scenario
+from environment.base import REPORTED_REWARD, Outcome, Scenario
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate, JudgeCall, Judgement, Score
 from tests.fakes.scripted_learning import ScriptedTrajectory
@@ -145,3 +146,30 @@ def test_figures_of_nothing() -> None:
     assert success_rate([]) is None
     assert share([]) is None
     assert share([True, False]) == 0.5
+
+
+class Reporting(SyntheticEmailSearch):
+    """An environment whose rewards are what the outcome says."""
+
+    def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
+        return dict(outcome["parts"])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"a": 1e200}, {"a": 1e308, "b": 1e308}, {"a": -1e10}, {"a": math.nan}, {"a": math.inf, "b": -math.inf}],
+)
+def test_a_reward_that_cannot_be_computed_with_costs_that_rollout_alone(parts: dict[str, float]) -> None:
+    rollouts = [rollout("a", parts={"a": 1.0}), rollout("b", parts={"a": 0.0}), rollout("c", parts=parts)]
+    group = assign_rewards(Reporting(), SCENARIO, rollouts, Judgement([RIGHT] * 3))
+    assert [each.reward for each in group.rollouts] == [1.0, 0.0, None]
+    assert "the reward is not a number from -1e+09 to 1e+09" in group.rollouts[2].score.explanation
+    assert group.skipped is None
+    assert [each.advantage for each in group.rollouts][2] is None
+    assert summarise(group.rollouts).mean == 0.5
+
+
+async def test_a_reported_reward_that_is_no_number_costs_that_rollout_alone() -> None:
+    rollouts = [rollout("a", **{REPORTED_REWARD: 1.0}), rollout("b", **{REPORTED_REWARD: math.nan})]
+    judgement = await judge_group(Verdicts(), SCENARIO, rollouts)
+    assert [score.value for score in judgement.scores] == [1.0, None]
