@@ -254,6 +254,7 @@ class Outcome(TypedDict, total=False):
     parts: dict[str, float]
     output: str | dict[str, Any]
     reason: str
+    attempt: int
 
 
 FeedbackType = Literal[

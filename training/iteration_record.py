@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from training.phases import Phase
-from training.rollout.rollout import failed, total
+from training.rollout.rollout import failed, lost, total
 from training.rollout_schedule import JudgedRollouts
 from training.scoring import malformed_share, success_rate, summarise
 from training.types import Evaluation, Group, IterationResult, Reflection, Timing
@@ -70,4 +70,5 @@ class IterationRecord:
             reflection=self.reflection,
             sampled_step=self.sampled_step,
             staleness=self.staleness,
+            lost_rollouts=lost(rollouts),
         )

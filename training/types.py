@@ -98,10 +98,33 @@ class FailureKind(StrEnum):
     BACKEND_AWAY = "backend_away"
     """The model's server, or the process that samples for it, could not be reached."""
     MODEL_NOT_FOUND = "model_not_found"
+    BACKEND_ERROR = "backend_error"
+    """The model's server answered with an error of its own (5xx)."""
+    ENVIRONMENT = "environment"
+    """Something that the environment needs, such as a server, failed."""
     AGENT = "agent"
     """An agent that owns its loop raised an error, or did nothing that can be judged."""
+    AGENT_LOST = "agent_lost"
+    """The process or server of an agent elsewhere was lost, so that the agent could report nothing."""
     OTHER = "other"
     """Any other reason, or none was recorded."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the rollout was lost for a reason that is not the agent's. A repetition of the run need not lose it,
+        and then trains other weights."""
+        return self in _LOST
+
+
+_LOST = frozenset(
+    {
+        FailureKind.BACKEND_AWAY,
+        FailureKind.MODEL_NOT_FOUND,
+        FailureKind.BACKEND_ERROR,
+        FailureKind.ENVIRONMENT,
+        FailureKind.AGENT_LOST,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +294,5 @@ class IterationResult:
     staleness: int | None = None
     """Number of steps that the policy took between sampling the rollouts and training on them; None without
     rollouts."""
+    lost_rollouts: Mapping[str, int] = field(default_factory=dict)
+    """Number of failed rollouts that were lost for reasons that are not the agent's, by `FailureKind`."""

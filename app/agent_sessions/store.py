@@ -12,12 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.auth.agent_session_keys import new_session_key
-from app.auth.caller import Caller
+from app.auth.caller import Caller, SessionKey
 from app.auth.keys import hash_of
 from app.db.database import Database
 from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
-from app.errors import Conflict, NotFound, TooManyRequests
+from app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
 from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome, SessionLimits
 from training.rollout.model_calls import Sampling
@@ -36,6 +36,18 @@ class OutcomeKnown(Conflict):
     """The session has ended with a different outcome."""
 
     title = "Another outcome is known"
+
+
+class ClaimLost(Conflict):
+    """Another attempt has replaced the caller's, or the session is over."""
+
+    title = "The claim is lost"
+
+
+class AttemptMissing(InvalidRequest):
+    """The outcome could be that of any of several attempts."""
+
+    title = "The outcome names no attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +173,34 @@ class AgentSessions:
         async with self._database.begin() as tx:
             return await self.restart_in(tx, *_of_caller(of, session_id))
 
-    async def restart_in(self, tx: AsyncSession, *which: ColumnElement[bool]) -> OpenedSession:
-        """Like `restart`, in the caller's transaction."""
+    async def restart_in(
+        self, tx: AsyncSession, *which: ColumnElement[bool], first_unused: bool = False
+    ) -> OpenedSession:
+        """Like `restart`, in the caller's transaction. With `first_unused`, no agent was given the session's first
+        attempt, so that it begins now."""
         row = await self._open_one(tx, *which)
-        row.attempt += 1
-        row.uses = 0
+        if row.attempt > 1 or not first_unused:
+            row.attempt += 1
+            row.uses = 0
         mine = (AgentSessionKey.session_id == row.id, AgentSessionKey.replaced_at.is_(None))
         await tx.execute(update(AgentSessionKey).where(*mine).values(replaced_at=func.clock_timestamp()))
         key = await _new_key(tx, row.id)
         await tx.flush()
         return OpenedSession(row, key)
 
-    async def end(self, of: Caller, session_id: str, outcome: Outcome) -> AgentSession:
-        """End the session. Repeating the same outcome changes nothing. Raises NotFound, SessionIsOver, OutcomeKnown."""
+    async def end(self, of: Caller, session_id: str, outcome: Outcome, attempt: int | None = None) -> AgentSession:
+        """End the session with the outcome of an attempt. Repeating the same outcome changes nothing.
+
+        `attempt` can be None if the caller uses the session's key, or if no other attempt can have the outcome.
+
+        Raises NotFound, SessionIsOver, ClaimLost, AttemptMissing, OutcomeKnown.
+        """
         which = _of_caller(of, session_id)
         async with self._database.begin() as tx:
             row = await self._locked(tx, *which)
             if row.state == AgentSessionState.EXPIRED:
                 raise SessionIsOver(f"Session {session_id} expired at {row.ended_at:%Y-%m-%d %H:%M:%S} UTC.")
+            await _check_attempt(tx, row, of.agent, attempt)
             if row.state == AgentSessionState.ENDED and outcome_of(row) != outcome:
                 raise OutcomeKnown(f"Session {session_id} has ended with another outcome, which stays.")
             if row.state == AgentSessionState.OPEN:
@@ -246,9 +268,27 @@ class AgentSessions:
         return row
 
 
+async def _check_attempt(tx: AsyncSession, row: AgentSession, agent: SessionKey | None, attempt: int | None) -> None:
+    """Check that the outcome is that of the session's current attempt. Raises ClaimLost, AttemptMissing."""
+    if attempt is not None and attempt != row.attempt:
+        raise ClaimLost(f"Attempt {attempt} of session {row.id} was replaced by attempt {row.attempt}.")
+    if agent is not None:
+        query = select(AgentSessionKey.replaced_at).where(AgentSessionKey.sha256 == agent.sha256)
+        if (await tx.execute(query)).scalar_one_or_none() is not None:
+            raise ClaimLost(
+                f"This key belongs to an earlier attempt of session {row.id}; attempt {row.attempt} has replaced it."
+            )
+    elif attempt is None and row.explicit_restart and row.attempt > 1:
+        raise AttemptMissing(
+            ("body", "attempt"),
+            f"Session {row.id} was restarted: say which attempt has this outcome. The current one is {row.attempt}.",
+        )
+
+
 async def end_row(tx: AsyncSession, row: AgentSession, outcome: Outcome) -> None:
     """End an open session whose row is locked."""
-    row.outcome = {name: value for name, value in asdict(outcome).items() if value is not None}
+    found = asdict(outcome) | {"lost": outcome.lost or None}
+    row.outcome = {name: value for name, value in found.items() if value is not None}
     row.state = AgentSessionState.ENDED
     row.ended_at = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
     await tx.flush()

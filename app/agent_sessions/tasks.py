@@ -1,8 +1,8 @@
 """Tasks for agents that fetch their work: all SQL about claiming them. All times are the database's.
 
-A claim is a lease whose fencing token is the number of the claim. While the lease is renewed, no other worker gets the
-task. If it expires, the next claim begins another attempt of the same session, with a new key; the answers that were
-recorded before are replayed.
+A claim is a lease whose fencing token is the session's attempt, which each claim begins. While the lease is renewed, no
+other worker gets the task. If it expires, the next claim begins another attempt of the same session, with a new key;
+the answers that were recorded before are replayed.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent_sessions.store import AgentSessions, end_row
+from app.agent_sessions.store import AgentSessions, ClaimLost, end_row
 from app.auth.caller import Caller
 from app.claims.lease import lapsed, until
 from app.db.database import Database
 from app.db.tables import AgentSession, AgentTask, SessionCall
 from app.domain.agent_session_state import AgentSessionState
-from app.errors import Conflict, NotFound
+from app.errors import NotFound
 from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome
 
@@ -28,12 +28,6 @@ MAX_LOSSES = 3
 UNCLAIMED = timedelta(days=1)
 """How long a task waits to be claimed."""
 _OPEN = AgentSession.state == AgentSessionState.OPEN
-
-
-class ClaimLost(Conflict):
-    """Another worker has the task, or it is over."""
-
-    title = "The claim is lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,7 @@ class ClaimedTask:
     task: Mapping[str, Json]
     run_id: str | None
     attempt: int
-    """Number of this claim of the task, from 1."""
+    """Number of the session's attempt that the claim began, from 1."""
     deadline: datetime
     lease_until: datetime
 
@@ -103,17 +97,18 @@ class AgentTasks:
     async def _claimed(self, tx: AsyncSession, task: AgentTask, worker: str, lease_s: float) -> ClaimedTask:
         losses = task.losses if task.lease_until is None else await _losses(tx, task)
         values = {"worker": worker, "lease_until": until(lease_s), "deadline": until(task.timeout_s)}
+        mine, unclaimed = AgentSession.id == task.session_id, task.deadline is None
+        opened = await self._store.restart_in(tx, mine, first_unused=unclaimed)
+        assert opened.key is not None
         taken = (
             update(AgentTask)
             .where(AgentTask.session_id == task.session_id)
-            .values(claims=AgentTask.claims + 1, losses=losses, **values)
-            .returning(AgentTask.claims, AgentTask.deadline, AgentTask.lease_until)
+            .values(losses=losses, **values)
+            .returning(AgentTask.deadline, AgentTask.lease_until)
         )
-        claims, deadline, lease_until = (await tx.execute(taken)).one()
+        deadline, lease_until = (await tx.execute(taken)).one()
         assert deadline is not None
         assert lease_until is not None
-        opened = await self._store.restart_in(tx, AgentSession.id == task.session_id)
-        assert opened.key is not None
         opened.row.expires_at = deadline
         await tx.flush()
         return ClaimedTask(
@@ -122,7 +117,7 @@ class AgentTasks:
             opened.row.model,
             task.task,
             task.run_id,
-            claims,
+            opened.row.attempt,
             deadline,
             lease_until,
         )
@@ -166,7 +161,7 @@ class AgentTasks:
     async def _end(self, tx: AsyncSession, task: AgentTask, reason: str) -> None:
         query = select(AgentSession).where(AgentSession.id == task.session_id, _OPEN).with_for_update()
         if (row := (await tx.execute(query)).scalar_one_or_none()) is not None:
-            await end_row(tx, row, Outcome(reason=reason))
+            await end_row(tx, row, Outcome(reason=reason, lost=True))
 
 
 async def _losses(tx: AsyncSession, task: AgentTask) -> int:
@@ -191,9 +186,11 @@ async def _held_task(tx: AsyncSession, of: Caller, session_id: str, attempt: int
     mine = [] if of.project is None else [AgentSession.project == of.project]
     if (await tx.execute(select(AgentSession.id).where(AgentSession.id == session_id, *mine))).first() is None:
         raise NotFound("There is no such session.")
-    query = select(AgentTask).where(
-        AgentTask.session_id == session_id, AgentTask.claims == attempt, AgentTask.lease_until.is_not(None)
+    query = (
+        select(AgentTask)
+        .join(AgentSession, AgentSession.id == AgentTask.session_id)
+        .where(AgentTask.session_id == session_id, AgentSession.attempt == attempt, AgentTask.lease_until.is_not(None))
     )
-    if (task := (await tx.execute(query.with_for_update())).scalar_one_or_none()) is None:
+    if (task := (await tx.execute(query.with_for_update(of=AgentTask))).scalar_one_or_none()) is None:
         raise ClaimLost(f"Attempt {attempt} of session {session_id} has been given up, or is over.")
     return task

@@ -130,9 +130,13 @@ async def restart_agent_session(
 async def end_agent_session(
     store: Store, database: CurrentDatabase, caller: CurrentCaller, id: SessionId, request: OutcomeRequest
 ) -> AgentSessionOut:
-    """End a session with its outcome. The session's own key may do so, too. The same outcome again changes nothing."""
+    """End a session with the outcome of its current attempt. Both the session's own key and API keys can do so.
+
+    409 if another attempt has begun: the outcome of an earlier one does not count. The same outcome again changes
+    nothing.
+    """
     outcome = Outcome(request.reward, request.parts, request.output, request.reason)
-    row = await store.end(caller, id, outcome)
+    row = await store.end(caller, id, outcome, request.attempt)
     return _shown(row, (await opinions_of(database, [id])).get(id))
 
 

@@ -11,6 +11,7 @@ from app.domain.supervised import supervised_figures
 from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
+from app.runs.lost_rollouts import lost_warnings
 from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
@@ -70,7 +71,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
     return RunOut.model_validate(
         _brief(run)
         | {
-            "warnings": [*run.warnings, *warnings_of(figures.iterations)],
+            "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,
@@ -195,6 +196,5 @@ def _supervised(metrics: Mapping[str, Any]) -> SupervisedFigures | None:
 def _curve_point(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("mean", "median", "min", "max", "count")
     rewards = Rewards(**{name: row[f"reward_{name}"] for name in names})
-    return {name: row[name] for name in ("iteration", "step", "success", "malformed", "no_signal")} | {
-        "rewards": rewards
-    }
+    shown = ("iteration", "step", "success", "malformed", "no_signal", "lost_rollouts")
+    return {name: row[name] for name in shown} | {"rewards": rewards}

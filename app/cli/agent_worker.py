@@ -25,6 +25,7 @@ _IDLE_S = 60.0
 _GRACE_S = 5.0
 _TAIL_CHARACTERS = 2_000
 _MAX_OUTPUT_BYTES = 8_000_000
+_LOST = "another worker has it, or it is over"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that any command needs: to find programs and its home directory, and for the encoding, the time zone and
@@ -98,10 +99,11 @@ class AgentWorker:
         try:
             await asyncio.wait({beating, finishing}, return_when=asyncio.FIRST_COMPLETED)
             if finishing.done():
-                await self._send(f"/sessions/{id}/outcome", finishing.result())
-                progress.print(f"{claim['scenario_id']} (session {id}): done")
+                status = await self._send(f"/sessions/{id}/outcome", {**finishing.result(), "attempt": attempt})
+                said = _LOST if status == httpx.codes.CONFLICT else "done"
+                progress.print(f"{claim['scenario_id']} (session {id}): {said}")
             else:
-                progress.print(f"{claim['scenario_id']} (session {id}): somebody else has it, or it is over")
+                progress.print(f"{claim['scenario_id']} (session {id}): {_LOST}")
         except CommandFailed as failed:
             await self._give_back(id, attempt, str(failed))
             progress.print(f"{claim['scenario_id']} (session {id}): {failed}")
@@ -147,21 +149,23 @@ class AgentWorker:
         """Give a task back after its command failed. If the reason cannot be delivered, the service was probably the
         cause, and the task is given back without one, which does not count against it."""
         path = f"/sessions/{id}/release"
-        if not await self._try_send(path, {"attempt": attempt, "reason": reason}):
+        if await self._try_send(path, {"attempt": attempt, "reason": reason}) is None:
             await self._send(path, {"attempt": attempt})
 
-    async def _send(self, path: str, body: Mapping[str, Json]) -> None:
-        """Post the body, and repeat it until the service accepts it."""
-        while not await self._try_send(path, body):
+    async def _send(self, path: str, body: Mapping[str, Json]) -> int:
+        """Post the body, repeat it until the service accepts or refuses it, and return the status of its answer."""
+        while (status := await self._try_send(path, body)) is None:
             await asyncio.sleep(_PAUSE_S)
+        return status
 
-    async def _try_send(self, path: str, body: Mapping[str, Json]) -> bool:
-        """Post the body, and return whether to stop trying. The service refuses a body if the session is no longer
-        ours, for example because the command has sent an outcome itself."""
+    async def _try_send(self, path: str, body: Mapping[str, Json]) -> int | None:
+        """Post the body, and return the status of the answer, or None if the service could not take it now. The service
+        refuses a body if the session is no longer ours, for example because the command has sent an outcome itself."""
         with suppress(httpx.TransportError):
             response = await self._http.post(path, json=dict(body))
-            return response.status_code < 500 and response.status_code != 429
-        return False
+            if response.status_code < 500 and response.status_code != 429:
+                return response.status_code
+        return None
 
 
 def passed_on(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -167,6 +167,9 @@ def _ask(run_id: str, verb: str, url: str, as_json: bool) -> None:
 
 
 def _print_verification(found: Any) -> None:
+    for each in found["lost"]:
+        where = f"iteration {each['iteration']}: rollout {each['trajectory_id']}"
+        results.print(f"{where} was lost ({each['failure']}): {each['error']}", soft_wrap=True, markup=False)
     compared = f"{found['figures']} figures of {found['trajectories']} trajectories in {found['iterations']} iterations"
     if found["ok"]:
         results.print(f"all figures agree with the stored trajectories: {compared}", soft_wrap=True)

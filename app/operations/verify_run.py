@@ -27,16 +27,16 @@ from app.errors import Conflict
 from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
-from app.schemas.results import Difference, Verification
+from app.schemas.results import Difference, LostRollout, Verification
 from environment.base import Environment, Reflective, Scenario
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
-from training.rollout.rollout import failed, total
+from training.rollout.rollout import failed, lost, total
 from training.scoring import assign_rewards, rewarded, share, success_rate, summarise
 from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 
-_SHOWN_DIFFERENCES = 100
+_SHOWN = 100
 
 
 class _Stored(NamedTuple):
@@ -100,6 +100,7 @@ class _Check:
         self._environment = environment
         self._iterations = self._trajectories = self._figures = self._node_scores = self._difference_count = 0
         self._differences: list[Difference] = []
+        self._lost: list[LostRollout] = []
 
     def verification(self) -> Verification:
         """Return the result."""
@@ -110,6 +111,8 @@ class _Check:
             trajectories=self._trajectories,
             figures=self._figures,
             node_scores=self._node_scores,
+            lost_rollouts=dict(sorted(Counter(each.failure for each in self._lost).items())),
+            lost=self._lost[:_SHOWN],
             difference_count=self._difference_count,
             differences=self._differences,
             verified_at=datetime.now(UTC),
@@ -120,6 +123,7 @@ class _Check:
         number = stored.iteration.iteration
         self._iterations += 1
         self._trajectories += len(stored.trajectories)
+        self._lost += _lost(stored.trajectories)
         try:
             groups = self._groups(_of_kind(stored, "train"), self._config.rollouts_per_group)
             self._groups(_of_kind(stored, "showcase"), 1)
@@ -154,6 +158,7 @@ class _Check:
             "success": success_rate(scored),
             "malformed": share(map(_malformed, scored)),
             "failed_rollouts": failed(everything),
+            "lost_rollouts": lost(everything),
             "skipped_groups": dict(Counter(group.skipped for group in groups if group.skipped)),
         }
         for name, value in recomputed.items():
@@ -204,7 +209,7 @@ class _Check:
         if stored == recomputed:
             return
         self._difference_count += 1
-        if len(self._differences) < _SHOWN_DIFFERENCES:
+        if len(self._differences) < _SHOWN:
             self._differences.append(
                 Difference(
                     iteration=iteration or 0,
@@ -226,9 +231,21 @@ class _StoredTrajectory:
 
 def _rollout(row: Trajectory) -> Rollout:
     metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
-    failure = None if row.error is None else Failure(FailureKind.OTHER, row.error)
+    failure = None if row.error is None else Failure(_failure_kind(row), row.error)
     scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
     return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(metrics)), row.outcome, failure)
+
+
+def _failure_kind(row: Trajectory) -> FailureKind:
+    return FailureKind.OTHER if row.failure is None else FailureKind(row.failure)
+
+
+def _lost(rows: Sequence[Trajectory]) -> list[LostRollout]:
+    return [
+        LostRollout(trajectory_id=row.id, iteration=row.iteration or 0, failure=kind, error=row.error)
+        for row in rows
+        if row.error is not None and (kind := _failure_kind(row)).is_lost
+    ]
 
 
 def _unless_rounded(row: Trajectory, scored: ScoredRollout) -> float | None:

@@ -84,7 +84,8 @@ def _list_of(grouped: Select[Any, Any], *names: str) -> ScalarSelect[Any]:
 
 def _figures_query() -> Select[Run, Any, Any, Any, Any]:
     since = Run.next_iteration - SHOWN_ITERATIONS
-    point = {name: getattr(Iteration, name) for name in ("iteration", "step", "success", "malformed", "no_signal")}
+    names = ("iteration", "step", "success", "malformed", "no_signal", "lost_rollouts")
+    point = {name: getattr(Iteration, name) for name in names}
     rewards = _object({name: getattr(Iteration, f"reward_{name}") for name in _REWARDS})
     metrics = Iteration.train_metrics
     supervised = case(

@@ -1,6 +1,7 @@
 """Bodies of the requests and responses about sessions of agents."""
 
 import json
+import math
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
@@ -8,10 +9,12 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.domain.agent_session_state import AgentSessionState
 from app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
+from environment.base import MAX_REWARD
 from environment.json_type import Json
 
 _MOST_PARTS = 100
 Text = Annotated[str, Field(min_length=1, max_length=2_000)]
+Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
 class AgentSessionLimits(RequestPart):
@@ -62,21 +65,26 @@ class AgentSessionAccess(ResponseModel):
 class OutcomeRequest(RequestBody):
     """How a session ended. Give a reward, parts, or an output; without any of them a reason."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reward": 0.75}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reward": 0.75, "attempt": 1}]})
 
-    reward: float | None = None
-    """How good it was; any number."""
-    parts: dict[str, float] | None = Field(default=None, max_length=_MOST_PARTS)
-    """Named parts of how good it was."""
+    reward: Reward | None = None
+    """How good it was: a number from -1e9 to 1e9."""
+    parts: dict[str, Reward] | None = Field(default=None, max_length=_MOST_PARTS)
+    """Named parts of how good it was, which add up to a number in the same range."""
     output: str | dict[str, Json] | None = None
     """What the agent achieved, for a judge to read."""
     reason: Text | None = None
     """Why there is no reward. A session without one counts for nothing, which is not zero."""
+    attempt: int | None = Field(default=None, ge=1, lt=2**31)
+    """The attempt that has this outcome, as the claim, the posted task or `POST /sessions` gave it. Default: that of
+    the session's key. With an API key it is required once a session was restarted whose `restart` is `explicit`."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.reward is None and not self.parts and self.output is None and self.reason is None:
             raise ValueError("give a reward, parts or an output, or a reason why there is none")
+        if self.parts and abs(total := math.fsum(self.parts.values())) > MAX_REWARD:
+            raise ValueError(f"the parts add up to {total:g}, which is beyond {MAX_REWARD:g}")
         try:
             json.dumps(self.output, allow_nan=False)
         except ValueError:

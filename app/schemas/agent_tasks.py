@@ -54,7 +54,7 @@ class ClaimOut(ResponseModel):
     max_turns: int
     """Maximum number of requests to the model in this attempt."""
     attempt: int
-    """Number of this claim of the task, from 1. Heartbeats and releases name it."""
+    """Number of the session's attempt that this claim began, from 1. Heartbeats, releases and outcomes name it."""
     deadline: datetime
     """The outcome counts until then."""
     renew_by: datetime

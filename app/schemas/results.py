@@ -204,6 +204,19 @@ class Difference(ResponseModel):
     """The recomputed value."""
 
 
+class LostRollout(ResponseModel):
+    """A rollout that was lost for a reason that is not the agent's."""
+
+    trajectory_id: str
+    """Id of its trajectory."""
+    iteration: int
+    """Iteration that it belongs to."""
+    failure: str
+    """The kind of reason, as in `lost_rollouts` of an iteration."""
+    error: str
+    """What happened."""
+
+
 class Verification(ResponseModel):
     """Whether every stored figure of a run equals, bit for bit, the one recomputed from its stored trajectories."""
 
@@ -219,6 +232,11 @@ class Verification(ResponseModel):
     """Number of figures compared."""
     node_scores: int
     """Number of node scores among them."""
+    lost_rollouts: dict[str, int]
+    """Number of rollouts that were lost for reasons that are not the agent's, by reason, as in the run's iterations.
+    The figures can be equal nevertheless, but the same run without these losses trains other weights."""
+    lost: list[LostRollout] = Field(max_length=100)
+    """The first 100 of them."""
     difference_count: int
     """Number of figures that differ."""
     differences: list[Difference] = Field(max_length=100)

@@ -124,6 +124,10 @@ class IterationFigures(ResponseModel):
     too few rollouts. `rollouts_failed`: too few rollouts finished."""
     supervised: SupervisedFigures | None = None
     """What was learned from demonstrations, in the iterations of a warm start; null in all others."""
+    lost_rollouts: dict[str, int] = Field(default_factory=dict)
+    """Number of failed rollouts that were lost for reasons that are not the agent's, by reason: `agent_lost` (the
+    process or server of an agent elsewhere), `backend_away`, `backend_error` and `model_not_found` (the model's
+    server), or `environment`. The same run without these losses trains other weights."""
 
 
 class IterationOut(IterationFigures):

@@ -48,6 +48,10 @@ class TrajectoryBrief(ResponseModel):
     """Whether the rollout did its task, by a check of the environment; null if that is not known."""
     error: str | None
     """Why the rollout failed; null if it did not."""
+    failure: str | None = None
+    """Kind of the failure: `timeout`, `agent`, or `other`; or, for reasons that are not the agent's, `agent_lost`,
+    `backend_away`, `backend_error`, `model_not_found` or `environment`. Null if it did not fail, or was saved by an
+    earlier version."""
     turns: int
     """Number of turns: replies of the agent."""
     prompt_tokens: int

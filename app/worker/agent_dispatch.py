@@ -55,10 +55,11 @@ class Receiver:
 class _Refused(Exception):
     """Raised when the runner did not take the task. The message says why."""
 
-    def __init__(self, reason: str, *, again: bool) -> None:
-        """`again` means that a retry can succeed."""
+    def __init__(self, reason: str, *, again: bool, lost: bool = False) -> None:
+        """`again` means that a retry can succeed; `lost` that the runner was away or overloaded."""
         super().__init__(reason)
         self.again = again
+        self.lost = lost
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class PushDispatch:
             posting = asyncio.ensure_future(self._post_with_retries(session, task))
             try:
                 await asyncio.wait({ended, posting}, return_when=asyncio.FIRST_COMPLETED)
-                if not ended.done() and (outcome := posting.result()) is not None:
-                    return await self.database.end(session.id, outcome)
+                if not ended.done() and (reported := posting.result()) is not None:
+                    return await self.database.end(session.id, *reported)
             finally:
                 posting.cancel()
                 await asyncio.wait({posting})
@@ -91,8 +92,9 @@ class PushDispatch:
         finally:
             ended.cancel()
 
-    async def _post_with_retries(self, session: RolloutSession, task: RemoteTask) -> Outcome | None:
-        """Post the task, with retries. Returns its outcome, or None if the caller must wait for the session's end."""
+    async def _post_with_retries(self, session: RolloutSession, task: RemoteTask) -> tuple[int, Outcome] | None:
+        """Post the task, with retries. Returns its outcome and the attempt that has it, or None if the caller must wait
+        for the session's end."""
         delays = iter(DELAYS_S)
         while True:
             if session.api_key is None:  # this worker or the previous one has already posted the task
@@ -101,12 +103,13 @@ class PushDispatch:
                 except SessionOver:
                     return None
             try:
-                return await self._post(session, task)
+                outcome = await self._post(session, task)
+                return None if outcome is None else (session.attempt, outcome)
             except _Refused as refused:
                 delay_s = next(delays, None)
                 log.info("a runner did not take a task", session_id=session.id, reason=str(refused))
                 if not refused.again or delay_s is None:
-                    return Outcome(reason=str(refused))
+                    return session.attempt, Outcome(reason=str(refused), lost=refused.lost)
             await asyncio.sleep(delay_s)
             session = RolloutSession(session.id, session.path, session.attempt, None)
 
@@ -135,7 +138,8 @@ class PushDispatch:
         except AddressRefused as error:
             raise _Refused(f"the runner's URL may not be used: {error}", again=False) from error
         except httpx.HTTPError as error:
-            raise _Refused(f"the runner cannot be reached: {type(error).__name__}: {error}", again=True) from error
+            said = f"the runner cannot be reached: {type(error).__name__}: {error}"
+            raise _Refused(said, again=True, lost=True) from error
 
 
 def _read(status: int, content: bytes) -> Outcome | None:
@@ -144,7 +148,8 @@ def _read(status: int, content: bytes) -> Outcome | None:
         return None
     if status != httpx.codes.OK:
         said = content[:200].decode("utf-8", "replace")
-        raise _Refused(f"the runner answered {status}: {said!r}", again=status >= 500 or status in _RETRYABLE_STATUSES)
+        away = status >= 500 or status in _RETRYABLE_STATUSES
+        raise _Refused(f"the runner answered {status}: {said!r}", again=away, lost=away)
     try:
         found = parse_outcome(json.loads(content))
     except BadOutcome as error:

@@ -11,6 +11,7 @@ from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.outcomes import Outcomes
 from app.agent_sessions.store import (
     AgentSessions,
+    ClaimLost,
     OpenedSession,
     OutcomeKnown,
     PinnedModel,
@@ -97,11 +98,11 @@ class LeasedSessions:
         """See `RolloutSessions`."""
         return await run_on_loop(self._main_loop, self._outcomes.wait(session_id))
 
-    async def end(self, session_id: str, outcome: Outcome) -> SessionEnd:
+    async def end(self, session_id: str, attempt: int, outcome: Outcome) -> SessionEnd:
         """See `RolloutSessions`."""
         try:
-            await self._on_main_loop(lambda: self._store.end(self._owner, session_id, outcome))
-        except (SessionIsOver, OutcomeKnown):
+            await self._on_main_loop(lambda: self._store.end(self._owner, session_id, outcome, attempt))
+        except (SessionIsOver, ClaimLost, OutcomeKnown):
             return await self.ended(session_id)
         return SessionEnd(outcome)
 

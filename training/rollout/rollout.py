@@ -5,6 +5,7 @@ import itertools
 import math
 import time
 from codecs import getincrementaldecoder
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from environment.base import Environment, Episode, Json, OpenedEpisode, Scenario, TextEpisode, ToolError
+from environment.base import (
+    Environment,
+    Episode,
+    EpisodeFailed,
+    Json,
+    OpenedEpisode,
+    Scenario,
+    TextEpisode,
+    ToolError,
+)
 from environment.genai_spans import invoke_agent
 from training.backends.art_import import import_art
 from training.budget import BudgetReached, Reservation, Unreserved
@@ -215,6 +225,10 @@ def _failure_kind(error: Exception) -> FailureKind:
         return FailureKind.BACKEND_AWAY
     if isinstance(error, own_loop.AgentFailed):
         return FailureKind.AGENT
+    if isinstance(error, openai.InternalServerError):
+        return FailureKind.BACKEND_ERROR
+    if isinstance(error, EpisodeFailed):
+        return FailureKind.ENVIRONMENT
     gone = isinstance(error, openai.APIStatusError) and error.status_code in _MODEL_NOT_FOUND_STATUSES
     return FailureKind.MODEL_NOT_FOUND if gone else FailureKind.OTHER
 
@@ -286,3 +300,9 @@ def total(rollouts: Iterable[Rollout], metric: str) -> float:
 def failed(rollouts: Sequence[Rollout]) -> int:
     """Count the failed rollouts."""
     return sum(rollout.failure is not None for rollout in rollouts)
+
+
+def lost(rollouts: Iterable[Rollout]) -> dict[str, int]:
+    """Count the rollouts that were lost for reasons that are not the agent's, by kind of failure."""
+    kinds = (rollout.failure.kind for rollout in rollouts if rollout.failure is not None)
+    return dict(sorted(Counter(str(kind) for kind in kinds if kind.is_lost).items()))

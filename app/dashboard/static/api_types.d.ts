@@ -290,6 +290,7 @@ export interface IterationFigures {
   "malformed": number | null;
   "no_signal": "malformed" | "constant_reward" | "equal_rewards" | "judge_silent" | "rollouts_failed" | null;
   "supervised": SupervisedFigures | null;
+  "lost_rollouts": Record<string, number>;
 }
 
 export interface IterationOut {
@@ -300,6 +301,7 @@ export interface IterationOut {
   "malformed": number | null;
   "no_signal": "malformed" | "constant_reward" | "equal_rewards" | "judge_silent" | "rollouts_failed" | null;
   "supervised": SupervisedFigures | null;
+  "lost_rollouts": Record<string, number>;
   "best_step": number;
   "failed_rollouts": number;
   "skipped_groups": Record<string, number>;
@@ -652,6 +654,7 @@ export interface TrajectoryBrief {
   "advantage": number | null;
   "success": boolean | null;
   "error": string | null;
+  "failure": string | null;
   "turns": number;
   "prompt_tokens": number;
   "completion_tokens": number;
@@ -676,6 +679,7 @@ export interface TrajectoryOut {
   "advantage": number | null;
   "success": boolean | null;
   "error": string | null;
+  "failure": string | null;
   "turns": number;
   "prompt_tokens": number;
   "completion_tokens": number;

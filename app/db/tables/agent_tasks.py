@@ -25,8 +25,6 @@ class AgentTask(Base):
     """What the agent receives in addition to its session."""
     timeout_s: Mapped[float]
     """Time limit of each claim, counted from the claim."""
-    claims: Mapped[int] = mapped_column(default=0)
-    """Number of claims; serves as the fencing token."""
     losses: Mapped[int] = mapped_column(default=0)
     """Number of claims in a row that were lost or given up without a model reply in between."""
     worker: Mapped[str | None]

@@ -119,6 +119,8 @@ class Iteration(Base):
     success: Mapped[float | None]
     malformed: Mapped[float | None]
     failed_rollouts: Mapped[int]
+    lost_rollouts: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """Number of them that were lost for reasons that are not the agent's, by `training.types.FailureKind`."""
     skipped_groups: Mapped[dict[str, Json]]
     no_signal: Mapped[str | None]
     """Why the iteration gave no training signal (training/no_signal.py); None if at least one group gave one."""
@@ -205,6 +207,9 @@ class Trajectory(Base):
     advantage: Mapped[float | None]
     success: Mapped[bool | None]
     error: Mapped[str | None]
+    failure: Mapped[str | None]
+    """Kind of the error, a `training.types.FailureKind`; None without an error, or if an earlier version saved the
+    row."""
     turns: Mapped[int]
     prompt_tokens: Mapped[int]
     completion_tokens: Mapped[int]

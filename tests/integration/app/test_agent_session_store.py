@@ -249,9 +249,9 @@ async def test_who_takes_a_run_over_finds_its_sessions(database: Database) -> No
     assert (restarted.id, restarted.attempt) == (first.id, 2)
     assert restarted.api_key is not None
     waiting = asyncio.create_task(mine.ended(first.id))
-    await AgentSessions(database).end(LOCAL, first.id, Outcome(output="done"))
+    await AgentSessions(database).end(LOCAL, first.id, Outcome(output="done"), attempt=2)
     assert await asyncio.wait_for(waiting, 60) == SessionEnd(Outcome(output="done"))
-    assert await mine.end(first.id, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
+    assert await mine.end(first.id, 2, Outcome(reason="too late")) == SessionEnd(Outcome(output="done"))
     assert await mine.calls(first.id) == []
     with pytest.raises(RolloutSessionOver):
         await mine.restart(first.id)

@@ -132,7 +132,10 @@ async def test_the_outcome(stage: ModelStage) -> None:
     path, own = f"/sessions/{session['id']}", bearer(session["api_key"])
     async with agent(session) as client:
         await ask(client)
-        for wrong in ('{"reward": NaN}', '{"reward": 1e999}', "{}", '{"output": {"a": Infinity}}', '{"parts": {}}'):
+        for wrong in (
+            *('{"reward": NaN}', '{"reward": 1e999}', "{}", '{"output": {"a": Infinity}}', '{"parts": {}}'),
+            *('{"reward": 1e200}', '{"parts": {"a": 1e308, "b": 1e308}}', '{"parts": {"a": 9e8, "b": 9e8}}'),
+        ):
             headers = own | {"content-type": "application/json"}
             reply = await http.post(f"{path}/outcome", content=wrong, headers=headers)
             assert reply.status_code == 422
@@ -147,6 +150,20 @@ async def test_the_outcome(stage: ModelStage) -> None:
     shown = (await http.get(path, headers=own)).raise_for_status().json()
     assert (shown["calls"], shown["checkpoint"], shown["step"]) == (1, f"{CALLER}@1", 1)
     assert (await http.post(f"{path}/restart", headers=session["owner"])).status_code == 409
+
+
+async def test_the_outcome_of_an_earlier_attempt_is_refused(stage: ModelStage) -> None:
+    session, http = await opened(stage), stage.service.client
+    path, owner = f"/sessions/{session['id']}/outcome", session["owner"]
+    again = await http.post(f"/sessions/{session['id']}/restart", headers=owner)
+    newest = bearer(again.raise_for_status().json()["api_key"])
+    for headers, attempt in ((owner, {"attempt": 1}), (bearer(session["api_key"]), {}), (newest, {"attempt": 1})):
+        refused = await http.post(path, json={"reason": "lost"} | attempt, headers=headers)
+        assert (refused.status_code, refused.json()["title"]) == (409, "The claim is lost")
+    shown = await http.get(f"/sessions/{session['id']}", headers=owner)
+    assert (shown.json()["status"], shown.json()["attempt"]) == ("open", 2)
+    ended = await http.post(path, json={"reward": 1.0, "attempt": 2}, headers=owner)
+    assert (ended.status_code, ended.json()["reward"]) == (200, 1.0)
 
 
 async def test_no_outcome_is_not_zero(stage: ModelStage) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
-from app.agent_sessions.tasks import AgentTasks, ClaimedTask, ClaimLost
-from app.auth.caller import LOCAL, Caller
+from app.agent_sessions.store import AgentSessions, AttemptMissing, ClaimLost, PinnedModel, SessionSpec
+from app.agent_sessions.tasks import AgentTasks, ClaimedTask
+from app.auth.caller import LOCAL, Caller, SessionKey
+from app.auth.keys import hash_of
 from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
 from app.errors import NotFound
@@ -91,6 +92,36 @@ async def test_who_is_silent_loses_the_task_and_its_key_to_the_next(database: Da
     await AgentTasks(database).heartbeat(MAIL, id, 2, LEASE_S)
 
 
+async def test_the_outcome_of_an_attempt_that_lost_its_claim_does_not_end_the_next(database: Database) -> None:
+    id, store = await offered(database), AgentSessions(database)
+    first = await claim(database, worker="a")
+    await lapse(database)
+    second = await claim(database, worker="b")
+    stale = Outcome(reason="the model refused the key")
+    with pytest.raises(ClaimLost, match="replaced by attempt 2"):
+        await store.end(MAIL, id, stale, first.attempt)
+    with pytest.raises(ClaimLost, match="earlier attempt"):
+        await store.end(agent(id, first.api_key), id, stale)
+    with pytest.raises(AttemptMissing, match="say which attempt"):
+        await store.end(MAIL, id, stale)
+    ended = await store.end(MAIL, id, Outcome(reward=1.0), second.attempt)
+    assert (ended.state, ended.outcome) == ("ended", {"reward": 1.0})
+    with pytest.raises(ClaimLost):  # also once the session is over
+        await store.end(agent(id, first.api_key), id, Outcome(reward=1.0))
+    await store.end(agent(id, second.api_key), id, Outcome(reward=1.0))  # a repetition
+
+
+async def test_an_outcome_needs_no_attempt_while_there_was_only_one(database: Database) -> None:
+    id = await offered(database)
+    assert (await claim(database)).attempt == (await row(database, id)).attempt == 1
+    assert (await AgentSessions(database).end(MAIL, id, Outcome(reward=1.0))).state == "ended"
+
+
+def agent(session_id: str, key: str) -> Caller:
+    """The agent that uses the session's key."""
+    return Caller("session", "mail", frozenset(), SessionKey(session_id, hash_of(key)))
+
+
 async def test_who_was_silent_keeps_what_nobody_else_has_claimed(database: Database) -> None:
     id = await offered(database)
     await claim(database)
@@ -120,6 +151,7 @@ async def test_a_task_that_is_lost_again_and_again_has_no_outcome(database: Data
     ended = await row(database, id)
     assert ended.outcome is not None
     assert ("lost 3 times" in ended.outcome["reason"], "no disk" in ended.outcome["reason"]) == (True, not silent)
+    assert ended.outcome["lost"] is True
 
 
 async def test_an_agent_that_gets_on_may_be_lost_any_number_of_times(database: Database) -> None:

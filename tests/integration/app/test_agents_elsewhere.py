@@ -117,6 +117,14 @@ async def lie(document: Mapping[str, Json]) -> tuple[int, Json]:
     return 200, '{"reward": NaN}'
 
 
+async def boast(document: Mapping[str, Json]) -> tuple[int, Json]:
+    return 200, {"reward": 1e200}
+
+
+async def boast_in_parts(document: Mapping[str, Json]) -> tuple[int, Json]:
+    return 200, {"parts": {"right": 1e308, "short": 1e308}}
+
+
 async def talk(document: Mapping[str, Json]) -> tuple[int, Json]:
     return 200, "<html>"
 
@@ -130,7 +138,9 @@ PATIENCE_S = 15
 WRONG: Sequence[tuple[Behaviour, str, int]] = (
     (hang, f"no outcome within {PATIENCE_S} s", 1),
     (break_down, "the runner answered 500: 'out of memory'", 3),
-    (lie, "outcome is invalid: reward is a finite number", 3),
+    (lie, "outcome is invalid: reward is a finite number from -1e+09 to 1e+09, not nan", 3),
+    (boast, "outcome is invalid: reward is a finite number from -1e+09 to 1e+09, not 1e+200", 3),
+    (boast_in_parts, "outcome is invalid: the part 'right' is a finite number", 3),
     (talk, "answer is no outcome", 3),
     (refuse, "the runner answered 404", 1),
 )
@@ -158,7 +168,35 @@ async def test_a_runner_that_does_wrong_fails_that_rollout_alone(
     for _, said, _ in WRONG:
         assert len([error for error in errors if said in error]) == 1
     assert {each["reward"] for each in rows if each["error"]} == {None}
-    assert list(posts.values()) == [*(times for _, _, times in WRONG), 1, 1, 1]
+    assert list(posts.values()) == [*(times for _, _, times in WRONG), 1]
+    kinds = {each["error"]: each["failure"] for each in rows if each["error"]}
+    assert [kind for error, kind in kinds.items() if "answered 500" in error] == ["agent_lost"]
+    assert sorted(kinds.values()) == ["agent"] * 5 + ["agent_lost", "timeout"]
+
+
+async def test_a_run_and_its_verification_say_which_rollouts_were_lost(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+    down = set[str]()
+
+    async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
+        id = document["session"]["id"]
+        if document["split"] == "train" and not down:
+            down.add(id)
+        return await (break_down if id in down else at_once)(document)
+
+    async with runner(behave) as it, service(data_dir, database_url) as (client, _):
+        run_id = await started(client, {"push": {"url": it.url}})
+        [lost] = [each for each in await finished(client, run_id) if each["error"]]
+        run = await get(client, f"/runs/{run_id}")
+        verified = await get(client, f"/runs/{run_id}/verify")
+    assert [each["lost_rollouts"] for each in run["iterations"]] == [{}, {"agent_lost": 1}]
+    [warning] = [each for each in run["warnings"] if "lost" in each]
+    assert "Rollouts were lost for reasons that are not the agent's (agent_lost: 1)" in warning
+    assert (verified["ok"], verified["lost_rollouts"]) == (True, {"agent_lost": 1})
+    assert [each["trajectory_id"] for each in verified["lost"]] == [lost["id"]]
+    assert "out of memory" in verified["lost"][0]["error"]
 
 
 async def test_a_runner_that_fails_once_is_asked_again_and_nothing_is_sampled_twice(

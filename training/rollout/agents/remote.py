@@ -148,8 +148,10 @@ def _result_of(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTas
         return Played(calls, None, Failure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
     if not outcome.is_valid:
         why = outcome.reason or "no reason was given"
-        return Played(calls, None, Failure(FailureKind.AGENT, f"the agent reported no outcome: {why}"))
-    return Played(calls, json.dumps({name: value for name, value in asdict(outcome).items() if value is not None}))
+        kind = FailureKind.AGENT_LOST if outcome.lost else FailureKind.AGENT
+        return Played(calls, None, Failure(kind, f"the agent reported no outcome: {why}"))
+    report = {name: value for name, value in asdict(outcome).items() if name != "lost" and value is not None}
+    return Played(calls, json.dumps(report))
 
 
 def _step_of(model: str) -> int | None:

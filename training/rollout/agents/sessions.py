@@ -47,6 +47,8 @@ class Outcome:
     output: Json = None
     """Text or an object for a judge to read."""
     reason: str | None = None
+    lost: bool = False
+    """Whether the agent's process or server was lost, so that the agent itself could report nothing."""
 
     @property
     def is_valid(self) -> bool:
@@ -93,8 +95,9 @@ class RolloutSessions(Protocol):
     async def ended(self, session_id: str) -> SessionEnd:
         """Wait for the end of the session."""
 
-    async def end(self, session_id: str, outcome: Outcome) -> SessionEnd:
-        """End the session unless it is over, and return how it ended."""
+    async def end(self, session_id: str, attempt: int, outcome: Outcome) -> SessionEnd:
+        """End the session with the outcome of an attempt, and return how it ended. If the session is over, or another
+        attempt has begun, wait for its end instead."""
 
     async def calls(self, session_id: str) -> list[AnsweredCall]:
         """Return the answered calls of the last attempt, in the order in which it made them."""

@@ -150,7 +150,8 @@ function End({ session, reload }) {
   const { outcome } = session;
   if (session.status === "open") {
     const say = async () => {
-      await post(path`sessions/${session.id}/outcome`, reward.trim() ? { reward: Number(reward) } : { reason });
+      const said = reward.trim() ? { reward: Number(reward) } : { reason };
+      await post(path`sessions/${session.id}/outcome`, { ...said, attempt: session.attempt });
       reload();
     };
     const isBad = reward.trim() !== "" && !Number.isFinite(Number(reward));

@@ -1,0 +1,20 @@
+"""Warnings about rollouts that were lost for reasons that are not the agent's."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def lost_warnings(iterations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return warnings about a run's newest iterations, given in order."""
+    concerned = [each for each in iterations if each["lost_rollouts"]]
+    if not concerned:
+        return []
+    kinds = Counter[str]()
+    for each in concerned:
+        kinds.update(each["lost_rollouts"])
+    counts = ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
+    return [
+        f"Rollouts were lost for reasons that are not the agent's ({counts}), the last ones in iteration "
+        f"{concerned[-1]['iteration']}: the same run without these losses trains other weights."
+    ]
