@@ -106,7 +106,8 @@ class CorrectnessJudge:
         reference = scenario.reference.get("answer")
         if not isinstance(reference, str):
             return Judgement([Score(None, "the scenario has no reference answer")] * len(candidates))
-        obvious = [_obvious(candidate.outcome.get("answer"), reference) for candidate in candidates]
+        answers = [candidate.outcome.get("answer") for candidate in candidates]
+        obvious = await asyncio.to_thread(lambda: [_obvious(answer, reference) for answer in answers])
         asked = {
             _text(candidate): candidate for candidate, score in zip(candidates, obvious, strict=True) if score is None
         }

@@ -14,6 +14,7 @@ The score is the weighted sum of parts, each in [0, 1]:
 What is no plain text (HTML), and an email that speaks to its judge, earns nothing: 0.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ class GroundingJudge:
     name = NAME
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        return Judgement([_score(scenario.task, candidate) for candidate in candidates])
+        scores = await asyncio.to_thread(lambda: [_score(scenario.task, candidate) for candidate in candidates])
+        return Judgement(scores)
 
 
 def _score(task: Mapping[str, Json], candidate: Candidate) -> Score:

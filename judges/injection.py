@@ -53,17 +53,43 @@ _PHRASES = re.compile(
     )
 )
 
+_PIECE = 4_096
+"""Characters that are searched or converted without a pause: about 10 ms in the worst case."""
+_OVERLAP = 1_024
+"""Characters that two pieces share. No phrase is longer, unless it contains a word of hundreds of characters."""
+
 _LOOK_ALIKE = str.maketrans("аеіјорсухѕԁηοαε\u2018\u2019\u201c\u201d", "aeijopcyxsdnoae''\"\"")
 """Cyrillic and Greek letters, and typographic quotes."""
 
 
 def addresses_judge(text: str) -> str | None:
-    """The phrase with which the text tries to instruct a judge, in plain lower case; None if there is none."""
-    found = _PHRASES.search(_plain(text))
-    return found[0].strip() if found else None
+    """Return the phrase with which the text tries to instruct a judge, in plain lower case, or None if there is none.
+
+    A megabyte takes seconds, so call it on a thread. Other threads can run in between, because no single search or
+    conversion holds Python's lock for longer than a piece of the text takes.
+    """
+    plain = _plain(text)
+    starts = range(0, max(len(plain) - _OVERLAP, 1), _PIECE - _OVERLAP)
+    return next((phrase for start in starts if (phrase := _phrase_in(plain, start, start + _PIECE))), None)
+
+
+def _phrase_in(plain: str, start: int, end: int) -> str | None:
+    """Return the first phrase that begins in this part of the text and, unless it is the last part, ends there."""
+    while (found := _PHRASES.search(plain, start, end)) is not None:
+        # What follows can show that it is not a phrase, such as further digits.
+        if (whole := _PHRASES.match(plain, found.start())) is not None:
+            return whole[0].strip()
+        start = found.start() + 1
+    return None
 
 
 def _plain(text: str) -> str:
-    folded = unicodedata.normalize("NFKC", text).casefold().translate(_LOOK_ALIKE)
-    visible = (character for character in folded if unicodedata.category(character) not in ("Cf", "Mn"))
-    return " ".join("".join(visible).split())
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return " ".join("".join(map(_visible, pieces)).split())
+
+
+def _visible(piece: str) -> str:
+    folded = unicodedata.normalize("NFKC", piece).casefold().translate(_LOOK_ALIKE)
+    if folded.isascii():
+        return folded
+    return "".join([character for character in folded if unicodedata.category(character) not in ("Cf", "Mn")])

@@ -58,7 +58,7 @@ class RulerJudge:
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         """One Score for each candidate, in their order."""
-        phrases = [order_to_judge(candidate) for candidate in candidates]
+        phrases = await asyncio.to_thread(lambda: list(map(order_to_judge, candidates)))
         honest = [candidate for candidate, phrase in zip(candidates, phrases, strict=True) if phrase is None]
         judged = await self._judge(scenario, honest) if honest else Judgement([])
         scores = iter(judged.scores)
@@ -71,7 +71,7 @@ class RulerJudge:
         )
 
     async def _judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        shown = [material_of(candidate) for candidate in candidates]
+        shown = await asyncio.to_thread(lambda: list(map(material_of, candidates)))
         group = list({material.digest: material for material in shown}.values())
         found, call = await self._verdicts(scenario, group)
         if found is not None:
