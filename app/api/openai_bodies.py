@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel
 
+from app.db.json_text import nesting_flaw
 from app.errors import InvalidRequest
 from environment.json_type import Json
 from training.protocol import strict_json
@@ -26,4 +27,6 @@ def json_object(raw: bytes) -> dict[str, Json]:
         raise BadBody(("body",), f"The body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadBody(("body",), "The body must be a JSON object.")
+    if (why := nesting_flaw(body)) is not None:
+        raise BadBody(("body",), f"The body is refused: {why}.")
     return body

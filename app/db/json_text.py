@@ -8,7 +8,7 @@ a result unstorable.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -20,6 +20,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 MAX_NESTING = 64
 """Maximum nesting depth of JSON from clients: more than any request needs, less than Python's recursion limit."""
+_TOO_DEEP = f"values may not be nested more than {MAX_NESTING} deep"
 _NESTED = (dict, list)  # a tuple, because a union type would be built anew for every value
 
 
@@ -30,15 +31,26 @@ def storable_text(text: str) -> str:
 
 def flaw(value: Any) -> str | None:
     """Return why a client's JSON value is rejected, or None if all of it can be stored and processed."""
-    level = [value]
-    for _ in range(MAX_NESTING):
+    for depth, level in enumerate(_levels(value)):
+        if depth == MAX_NESTING:
+            return _TOO_DEEP
         texts = "".join([item for item in level if isinstance(item, str)])
         if "\x00" in texts or _has_surrogates(texts):
             return "texts may not hold U+0000 or unpaired surrogates"
+    return None
+
+
+def nesting_flaw(value: Any) -> str | None:
+    """Return why a client's JSON value is rejected as too deeply nested, or None if it is not."""
+    return _TOO_DEEP if any(depth == MAX_NESTING for depth, _ in enumerate(_levels(value))) else None
+
+
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """Yield the values of each level of nesting, from the outermost."""
+    level = [value]
+    while level:
+        yield level
         level = [inner for item in level if isinstance(item, _NESTED) for inner in _inside(item)]
-        if not level:
-            return None
-    return f"values may not be nested more than {MAX_NESTING} deep"
 
 
 def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:

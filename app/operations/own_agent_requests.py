@@ -16,7 +16,7 @@ from app.http.body_limit import MAX_VALUES_OF_BIG
 from app.http.json_values import has_more_values
 from app.runs import documents
 from app.runs.configuration import runner_of
-from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
+from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport, parse
 from app.security.secret_box import secret_box
 from app.security.webhook_signing import is_secret
 from app.settings import Settings
@@ -107,13 +107,14 @@ class OwnAgentRequests:
 
     async def _read(self, url: str) -> bytes:
         """Fetch the URL. Raises AddressRefused, httpx.HTTPError, ValueError."""
+        parsed = parse(url)
         limits = AnswerLimits(self.settings.max_graph_bytes)
         transport = BoundedTransport(guarded_transport(self._guard), limits)
         try:
             async with (
                 asyncio.timeout(_FETCH_TIMEOUT_S),
                 httpx.AsyncClient(transport=transport, timeout=None, follow_redirects=False) as client,
-                client.stream("GET", url, headers={"user-agent": "learnloop"}) as response,
+                client.stream("GET", parsed, headers={"user-agent": "learnloop"}) as response,
             ):
                 if response.status_code != httpx.codes.OK:
                     raise ValueError(f"{url} answered {response.status_code}")

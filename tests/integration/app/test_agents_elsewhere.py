@@ -245,6 +245,16 @@ async def test_who_takes_the_run_over_goes_on_with_the_same_session(data_dir: Pa
     assert {len(each) for id, each in answers.items() if id != first} == {1}
 
 
+@pytest.mark.parametrize("url", ["http://①②⑦.0.0.1/", "http://xn--/", "http://[①]/", "ftp://8.8.8.8/", "nowhere"])
+async def test_scenarios_at_an_unusable_url_are_refused(data_dir: Path, database_url: str, url: str) -> None:
+    async with served(settings_for(data_dir, database_url), learn_loop, ScriptedBackend()) as client:  # type: ignore[arg-type]
+        body = request({"pull": {}})
+        body["environment"]["config"]["scenarios"] = {"url": url}
+        refused = await client.post("/learn-loop", json=body)
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["errors"][0]["loc"][-2:] == ["scenarios", "url"]
+
+
 async def test_a_runner_on_a_private_address_is_refused(data_dir: Path, database_url: str) -> None:
     settings = settings_for(data_dir, database_url)
     async with served(settings, learn_loop, ScriptedBackend()) as client:  # type: ignore[arg-type]

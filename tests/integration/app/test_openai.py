@@ -43,6 +43,18 @@ async def test_unmodified_clients(stage: ModelStage) -> None:
     await asyncio.to_thread(use_langchain, stage.base_url, key, CALLER)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_body_that_is_nested_too_deeply_is_refused(stage: ModelStage, path: str) -> None:
+    for depth in (100, 990):  # at 990 Python reads it, and cannot write it
+        nested = '{"a": ' * depth + "1" + "}" * depth
+        start = f'{{"model": "{CALLER}", "max_tokens": 1, "messages": {json.dumps(MESSAGES)}, "input": "Hello"'
+        headers = bearer(await stage.key()) | {"content-type": "application/json"}
+        body = f'{start}, "metadata": {nested}}}'
+        refused = await stage.service.client.post(path, content=body, headers=headers)
+        assert refused.status_code == 400, refused.text
+        assert "may not be nested more than 64 deep" in refused.json()["error"]["message"]
+
+
 async def test_every_name_of_a_checkpoint(stage: ModelStage) -> None:
     key, run_id = await stage.key(), await stage.run_of()
     await _promote(stage, "live", 1)
