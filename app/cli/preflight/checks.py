@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,11 +19,13 @@ from app.backends import refusal
 from app.db.database import DatabaseUrlError, parse_url
 from app.db.reachable import NoConnection, connect_once
 from app.domain.names import TINY_BASE
+from app.errors import InvalidRequest
 from app.listed_models import ListedModels
-from app.operations.run_plan import judge_with_defaults
+from app.operations.run_plan import judge_with_defaults, plan_of
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from environment.plugins import PluginFault
+from environment.registry import UnknownEnvironment, build, traits
 from judges import registry as judges
 from judges.base import JudgeServices
 from training.backends import embedded
@@ -37,8 +40,6 @@ moments, in fp32 each. A LoRA: the base model in bf16, once for sampling and onc
 _BESIDE = 1.5 * GB
 """Bytes of memory for the engine's program and, on a CPU, its cache of conversations."""
 _SPARE_DISK = 2 * GB
-_ANY_JUDGE = "reference"
-"""Judge to check if the request configures a judge but leaves its name to the environment."""
 
 
 class State(StrEnum):
@@ -163,11 +164,28 @@ def _database(settings: Settings) -> Check:
 
 
 def _judge(settings: Settings, request: LearnLoopRequest) -> Check:
-    if request.judge is None:
-        return Check("judge", State.OK, "the environment's own, which needs no model")
-    judge = judge_with_defaults(request.judge, _ANY_JUDGE)
+    try:
+        is_named = isinstance(request.judge, list) or (request.judge is not None and request.judge.name is not None)
+        judge = judge_with_defaults(request.judge, "" if is_named else _default_judge(settings, request))
+    except (UnknownEnvironment, PluginFault, InvalidRequest, ValueError) as error:
+        return Check("judge", State.FAILED, f"the environment cannot be made: {error}", "correct `environment`")
     try:
         judges.build(judge.name, judge.config, JudgeServices(models=ListedModels(settings)))
     except (judges.UnknownJudge, PluginFault, ValueError) as error:
         return Check("judge", State.FAILED, str(error), "correct `judge`, or set what it names")
     return Check("judge", State.OK, judge.name)
+
+
+def _default_judge(settings: Settings, request: LearnLoopRequest) -> str:
+    """Return the name of the environment's own judge. Raises UnknownEnvironment, PluginFault, InvalidRequest, or
+    ValueError for a bad config."""
+    environment = plan_of(request, settings, "preflight").environment
+    # Stored data, which only the service can look up, does not determine the judge.
+    config = {
+        name: value for name, value in environment.config.items() if name not in traits(environment.name).datasets
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
+        closing(build(environment.name, config, Path(directory))) as made,
+    ):
+        return made.default_judge

@@ -21,6 +21,9 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+_NO_MODEL = "LEARNLOOP_JUDGE_MODEL"
+
+
 def _state(ran: Ran) -> dict[str, str]:
     return {check["name"]: check["state"] for check in ran.json}
 
@@ -52,6 +55,13 @@ def test_a_laptop_has_all_that_the_demo_needs(learnloop: Learnloop, tmp_path: Pa
     ("environment", "settings", "name", "said"),
     [
         ({}, "judge.name=ruler", "judge", "LEARNLOOP_JUDGE_MODEL"),
+        ({}, 'environment={"name": "mcp", "config": {"server": {"url": "https://x.example/"}}}', "judge", _NO_MODEL),
+        (
+            {},
+            'environment={"name": "agent", "config": {"scenarios": "mail", "runner": {"pull": {}}}}',
+            "judge",
+            _NO_MODEL,
+        ),
         ({}, "judge.name=nobody", "judge", "Unknown judge 'nobody'"),
         ({}, "judge=[{name: reference, weight: 1}, {name: ruler, weight: 1}]", "judge", "LEARNLOOP_JUDGE_MODEL"),
         ({}, "backend=serverless", "backend", "WANDB_API_KEY"),
