@@ -49,7 +49,7 @@ def refuse_other_origins(scope: Scope) -> None:
         own = reads
     if not own:
         raise Forbidden(
-            "With the cookie of a session only pages of this service can make requests; send an API key instead. "
+            "With the cookie of a sign-in, only pages of this service can make requests; send an API key instead. "
             "(A proxy must pass on the headers Host, Origin and Sec-Fetch-Site.)"
         )
 

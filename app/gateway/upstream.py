@@ -143,7 +143,7 @@ def _chunk(data: bytes) -> dict[str, Json]:
         raise ServerAway(f"The server of the model broke off: {said}")
     choices = _dicts(chunk.get("choices"))
     if not all(isinstance(choice.get("index", 0), int) and _is_object(choice.get("delta")) for choice in choices):
-        raise BadGateway("The server of the model answered with a stream that is none.")
+        raise BadGateway("The server of the model sent a malformed stream.")
     return chunk
 
 
@@ -159,7 +159,7 @@ def _object(text: bytes) -> dict[str, Json]:
 
 def _dicts(value: Json) -> list[dict[str, Json]]:
     if not isinstance(value or [], list) or not all(isinstance(each, dict) for each in value or ()):
-        raise BadGateway("The server of the model answered with choices that are none.")
+        raise BadGateway("The server of the model sent malformed choices.")
     return value or []
 
 
