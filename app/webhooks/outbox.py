@@ -1,5 +1,6 @@
 """Creates an event's deliveries, in the event's own transaction."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -114,10 +115,18 @@ def subject_of(event: Event | EvaluationEvent) -> str:
     return event.run_id if isinstance(event, Event) else event.evaluation_id
 
 
+def message_id(event: Event | EvaluationEvent, endpoint_id: str) -> str:
+    """Return the id of an event's message to an endpoint. It follows from the run or evaluation and the event's number,
+    so that a receiver recognizes an event that is sent again after the database was restored from a copy. The type is
+    part of it, because another event can get the number then."""
+    digest = hashlib.sha256(f"{endpoint_id}/{subject_of(event)}/{event.seq}/{event.type}".encode()).digest()
+    return str(ULID(digest[:16]))
+
+
 def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
     """Return the row of an event's delivery to an endpoint."""
     return {
-        "id": str(ULID()),
+        "id": message_id(event, endpoint_id),
         "run_id": event.run_id if isinstance(event, Event) else None,
         "evaluation_id": None if isinstance(event, Event) else event.evaluation_id,
         "endpoint_id": endpoint_id,

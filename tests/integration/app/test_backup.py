@@ -4,7 +4,9 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.served import run_with, served, settings_for
 
 
@@ -26,3 +28,26 @@ async def test_a_copy_of_the_directory_of_a_stopped_service_is_whole(data_dir: P
         assert (await client.post(f"/webhooks/{hook['id']}/rotate-secret")).status_code == 200
         again = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
         assert (await run_with(client, again, "completed"))["status"] == "completed"
+
+
+async def test_events_that_happen_again_in_a_restored_copy_are_sent_under_the_same_ids(data_dir: Path) -> None:
+    original, copy = data_dir / "original", data_dir / "copy"
+    sent = list[list[tuple[str, str]]]()
+    async with receiver() as frontend:
+        more = {"allowed_private_hosts": "127.0.0.1"}
+        async with served(settings_for(original, None, max_concurrent_runs=0, **more), ScriptedLoop()) as client:
+            (await client.post("/webhooks", json={"url": frontend.url})).raise_for_status()
+            run_id = (await client.post("/learn-loop", json={"iterations": 2})).json()["run_id"]
+            await until(lambda: frontend.received, timeout_s=30)
+        copying = await asyncio.create_subprocess_exec("cp", "-a", str(original), str(copy))
+        assert await copying.wait() == 0
+        for directory in (original, copy):
+            frontend.received.clear()
+            async with served(settings_for(directory, None, **more), ScriptedLoop()) as client:
+                await run_with(client, run_id, "completed")
+                await until(
+                    lambda: frontend.received and frontend.received[-1][2]["type"] == "run.completed", timeout_s=30
+                )
+            sent.append([(headers["webhook-id"], body["type"]) for _, headers, body in frontend.received])
+    assert sent[0] == sent[1]
+    assert len({id for id, _ in sent[0]}) == len(sent[0]) > 3
