@@ -66,7 +66,7 @@ def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Co
         async with held_engine(settings) as engine:
             await body(settings, engine, limit)
 
-    limit = _StopLimit(settings.stop_timeout_s)
+    limit = _StopLimit(settings)
     configure_logs(settings.log_level, settings.log_format)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -79,8 +79,8 @@ def _run(settings: Settings, body: Callable[[Settings, Engine, "_StopLimit"], Co
 class _StopLimit:
     """Limits how long a stop takes: after the limit, everything that still runs is killed. A context manager."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timer = threading.Timer(timeout_s, _kill_everything, (timeout_s,))
+    def __init__(self, settings: Settings) -> None:
+        self._timer = threading.Timer(settings.stop_timeout_s, _kill_everything, (settings,))
         self._timer.daemon = True
 
     def begin(self) -> None:
@@ -96,12 +96,16 @@ class _StopLimit:
         self._timer.cancel()
 
 
-def _kill_everything(timeout_s: float) -> None:
+def _kill_everything(settings: Settings) -> None:
     """Kill all our child processes, frozen or not, and this process. Committed work is not lost."""
-    log.error("the stop took too long: killing everything that was started", timeout_s=timeout_s)
+    from app.processes.postgres import kill_server  # importing it takes a while at the start
+
+    log.error("the stop took too long: killing everything that was started", timeout_s=settings.stop_timeout_s)
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             child.kill()
+    if settings.database_url is None:
+        kill_server(settings.data_dir / "postgres")
     os._exit(1)
 
 

@@ -249,9 +249,9 @@ class EmbeddedPostgres:
         await self._kill(process)
 
     async def _kill(self, process: asyncio.subprocess.Process) -> None:
-        processes = await asyncio.to_thread(_processes, self.pgdata)
+        killed = await asyncio.to_thread(kill_server, self.pgdata)
         child_process.kill_group(process)
-        await asyncio.to_thread(_kill, processes)
+        await asyncio.to_thread(_kill, killed)
 
     async def _check_connection(self) -> None:
         """Raise psycopg.OperationalError unless the server accepts connections or all of them are in use."""
@@ -331,6 +331,18 @@ def _processes(pgdata: Path) -> list[psutil.Process]:
             if process.name() == "postgres" and Path(process.cwd()).samefile(pgdata):
                 found.append(process)
     return found
+
+
+def kill_server(pgdata: Path) -> list[psutil.Process]:
+    """SIGKILL all processes of that cluster's server, and return them without waiting for their end. They are found by
+    their directory: once a postmaster is dead, its frozen backends are no longer our descendants."""
+    killed: dict[int, psutil.Process] = {}
+    while found := [each for each in _processes(pgdata) if each.pid not in killed and _is_alive(each)]:
+        for each in found:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        killed |= {each.pid: each for each in found}
+    return list(killed.values())
 
 
 def _postmaster(processes: Sequence[psutil.Process]) -> psutil.Process | None:

@@ -236,6 +236,39 @@ async def test_a_frozen_server_is_stopped_all_the_same(used_dir: Path, monkeypat
     await _starts(used_dir)
 
 
+STOPS_IN_THE_MIDDLE = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import psutil
+from app import server
+from app.processes.postgres import EmbeddedPostgres
+from tests.integration.app.frozen_server import freeze
+from tests.integration.app.served import settings_for
+
+async def stop_in_the_middle(settings, engine, limit):
+    postgres = EmbeddedPostgres(settings.data_dir)
+    await postgres.start()
+    connections = [await postgres._connect() for _ in range(3)]
+    postgres.leave()
+    postmaster = postgres._process.pid
+    freeze(psutil.Process(postmaster))
+    os.kill(postmaster, signal.SIGKILL)  # as a stop does that is then held up on a busy machine
+    limit.begin()
+    await asyncio.Event().wait()
+
+settings = settings_for(Path(sys.argv[1]), None, engine_url="http://127.0.0.1:9", stop_timeout_s=1.0)
+server._run(settings, stop_in_the_middle)
+"""
+
+
+async def test_a_stop_that_takes_too_long_leaves_no_frozen_backends(used_dir: Path) -> None:
+    """Once its postmaster is dead, they are no longer descendants of the service."""
+    service = await asyncio.create_subprocess_exec(sys.executable, "-c", STOPS_IN_THE_MIDDLE, str(used_dir))
+    assert await service.wait() == 1
+    await until(lambda: not _processes(used_dir / "postgres"))
+    await _starts(used_dir)
+
+
 async def test_a_start_ends_the_frozen_server_of_a_killed_owner_and_nobody_elses(used_dir: Path) -> None:
     others = EmbeddedPostgres(used_dir / "others")
     (used_dir / "others").mkdir()
