@@ -5,7 +5,8 @@
 The agent is a shell script with curl (`benchmarks/agents/shell_agent.sh`), which `learnloop agent run` starts for each
 rollout; its behavior depends only on its model's answers. The same run takes place twice, once undisturbed and once
 while kills hit in turn the service (with its worker), the engine, Postgres, `learnloop agent run` and the agent. Both
-must end with the same weights. No rollout may fail; no recorded call may be changed, deleted or sampled again; each
+must end with the same weights. No rollout may fail unless the run says that it was lost, and why, and then the weights
+may differ; no recorded call may be changed, deleted or sampled again; each
 tool call of an agent must be in a recorded answer of its session, because answers are durable before they are sent; and
 the tokens of every trained turn must be those of a recorded call.
 """
@@ -260,6 +261,8 @@ def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counte
         "error": run["error"],
         "weights": weights(directory),
         "rollouts": run["rollouts"],
+        "lost_rollouts": dict(sum((Counter(each["lost_rollouts"]) for each in run["iterations"]), Counter())),
+        "warnings": run["warnings"],
         "kills": hits.total(),
         "hits": dict(hits),
         "seconds": round(time.monotonic() - clock),
@@ -283,8 +286,10 @@ def main() -> None:
         calm = driven(Path(name) / "calm", config, lambda stage: Counter())
         disturbed = driven(Path(name) / "killed", config, lambda stage: killing(stage, options.kills, between, rng))
     print(json.dumps({"machine": processes.machine(), "undisturbed": calm, "killed": disturbed}, indent=2))
-    same = all(calm[name] == disturbed[name] for name in ("status", "weights", "rollouts"))
-    bad = ("failed_rollouts", "violations", "tool_calls_without_a_record", "trained_turns_without_a_record")
+    lost = sum(disturbed["lost_rollouts"].values())
+    same = all(calm[name] == disturbed[name] for name in ("status", "rollouts", *([] if lost else ["weights"])))
+    same = same and len(disturbed["failed_rollouts"]) == lost
+    bad = ("violations", "tool_calls_without_a_record", "trained_turns_without_a_record")
     if not same or any(disturbed[name] for name in bad) or calm["status"] != "completed":
         raise SystemExit("the killed run is not what the undisturbed one was")
     if disturbed["kills"] < options.kills:
