@@ -20,6 +20,9 @@ from training.backends.base import (
     StepConflict,
     SupervisedPolicy,
     SupervisedRequest,
+    TrainingFailed,
+    TrainingInterrupted,
+    TrainingStalled,
     TrainOutcome,
     TrainRequest,
 )
@@ -49,7 +52,7 @@ class TrainRequests:
     """The train requests of one iteration, as recorded in its journal.
 
     A request has up to three entries: `train.intent` before it is sent, `train.job` with the returned job id, and
-    `train.withdrawn` if it certainly did not start. From the second request on, the names have the suffix `/n`, with n
+    `train.withdrawn` if it did not start or its job failed. From the second request on, the names have the suffix `/n`, with n
     from 1.
     """
 
@@ -83,7 +86,7 @@ class TrainRequests:
         await self._keep("train.job", job_id)
 
     async def withdraw(self) -> None:
-        """Record that the request was not accepted."""
+        """Record that the request was not accepted, or that its job failed, so that the next one is sent anew."""
         self.open = False
         await self._keep("train.withdrawn", True)
 
@@ -164,7 +167,7 @@ class TrainStep:
         and never will."""
         if self._requests.job is not None:
             with suppress(JobForgotten, StepConflict):
-                return await follow(self._requests.job, self._step)
+                return await self._follow(self._requests.job, follow)
         settle_s = self._policy.settle_timeout_s
         deadline = time.monotonic() + settle_s
         while not await self._took_effect():
@@ -212,7 +215,17 @@ class TrainStep:
             await self._requests.withdraw()
             raise
         await self._requests.submitted(job_id)
-        return await follow(job_id, self._step)
+        return await self._follow(job_id, follow)
+
+    async def _follow(self, job_id: str, follow: Follow) -> TrainOutcome:
+        """Follow a job to its end. A failed job is withdrawn, because it would report the same failure for ever."""
+        try:
+            return await follow(job_id, self._step)
+        except TrainingStalled:
+            raise
+        except (TrainingFailed, TrainingInterrupted):
+            await self._requests.withdraw()
+            raise
 
 
 def _trajectories(groups: Sequence[Group]) -> "list[TrajectoryGroup]":

@@ -42,6 +42,7 @@ from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import RunBudget
 from training.journal import Journal
+from training.phases import Phase
 from training.rollout.rollout import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 from training.warm_start import Demonstrations
@@ -193,11 +194,15 @@ class Driver:
         """Learn, and wait with growing delays for an unavailable backend. Any progress resets the delays."""
         structlog.contextvars.bind_contextvars(run_id=work.run.id)
         pauses = iter(_RETRY_DELAYS_S)
+        trained = -1  # the last iteration whose training progressed
 
         def noted(progress: Progress) -> None:
-            nonlocal pauses
-            if progress.done:
+            nonlocal pauses, trained
+            trains = progress.phase is Phase.TRAIN
+            # The steps of a training that fails are lost, so they are progress only once.
+            if progress.done and not (trains and progress.iteration <= trained):
                 pauses = iter(_RETRY_DELAYS_S)
+                trained = progress.iteration if trains else trained
             work.note(progress)
 
         # Opened here because a new thread does not inherit its parent's context.

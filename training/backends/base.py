@@ -93,8 +93,17 @@ class BackendRefused(Exception):
     """The backend rejects our credentials, so a retry would not help."""
 
 
+class TrainingInterrupted(BackendUnavailable):
+    """The training job ended without a checkpoint, for a reason that can pass (a full disk). The job stays failed;
+    another request can succeed."""
+
+
 class TrainingFailed(Exception):
     """The backend accepted the training job and reports that it failed."""
+
+
+class TrainingStalled(TrainingFailed):
+    """The training job sent no event for too long. It can still take effect."""
 
 
 class StepConflict(Exception):
@@ -129,7 +138,7 @@ class Policy(Protocol):
     async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
         """Wait for a job that trains from `expected_step` to end.
 
-        Raises TrainingFailed, StepConflict, BackendUnavailable, or JobForgotten.
+        Raises TrainingFailed, TrainingStalled, TrainingInterrupted, StepConflict, BackendUnavailable, or JobForgotten.
         """
 
     async def metrics(self, step: int) -> dict[str, float]:

@@ -26,6 +26,8 @@ from training.backends.base import (
     Reproducibility,
     StepConflict,
     TrainingFailed,
+    TrainingInterrupted,
+    TrainingStalled,
     TrainOutcome,
     TrainRequest,
 )
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
 
 _FAILURES = {
     "step_conflict": StepConflict,
-    "engine_stopped": BackendUnavailable,
-    "trainer_lost": BackendUnavailable,
-    "worker_lost": BackendUnavailable,
-    "checkpoint_not_written": BackendUnavailable,  # a full disk can be cleared later
-    "store_unavailable": BackendUnavailable,
+    "engine_stopped": TrainingInterrupted,
+    "trainer_lost": TrainingInterrupted,
+    "worker_lost": TrainingInterrupted,
+    "checkpoint_not_written": TrainingInterrupted,  # a full disk can be cleared later
+    "store_unavailable": TrainingInterrupted,
 }
 """Exceptions for a failed job's error codes, other than TrainingFailed."""
 _PERMANENT_STATUSES = (400, 404, 409, 413, 422)
@@ -189,7 +191,7 @@ class HostedPolicy(ABC):
                     said = data.get("error_message", "it does not say why")
                     raise _FAILURES.get(data.get("code"), TrainingFailed)(said)
             if time.monotonic() - heard > self._stall_timeout_s:
-                raise TrainingFailed(f"the training job {job_id} sent no event for {self._stall_timeout_s:.0f} s")
+                raise TrainingStalled(f"the training job {job_id} sent no event for {self._stall_timeout_s:.0f} s")
             if not page.get("has_more"):
                 await asyncio.sleep(self._poll_s)
 

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_once, run_with, served, settings_for
 from tests.integration.app.small_disk import filled, small_disk
 from tests.integration.app.test_engine_process import _CHILD
-from training.backends.base import Backend, BackendUnavailable, Policy
+from training.backends.base import Backend, BackendUnavailable, Policy, TrainingInterrupted
+from training.phases import Phase
+from training.types import Progress
 
 CONNECTIONS = 20
 CLIENTS = 30
@@ -250,6 +253,32 @@ async def test_a_training_that_the_disk_refuses_is_tried_again(
         refuses.clear()
         run = await run_with(client, run_id, "completed", "failed")
         assert (run["status"], run["wait_reason"]) == ("completed", None)
+
+
+class _FullDisk(ScriptedLoop):
+    """Supervised training that takes steps and then cannot save them. `requests` counts its jobs."""
+
+    requests = 0
+
+    async def __call__(self, *_: Any, progress: Callable[[Progress], None], **__: Any) -> AsyncGenerator[Any, None]:
+        self.requests += 1
+        progress(Progress(1, Phase.TRAIN, 1, 2))
+        raise TrainingInterrupted("checkpoint 1 could not be written: No space left on device")
+        yield
+
+
+async def test_a_disk_that_stays_full_pauses_the_run_and_says_so(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps before the failure are lost, so they are no progress and do not start the delays anew."""
+    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.01,) * 4)
+    loop = _FullDisk()
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
+        run = await run_with(client, run_id, "paused", "failed")
+        assert (run["status"], run["error"]) == ("paused", None)
+        assert "No space left on device; resume the run when that is fixed" in run["wait_reason"]
+        assert loop.requests == 5  # one and, after each of the four delays, another one
 
 
 async def test_a_data_directory_that_cannot_be_written_is_told() -> None:

@@ -1,5 +1,6 @@
 """The engine's disk is full when it saves what it has trained."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.fakes.engine_process import EngineProcess
 from tests.integration.training.test_embedded import sampled_group, spec, train
+from tests.integration.training.test_train_once import Entries, sampled, take
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import EmbeddedBackend
 
@@ -42,3 +44,25 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_is_trained
         await sampled_group(policy)  # it still answers
     assert await train(policy, group, expected_step=0) == 1
     assert sorted(each.name for each in place.iterdir()) == ["000000", "000001"]
+
+
+@pytest.mark.parametrize("logs", [True, False])
+async def test_a_step_goes_on_when_the_disk_has_space_again(
+    engine: EngineProcess, backend: EmbeddedBackend, logs: bool
+) -> None:
+    """The worker has followed a job that failed. It asks for another one, and does not follow the failed one again.
+    Without `logs` the engine's log is on the full disk, too."""
+    policy, journal = await backend.register(spec()), Entries()
+    groups = await sampled(policy)
+    model = policy.endpoint().model
+    weights = next((engine.data_dir / "models" / model).glob("checkpoints/000000/model.safetensors")).stat().st_size
+    with no_file_larger_than(psutil.Process(engine.pid), weights - 1 if logs else 1_000):
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="File too large"):
+                await asyncio.wait_for(take(policy, journal, groups), 60)
+    outcome = await take(policy, journal, groups)
+    assert (outcome.step, await policy.step()) == (1, 1)
+    assert [name for name in journal.saved[1] if name.startswith("train.withdrawn")] == [
+        "train.withdrawn",
+        "train.withdrawn/1",
+    ]

@@ -23,7 +23,17 @@ from tests.fakes.faulty_policy import Fault, FaultyPolicy
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 from tests.policies import train
 from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, ModelSpec, Policy, StepConflict, TrainingFailed, TrainOutcome
+from training.backends.base import (
+    BackendUnavailable,
+    ModelSpec,
+    Policy,
+    StepConflict,
+    TrainingFailed,
+    TrainingInterrupted,
+    TrainingStalled,
+    TrainOutcome,
+    TrainRequest,
+)
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.journal import IterationJournal
 from training.learn_loop import CheckpointLost, learn_loop
@@ -123,6 +133,44 @@ async def test_a_request_that_lands_late_is_adopted_and_never_doubled(words: lis
     assert await take(policy, journal, words) == TrainOutcome(1, {"loss": 1.0})
     assert policy.trained == [0]
     assert policy.expected == [0, 0]
+
+
+class _FailingPolicy(FaultyPolicy):
+    """Its first job fails and stays failed."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.jobs: list[str] = []
+        self._failure = failure
+
+    async def submit(self, request: TrainRequest) -> str:
+        if self.jobs:
+            await super().submit(request)
+        self.jobs.append(f"job-{len(self.jobs)}")
+        return self.jobs[-1]
+
+    async def follow(self, job_id: str, expected_step: int) -> TrainOutcome:
+        if job_id == "job-0":
+            raise self._failure
+        return TrainOutcome(expected_step + 1, {"loss": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("failure", "jobs"), [(TrainingInterrupted("no space"), 2), (TrainingFailed("oom"), 2), (TrainingStalled("?"), 1)]
+)
+async def test_a_failed_job_is_withdrawn_and_one_that_may_still_take_effect_is_not(
+    words: list[Group], failure: Exception, jobs: int
+) -> None:
+    policy, journal = _FailingPolicy(failure), Entries()
+    with pytest.raises(type(failure)):
+        await take(policy, journal, words)
+    if jobs == 2:
+        assert (await take(policy, journal, words)).step == 1
+        assert policy.trained == [0]
+    else:
+        with pytest.raises(type(failure)):
+            await take(policy, journal, words)
+    assert len(policy.jobs) == jobs
 
 
 async def test_a_zombies_request_trains_nothing(words: list[Group]) -> None:

@@ -91,11 +91,10 @@ def write(
     When it returns, the checkpoint survives a power cut. `keep` gets the complete checkpoint before it is moved into
     place; if `keep` raises, the checkpoint is discarded.
     """
-    parent.mkdir(parents=True, exist_ok=True)
     unfinished = parent / f"{_UNFINISHED}{manifest.step:06d}-{secrets.token_hex(4)}"
     place = parent / f"{manifest.step:06d}"
     try:
-        unfinished.mkdir()
+        unfinished.mkdir(parents=True)
         fill(unfinished)
         complete = _seal(unfinished, manifest)
         keep(Checkpoint(unfinished, complete))
