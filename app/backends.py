@@ -17,6 +17,7 @@ from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
 from training.backends.train_options import EMBEDDED, LOCAL, SERVERLESS
 from training.base_model_files import base_model_fault
+from training.base_verdicts import BaseVerdicts
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""
@@ -62,7 +63,11 @@ def unusable_base_models(settings: Settings) -> dict[str, str]:
     """Return our configured base models that cannot be loaded, with the reasons. Reads files: call it in a thread."""
     if settings.engine_url is not None:
         return {}  # the directories are on another machine
-    faults = {name: base_model_fault(directory) for name, directory in settings.base_models.items()}
+    verdicts = BaseVerdicts(settings.data_dir)
+    faults = {
+        name: verdicts.fault(directory) or base_model_fault(directory)
+        for name, directory in settings.base_models.items()
+    }
     return {name: fault for name, fault in faults.items() if fault is not None}
 
 

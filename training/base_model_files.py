@@ -4,15 +4,30 @@ Files have the Hugging Face layout: config, weights and tokenizer. Only headers 
 """
 
 import json
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from environment.json_type import Json
 
-_MAX_HEADER = 100 << 20
-"""Maximum size of a safetensors header, in bytes, as set by the format."""
+MAX_TOKENS = 1_000_000
+"""Maximum size of a vocabulary. Real ones have up to 300,000 tokens."""
+_MAX_HEADER = 16 << 20
+"""Maximum size of a safetensors header in bytes, enough for 100,000 tensors. The format allows 100 MB."""
+_MAX_JSON = 48 << 20
+"""Maximum size of a JSON file in bytes. The largest real tokenizers have 35 MB."""
+_MAX_DIMENSIONS, _MAX_EXTENT = 8, 1 << 40
+_BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+"""Bits of an element, by safetensors' name of its type."""
 _ADDED_FOLDER = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -34,22 +49,58 @@ def place_of_added(data_dir: Path, name: str) -> Path:
     return data_dir / _ADDED_FOLDER / name
 
 
+def data_dir_of(place: Path) -> Path:
+    """Return the data directory of an added base model."""
+    return place.parents[1]
+
+
 def base_model_fault(directory: Path) -> str | None:
     """Return which file is faulty and why, or None. The result is cached until a file changes."""
     try:
-        files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in directory.iterdir())
+        if (stray := stray_file(directory)) is not None:
+            return stray
+        files = fingerprint(directory)
     except OSError as error:
         return f"{directory.name}: {error.strerror}"
-    return _fault(directory, tuple(files))
+    return _fault(directory, files)
+
+
+def fingerprint(directory: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return the name, size and modification time of each file. Raises OSError."""
+    return tuple(sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in directory.iterdir()))
+
+
+def stray_file(directory: Path) -> str | None:
+    """Return which entry of the directory is a link that leaves it or a special file, or None. Raises OSError.
+
+    In a snapshot of Hugging Face's cache, `models--NAME/snapshots/REVISION`, links lead to other files of the same
+    model, `models--NAME`.
+    """
+    place = directory.resolve()
+    root = place.parents[1] if place.parent.name == "snapshots" and len(place.parents) > 1 else place
+    inside = root if root.name.startswith("models--") else place
+    for path in sorted(directory.iterdir()):
+        if path.is_symlink() and not _leads_into(path, inside):
+            return f"{path.name}: it is a link that leaves the directory; copy the files themselves (cp -rL)"
+        if not (path.is_file() or path.is_dir() or path.is_symlink()):
+            return f"{path.name}: it is neither a file nor a directory"
+    return None
+
+
+def _leads_into(link: Path, directory: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(directory)
+    except RuntimeError:  # links in a circle
+        return False
 
 
 @lru_cache(256)
 def _fault(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str | None:
     sizes = {name: size for name, size, _ in files}
     try:
-        _check_config(directory)
-        for name in _weights(directory, sizes):
-            _check_weights(directory / name, sizes)
+        config = _checked_config(directory)
+        tensors = sum(_check_weights(directory / name, sizes) for name in _weights(directory, sizes))
+        _check_layers(directory / "config.json", config, tensors)
         _check_tokenizer(directory, sizes)
     except _Fault as fault:
         return str(fault)
@@ -65,26 +116,38 @@ class _Fault(Exception):
         super().__init__(f"{path.name}: {why}")
 
 
-def _check_config(directory: Path) -> None:
+def _checked_config(directory: Path) -> dict[str, Json]:
     config = _object(directory / "config.json")
     if not isinstance(config.get("model_type"), str):
         raise _Fault(directory / "config.json", "it has no model_type")
+    return config
+
+
+def _check_layers(path: Path, config: dict[str, Json], tensors: int) -> None:
+    """Raise _Fault for more layers than tensors, because a model is built before its weights are read."""
+    text_config = config.get("text_config")
+    layers = (text_config if isinstance(text_config, dict) else config).get("num_hidden_layers", 0)
+    if not isinstance(layers, int) or layers > tensors:
+        raise _Fault(path, f"num_hidden_layers is {str(layers)[:20]}, and the weights have {tensors} tensors")
 
 
 def _weights(directory: Path, sizes: dict[str, int]) -> Iterator[str]:
+    found = {name for name in sizes if name.endswith(".safetensors")}
     index = directory / "model.safetensors.index.json"
     if index.name in sizes:
         shards = _object(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise _Fault(index, "it has no weight_map")
-        return iter(sorted(set(map(str, shards.values()))))
-    found = [name for name in sizes if name.endswith(".safetensors")]
+        found |= set(map(str, shards.values()))
+        if any("/" in name for name in found):
+            raise _Fault(index, "it names files outside of the directory")
     if not found:
         raise _Fault(directory, "there are no weights (*.safetensors)")
-    return iter(found)
+    return iter(sorted(found))
 
 
-def _check_weights(path: Path, sizes: dict[str, int]) -> None:
+def _check_weights(path: Path, sizes: dict[str, int]) -> int:
+    """Return the number of tensors in a file. Raises _Fault if its header does not describe exactly its content."""
     if path.name not in sizes:
         raise _Fault(path, "the index names this file, and it is missing")
     with path.open("rb") as file:
@@ -95,25 +158,53 @@ def _check_weights(path: Path, sizes: dict[str, int]) -> None:
         header = file.read(length)
     try:
         tensors = {name: tensor for name, tensor in json.loads(header).items() if name != "__metadata__"}
-        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        end = _end_of(tensors)
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError, IndexError):
         raise _Fault(path, "its header is damaged, or the file is cut off in it") from None
     missing = 8 + length + end - sizes[path.name]
     if missing > 0:
         raise _Fault(path, f"it is cut off: {missing} bytes are missing at its end")
+    return len(tensors)
+
+
+def _end_of(tensors: Mapping[str, Json]) -> int:
+    """Return where the last tensor ends. Raises ValueError, TypeError, KeyError or AttributeError unless the tensors
+    follow each other without gaps and have as many bytes as their shapes need."""
+    position = 0
+    for tensor in sorted(tensors.values(), key=lambda tensor: tensor["data_offsets"]):
+        (start, end), shape = tensor["data_offsets"], tensor["shape"]
+        extents = all(type(extent) is int and 0 <= extent <= _MAX_EXTENT for extent in shape)
+        if start != position or not extents or len(shape) > _MAX_DIMENSIONS:
+            raise ValueError
+        position += -(-math.prod(shape) * _BITS[tensor["dtype"]] // 8)
+        if end != position:
+            raise ValueError
+    return position
 
 
 def _check_tokenizer(directory: Path, sizes: dict[str, int]) -> None:
     if not any(name in sizes for name in _TOKENIZERS):
         raise _Fault(directory, f"there is no tokenizer ({', '.join(_TOKENIZERS)})")
-    if "tokenizer.json" in sizes and "model" not in _object(directory / "tokenizer.json"):
-        raise _Fault(directory / "tokenizer.json", "it has no model")
+    if "tokenizer.json" in sizes:
+        _check_vocabulary(directory / "tokenizer.json")
     if "tokenizer_config.json" in sizes:
         _object(directory / "tokenizer_config.json")
 
 
+def _check_vocabulary(path: Path) -> None:
+    tokenizer = _object(path)
+    if "model" not in tokenizer:
+        raise _Fault(path, "it has no model")
+    vocabulary = tokenizer["model"].get("vocab", ()) if isinstance(tokenizer["model"], dict) else ()
+    tokens = sum(len(each) for each in (vocabulary, tokenizer.get("added_tokens", ())) if isinstance(each, list | dict))
+    if tokens > MAX_TOKENS:
+        raise _Fault(path, f"it has {tokens:,} tokens; at most {MAX_TOKENS:,} are allowed")
+
+
 def _object(path: Path) -> dict[str, Json]:
     try:
+        if path.stat().st_size > _MAX_JSON:
+            raise _Fault(path, f"it is larger than {_MAX_JSON >> 20} MiB")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise _Fault(path, "it is missing") from None

@@ -52,8 +52,8 @@ class TrainRequests:
     """The train requests of one iteration, as recorded in its journal.
 
     A request has up to three entries: `train.intent` before it is sent, `train.job` with the returned job id, and
-    `train.withdrawn` if it did not start or its job failed. From the second request on, the names have the suffix `/n`, with n
-    from 1.
+    `train.withdrawn` if it did not start or its job failed. From the second request on, the names have the suffix `/n`,
+    with n from 1.
     """
 
     def __init__(self, journal: IterationJournal, step: int) -> None:

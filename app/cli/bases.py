@@ -12,7 +12,8 @@ from rich.table import Table
 from app.cli.options import AsJson, DataDir
 from app.cli.serve import data_directory
 from app.cli.terminal import Failure, print_json, progress, results
-from training.base_model_files import added_base_models, base_model_fault, place_of_added
+from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
+from training.base_verdicts import BaseVerdicts
 
 app = typer.Typer(
     no_args_is_help=True, help="Add base models that others made to the data directory, list and remove them."
@@ -39,8 +40,13 @@ class _AddedBase:
             "name": self.name,
             "path": str(self.place),
             "bytes": self.size,
-            "fault": base_model_fault(self.place),
+            "fault": self.fault,
         }
+
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot be used, or None."""
+        return BaseVerdicts(data_dir_of(self.place)).fault(self.place) or base_model_fault(self.place)
 
 
 @app.command()
@@ -57,7 +63,8 @@ def add(
 ) -> None:
     """Add a base model: a Hugging Face directory is copied, a GGUF file unpacked and converted.
 
-    Runs can use it immediately, as `"model": {"base_model": NAME}`; a running service needs no restart.
+    It is loaded first, and a conversation rendered, in a process with limits. Runs can use it immediately, as
+    `"model": {"base_model": NAME}`; a running service needs no restart.
     """
     if not _NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")
@@ -89,7 +96,7 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     for heading in ("NAME", "SIZE", "STATE"):
         table.add_column(heading, overflow="fold")
     for each in found:
-        table.add_row(each.name, f"{each.size / 1e6:,.0f} MB", base_model_fault(each.place) or "ok")
+        table.add_row(each.name, f"{each.size / 1e6:,.0f} MB", each.fault or "ok")
     results.print(table)
 
 

@@ -149,7 +149,7 @@ class Engine:
     def submit(self, target: Target, request: SampleRequest, on_token: OnToken | None, done: Done) -> int:
         """Queue a request for the target's weights, loading them if necessary; see Sampler.submit.
 
-        Raises BadModelDirectory if they cannot be loaded.
+        Raises BadModelDirectory or BadBaseModel if they cannot be loaded.
         """
         self._load(target)
         key = target.key
@@ -220,7 +220,7 @@ class Engine:
             self._in_flight[target.key] = self._in_flight.pop(target.key)
             return
         self._make_room_for(target, 4)
-        with self._recheck_on_failure(target):
+        with self.registry.loading(target), self._recheck_on_failure(target):
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
         self._add_weights(target, snapshot(model))
 
@@ -425,7 +425,7 @@ class Engine:
                 self._policies.pop(next(iter(self._policies)))
             base = partial(self.registry.base_directory, target.model.base_model)
             self._make_room_for(target, 16)
-            with self._recheck_on_failure(target):
+            with self.registry.loading(target), self._recheck_on_failure(target):
                 policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
         self._policies[target.model.id] = (target.step, policy)
         return policy

@@ -7,7 +7,7 @@ code, which transformers runs safely.
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from jinja2 import Template
@@ -59,7 +59,7 @@ class PlainTokenizer:
             or "eos_token" not in special
             or json.loads((directory / "config.json").read_text())["model_type"] not in _MODEL_TYPES
             or any((directory / name).exists() for name in _FOREIGN_FILES)
-            or text not in {each.read_text() for each in _OUR_TEMPLATES}
+            or not is_ours(text)
         ):
             return None
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -110,6 +110,16 @@ class PlainTokenizer:
         return _compiled(self.chat_template).render(
             **self._special, messages=conversation, tools=tools, add_generation_prompt=add_generation_prompt
         )
+
+
+def is_ours(chat_template: object) -> bool:
+    """Whether a chat template is one of those that come with Learnloop. Others are untrusted code."""
+    return chat_template in _our_templates()
+
+
+@cache
+def _our_templates() -> tuple[str, ...]:
+    return tuple(each.read_text() for each in _OUR_TEMPLATES)
 
 
 @lru_cache(len(_OUR_TEMPLATES))

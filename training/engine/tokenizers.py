@@ -15,15 +15,22 @@ class Tokenizers:
     def __init__(self) -> None:
         self._loaded: dict[Path | str, ChatTokenizer] = {}  # least recently used first
         self._lock = threading.Lock()
+        self._loading: dict[Path | str, threading.Lock] = {}  # so that a slow one does not hold up the others
 
     def __call__(self, target: Target) -> ChatTokenizer:
         """Return the tokenizer of a target, which all checkpoints of a model share. Raises BadModelDirectory."""
         owner = target.directory if target.model is None else target.model.id
         with self._lock:
-            tokenizer = self._loaded.pop(owner, None) or _tokenizer(target.directory)
-            self._loaded[owner] = tokenizer
-            while len(self._loaded) > _MOST:
-                self._loaded.pop(next(iter(self._loaded)))
+            loading = self._loading.setdefault(owner, threading.Lock())
+        with loading:
+            with self._lock:
+                known = self._loaded.pop(owner, None)
+            tokenizer = known or _tokenizer(target.directory)
+            with self._lock:
+                self._loading.pop(owner, None)
+                self._loaded[owner] = tokenizer
+                while len(self._loaded) > _MOST:
+                    self._loaded.pop(next(iter(self._loaded)))
             return tokenizer
 
     def forget(self, record: ModelRecord) -> None:

@@ -16,13 +16,15 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer
+from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer, is_ours
+from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
 
 CACHED_TEXTS = 4096
 _PROBE = "probe_of_the_template"
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 _OPEN, _CLOSE = re.compile(r"<tool_call>[ \t\r\n]*"), re.compile(r"[ \t\r\n]*</tool_call>")
+_REFUSALS = (TemplateError, TemplateFailed, TypeError, KeyError, AttributeError, ValueError)
 _COLON = re.compile(r"\s*:\s*")
 
 Message = Mapping[str, Any]
@@ -66,6 +68,7 @@ class ChatTokenizer:
         added = self._tokenizer.added_tokens_decoder
         stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]
         self._stop = re.compile("|".join(stops) or r"(?!)")
+        self._processes: dict[str, TemplateProcess] = {}
         user, tool = (
             {"role": "user", "content": "a"},
             {"name": _PROBE, "description": "b", "parameters": _NO_PARAMETERS},
@@ -79,6 +82,11 @@ class ChatTokenizer:
     def fast(self) -> Any:
         """The underlying tokenizer: a `TokenizersBackend` of transformers or a substitute."""
         return self._tokenizer
+
+    @property
+    def trusts_template(self) -> bool:
+        """Whether the chat template is one of ours, so that rendering needs no limits."""
+        return is_ours(self._tokenizer.chat_template)
 
     def _find_stop_ids(self, directory: Path) -> set[int]:
         found = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
@@ -100,7 +108,8 @@ class ChatTokenizer:
         template that would drop part of an old reply (thinking) cannot do so. Raises BadConversation.
         """
         prepared = [_prepared(message) for message in messages]
-        ids, _, rest = self._spliced(prepared, tools, exact or {})
+        with render_allowance(len(prepared)):
+            ids, _, rest = self._spliced(prepared, tools, exact or {})
         return ids + rest
 
     def training_sequence(
@@ -115,7 +124,8 @@ class ChatTokenizer:
         None marks context. The tokens of a message are contiguous, and all of them: its n-th position is its n-th id.
         Raises BadConversation, also if a message of `exact` cannot be placed.
         """
-        ids, owner, _ = self._spliced([_prepared(message) for message in messages], tools, exact)
+        with render_allowance(len(messages)):
+            ids, owner, _ = self._spliced([_prepared(message) for message in messages], tools, exact)
         if missing := {index for index, sampled in exact.items() if sampled} - set(owner):
             raise BadConversation(
                 f"the chat template shows no end of assistant message {min(missing)}: its sampled ids have no place"
@@ -132,12 +142,13 @@ class ChatTokenizer:
         """
         prepared = [_prepared(message) for message in messages]
         tool_text = json.dumps(list(tools)) if tools else ""
-        exact = {
-            index: self._encode_cached(self._reply_text(prepared, tool_text, index))
-            for index, message in enumerate(prepared)
-            if message.get("role") == "assistant"
-        }
-        ids, owner, _ = self._spliced(prepared, tools, exact)
+        with render_allowance(len(prepared)):
+            exact = {
+                index: self._encode_cached(self._reply_text(prepared, tool_text, index))
+                for index, message in enumerate(prepared)
+                if message.get("role") == "assistant"
+            }
+            ids, owner, _ = self._spliced(prepared, tools, exact)
         return ids, owner
 
     def _reply_text(self, messages: list[dict[str, Any]], tools: str, index: int) -> str:
@@ -212,19 +223,24 @@ class ChatTokenizer:
             told, offered = with_tools_as_text(told, offered or (), system_role=self._knows_system), None
         try:
             return self._apply(told, offered, reply=reply)
-        except (TemplateError, TypeError, KeyError, AttributeError, ValueError) as error:
+        except _REFUSALS as error:
             raise BadConversation(f"the chat template refuses the conversation: {error}") from error
 
     def _apply(self, messages: Any, tools: Any, *, reply: bool = False) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=reply)
-        )
+        """Render a conversation: with our own templates here, with others in a process with limits."""
+        if self.trusts_template:
+            return str(
+                self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=reply)
+            )
+        template = str(self._tokenizer.get_chat_template(None, tools))
+        process = self._processes.setdefault(template, template_process(template))
+        return process.render(messages, tools, dict(self._tokenizer.special_tokens_map), reply=reply)
 
     def _shows(self, messages: Any, tools: Any, text: str) -> bool:
         """Whether the chat template accepts the conversation and renders the text, which is somewhere in it."""
         try:
             return text in self._apply(messages, tools)
-        except (TemplateError, TypeError, KeyError, AttributeError, ValueError):
+        except _REFUSALS:
             return False
 
     def _encode(self, text: str) -> tuple[int, ...]:

@@ -1,5 +1,8 @@
 """Base models that others made, put into a data directory."""
 
+import multiprocessing
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,9 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.fakes.gguf_file import write_gguf
+from tests.fakes.hostile_bases import hostile_base
 from tests.fakes.tiny_model import make_tiny_model
 from training.base_model_files import added_base_models, place_of_added
+from training.base_verdicts import BaseVerdicts, Verdict
 from training.engine.registry.base_model_import import CannotAdd, add, packaged
+from training.engine.registry.model_record import BadBaseModel
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
 
@@ -81,3 +87,65 @@ def test_one_that_was_cut_off_while_it_was_added_is_not_seen(llama: Path, tmp_pa
     unfinished = place_of_added(tmp_path, ".unfinished-mine-1")
     add(llama, unfinished)
     assert added_base_models(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt"])
+def test_a_link_that_leaves_the_directory_is_refused(llama: Path, tmp_path: Path, name: str) -> None:
+    source, secret = shutil.copytree(llama, tmp_path / "source"), tmp_path / "secret"
+    secret.write_text((llama / "config.json").read_text())
+    (source / name).unlink(missing_ok=True)
+    (source / name).symlink_to(secret)
+    with pytest.raises(CannotAdd, match=f"{name}: it is a link that leaves the directory"):
+        add(source, place_of_added(tmp_path / "data", "x"))
+    assert added_base_models(tmp_path / "data") == {}
+
+
+def test_a_snapshot_in_the_cache_of_a_hub_is_added(llama: Path, tmp_path: Path) -> None:
+    blobs = shutil.copytree(llama, tmp_path / "models--a--b" / "blobs")
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    add(snapshot, place_of_added(tmp_path / "data", "x"))
+    added = place_of_added(tmp_path / "data", "x")
+    assert not [path for path in added.iterdir() if path.is_symlink()]
+    assert BaseVerdicts(tmp_path / "data").find(added) == Verdict(None)
+
+
+def test_one_that_loops_when_it_renders_is_not_added(tmp_path: Path) -> None:
+    source = hostile_base(tmp_path / "source", "a template that loops")
+    with pytest.raises(CannotAdd, match="rendering it takes too long"):
+        add(source, place_of_added(tmp_path / "data", "x"))
+    assert added_base_models(tmp_path / "data") == {}
+
+
+def _die_while_loading(data_dir: Path, directory: Path) -> None:
+    with BaseVerdicts(data_dir).loading(directory):
+        os._exit(9)
+
+
+def test_one_that_ended_the_engine_twice_is_set_aside_by_name(llama: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(llama, tmp_path / "base")
+    data = tmp_path / "data"
+    for deaths in range(3):
+        registry = Registry(data, {"mine": base})
+        if deaths < 2:
+            assert registry.base_models == ["mine"]
+            child = multiprocessing.get_context("spawn").Process(target=_die_while_loading, args=(data, base))
+            child.start()
+            child.join()
+            assert child.exitcode == 9
+    assert registry.base_models == []
+    with pytest.raises(BadBaseModel, match="base model 'mine' cannot be used: it is set aside, because the engine"):
+        registry.create(project="p", name="m", base_model="mine")
+    os.utime(base / "config.json", (1, 1))  # other files
+    assert registry.base_models == ["mine"]
+
+
+def test_loads_that_end_are_forgotten(llama: Path, tmp_path: Path) -> None:
+    verdicts = BaseVerdicts(tmp_path)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="bad"), verdicts.loading(llama):
+            raise ValueError("bad")
+    assert verdicts.fault(llama) is None
+    assert list((tmp_path / "base-checks").iterdir()) == []

