@@ -19,7 +19,7 @@ from typing import Any
 from environment.json_type import Json
 from training.engine.base_check import child_environment
 
-RENDER_S = 5.0
+RENDER_S = 2.0
 """Processor time that rendering can take for one call, in seconds."""
 RENDER_MESSAGE_S = 0.05
 """Additional time for each message, because a long conversation is rendered once for each reply in it."""

@@ -1,11 +1,13 @@
 """A damaged base model is recognised by its files, and the message names the one at fault."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.hostile_bases import HOSTILE
 from tests.fakes.tiny_model import make_tiny_model
 from training.base_model_files import base_model_fault
 
@@ -62,3 +64,26 @@ def test_a_repaired_model_is_usable_again(directory: Path) -> None:
     assert base_model_fault(directory) is not None
     (directory / "config.json").write_text(whole)
     assert base_model_fault(directory) is None
+
+
+STATIC = [name for name in HOSTILE if "template" not in name]
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_what_the_files_show_of_a_hostile_model(directory: Path, name: str) -> None:
+    change, said = HOSTILE[name]
+    change(directory)
+    assert said in (base_model_fault(directory) or "")
+
+
+def test_an_index_names_no_file_elsewhere(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes((directory / "model.safetensors").read_bytes())
+    index = {"weight_map": {"a": "../model.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "it names files outside of the directory" in (base_model_fault(directory) or "")
+
+
+def test_a_pipe_is_not_opened(directory: Path) -> None:
+    (directory / "config.json").unlink()
+    os.mkfifo(directory / "config.json")
+    assert base_model_fault(directory) == "config.json: it is neither a file nor a directory"
