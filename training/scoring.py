@@ -112,6 +112,15 @@ def success_rate(rollouts: Iterable[ScoredRollout]) -> float | None:
     )
 
 
+def successes(rollouts: Iterable[ScoredRollout]) -> dict[str, float]:
+    """Return the success rate of each scenario, by its id. Scenarios without one are left out."""
+    by_scenario: dict[str, list[ScoredRollout]] = {}
+    for rollout in rollouts:
+        by_scenario.setdefault(rollout.rollout.scenario.id, []).append(rollout)
+    rates = {id: success_rate(each) for id, each in by_scenario.items()}
+    return {id: rate for id, rate in rates.items() if rate is not None}
+
+
 def malformed_share(rollouts: Iterable[ScoredRollout]) -> float | None:
     """Return the share of rollouts that ended with a malformed tool call; None if there are none."""
     return share(rollout.rollout.outcome.get("finish") == "malformed" for rollout in rollouts)

@@ -9,6 +9,7 @@ from app.db.tables import EvaluationJob, Reflection, Run
 from app.domain.run_state import RunStatus
 from app.domain.supervised import supervised_figures
 from app.errors import NotFound
+from app.evaluations.verdict import Verdict, verdict
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
 from app.runs.lost_rollouts import lost_warnings
@@ -60,9 +61,10 @@ def run_brief(run: Run) -> RunBrief:
     return RunBrief.model_validate(_brief(run))
 
 
-def run_listed(run: Run, curve: list[float] | None) -> RunListed:
+def run_listed(run: Run, verdict: Verdict, curve: list[float] | None) -> RunListed:
     """Return a run as an item of the list of runs. `curve` is None unless it was requested."""
-    return RunListed.model_validate(_brief(run) | {"judge_usd": run.judge_cost_usd, "curve": curve})
+    more = {"verdict": asdict(verdict), "judge_usd": run.judge_cost_usd, "curve": curve}
+    return RunListed.model_validate(_brief(run) | more)
 
 
 def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
@@ -72,6 +74,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
         _brief(run)
         | {
             "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
+            "verdict": asdict(verdict(figures.evaluations, run.best_step)),
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,

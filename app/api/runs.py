@@ -56,10 +56,11 @@ async def list_runs(
     """List runs, newest first."""
     found = await queries.runs(status=status, search=search, before=cursor, limit=limit + 1, project=caller.project)
     curves = None if curve is None else await queries.curves([run.id for run in found[:limit]], curve)
+    verdicts = await queries.verdicts(found[:limit])
     return presentation.page(
         found,
         limit,
-        lambda run: presentation.run_listed(run, None if curves is None else curves.get(run.id, [])),
+        lambda run: presentation.run_listed(run, verdicts[run.id], None if curves is None else curves.get(run.id, [])),
         lambda run: run.id,
     )
 

@@ -51,6 +51,10 @@ class Claims(Generic[Row]):
         """Return further columns that a claim sets."""
         return {}
 
+    async def _final_data(self, tx: AsyncSession, id: str) -> Mapping[str, Any]:
+        """Return what the event of giving a row up contains besides the error."""
+        return {}
+
     async def claim(self) -> tuple[Row, Lease[Row]] | None:
         """Claim the next row in turn. Returns None if there is none."""
         async with self._database.begin() as tx:
@@ -105,7 +109,8 @@ class Claims(Generic[Row]):
         )
         values = {"error": reason, "finished_at": func.now(), **self.unowned}
         await move_locked(tx, row, Move.GIVE_UP, **values)
-        await self.append(tx, row.id, self.failed, "system", {"error": reason})
+        data = {"error": reason, **await self._final_data(tx, row.id)}
+        await self.append(tx, row.id, self.failed, "system", data)
 
     async def release(self, lease: Lease[Row]) -> None:
         """Let any worker continue immediately. Does nothing if the lease is lost."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from app.claims.claims import Claims
@@ -13,6 +14,7 @@ from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
 from app.events.log import append
+from app.runs.verdicts import verdict_on
 from training.backends.embedded import NAME as EMBEDDED
 
 UNOWNED: Mapping[str, Any] = {
@@ -53,6 +55,9 @@ class RunClaims(Claims[Run]):
 
     def _extra_columns(self) -> Mapping[str, Any]:
         return {"engine": case((Run.backend == EMBEDDED, self._engine), else_=None)}
+
+    async def _final_data(self, tx: AsyncSession, id: str) -> Mapping[str, Any]:
+        return await verdict_on(tx, id)
 
     def _conditions(self) -> list[ColumnElement[bool]]:
         """Return the limits as conditions. A running run that is taken over is already within them."""

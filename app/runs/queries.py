@@ -25,14 +25,15 @@ from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
+from app.evaluations.verdict import Verdict
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
+from app.runs.verdicts import EVALUATION, verdicts
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200
 """Maximum number of iterations that are shown with a run: the newest ones."""
 
 _REWARDS = ("mean", "median", "min", "max", "count")
-_EVALUATION = ("iteration", "split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
 _BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts"}
 _COMPACT_COLUMNS = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
 
@@ -93,9 +94,11 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any]:
     )
     curve = _list(_object(point | {"rewards": rewards, "supervised": supervised}), Iteration.iteration)
     held_out = _list(
-        _object({name: getattr(Evaluation, name) for name in _EVALUATION}),
+        _object({name: getattr(Evaluation, name) for name in EVALUATION}),
         *(getattr(Evaluation, name) for name in ("iteration", "split", "mode", "step")),
     )
+    # The verdict needs the latest evaluation and the best checkpoint's, however many iterations ago they were made.
+    newest = select(func.max(Evaluation.iteration)).where(Evaluation.run_id == Run.id).correlate(Run).scalar_subquery()
     deliveries = (
         select(WebhookDelivery.state, func.count().label("deliveries"))
         .where(WebhookDelivery.run_id == Run.id)
@@ -105,7 +108,12 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any]:
         Run,
         curve.where(Iteration.run_id == Run.id, Iteration.iteration >= since).scalar_subquery(),
         held_out.where(
-            Evaluation.run_id == Run.id, or_(Evaluation.iteration == 0, Evaluation.iteration >= since)
+            Evaluation.run_id == Run.id,
+            or_(
+                Evaluation.iteration == 0,
+                Evaluation.iteration >= func.least(since, newest),
+                Evaluation.step == Run.best_step,
+            ),
         ).scalar_subquery(),
         _list_of(deliveries, "state", "deliveries"),
         _list_of(sums_of(cast(Any, Run.id)), *SUMS),
@@ -166,6 +174,11 @@ class RunQueries:
         async with self._database() as tx:
             found = await tx.execute(query, {"run_ids": run_ids})
             return {run_id: [mean for mean in means if mean is not None] for run_id, means in found}
+
+    async def verdicts(self, runs: Sequence[Run]) -> dict[str, Verdict]:
+        """Return the verdicts on those runs, by run."""
+        async with self._database() as tx:
+            return await verdicts(tx, {run.id: run.best_step for run in runs})
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
         """Return iterations in order, from the one after `after`."""

@@ -21,6 +21,7 @@ from app.runs import ledger
 from app.runs.claims import UNOWNED
 from app.runs.documents import NewDocument, save
 from app.runs.journal_entries import drop_unscored
+from app.runs.verdicts import verdict_on
 from training.protocol.model_name import ModelName
 from training.types import Progress
 
@@ -129,7 +130,7 @@ class RunStore:
                     await append(tx, run_id, EventType.CANCEL_REQUESTED, actor)
             elif run.status != RunStatus.CANCELLED:
                 await move_locked(tx, run, Move.CANCEL, finished_at=func.now(), wait_reason=None)
-                await append(tx, run_id, EventType.RUN_CANCELLED, actor)
+                await append(tx, run_id, EventType.RUN_CANCELLED, actor, await verdict_on(tx, run_id))
             return RunStatus(run.status)
 
     async def pause(self, run_id: str, actor: str) -> RunStatus:
@@ -143,7 +144,8 @@ class RunStore:
             else:
                 reason = f"paused by {actor}"
                 await move_locked(tx, run, Move.PAUSE, wait_reason=reason)
-                await append(tx, run_id, EventType.RUN_PAUSED, actor, {"reason": reason})
+                data = {"reason": reason, **await verdict_on(tx, run_id)}
+                await append(tx, run_id, EventType.RUN_PAUSED, actor, data)
             return RunStatus(run.status)
 
     async def resume(self, run_id: str, actor: str, budget: Mapping[str, Any] | None = None) -> RunStatus:
@@ -196,7 +198,8 @@ class RunStore:
             if await move_held(tx, lease, Move.SUSPEND, **values):
                 if shortage is not None:
                     await append(tx, lease.id, EventType.BUDGET_REACHED, lease.actor, shortage)
-                await append(tx, lease.id, EventType.RUN_PAUSED, lease.actor, {"reason": reason})
+                data = {"reason": reason, **await verdict_on(tx, lease.id)}
+                await append(tx, lease.id, EventType.RUN_PAUSED, lease.actor, data)
 
     async def finish(
         self,
@@ -212,7 +215,7 @@ class RunStore:
         async with self._database.begin() as tx:
             if await move_held(tx, lease, move, **values):
                 data = {"error": error} if error else {"summary": summary} if summary else {}
-                await append(tx, lease.id, event, lease.actor, data)
+                await append(tx, lease.id, event, lease.actor, data | await verdict_on(tx, lease.id))
 
     async def delete(self, run_id: str, forget_model: Callable[[], Awaitable[None]]) -> Run:
         """Delete a run that has ended, with all its rows, and return it. Raises NotFound, NotAllowed.

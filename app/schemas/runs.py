@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from app.domain.run_state import RunStatus
+from app.evaluations.verdict import VerdictState
 from app.schemas.base import ResponseModel
 from app.schemas.results import RunCost, ShowcaseEmail
 from app.schemas.trajectories import Mode, Split
@@ -156,6 +157,23 @@ class IterationOut(IterationFigures):
     """The sample email written after this iteration, in environments that write emails."""
 
 
+class DifferenceOut(ResponseModel):
+    """A later success minus an earlier one, as shares from -1 to 1, over the scenarios that both evaluations have."""
+
+    scenarios: int
+    """Number of scenarios."""
+    changed: int
+    """Number of scenarios whose success differs."""
+    mean: float
+    """Mean difference."""
+    low: float
+    """Lower end of the 95% interval, by the paired bootstrap over scenarios."""
+    high: float
+    """Upper end of the interval."""
+    smallest: float | None
+    """The smallest mean difference that would have been shown; null if there are too few scenarios for any."""
+
+
 class EvaluationOut(ResponseModel):
     """Held-out evaluation of one checkpoint."""
 
@@ -177,6 +195,9 @@ class EvaluationOut(ResponseModel):
     """Share of the rollouts that ended with a malformed tool call, from 0 to 1."""
     turns: float
     """Mean number of turns per rollout."""
+    difference: DifferenceOut | None = None
+    """How far its success is from the baseline's on the same scenarios. Null for the baseline, and for evaluations that
+    an earlier version saved."""
 
 
 class BestCheckpoint(ResponseModel):
@@ -186,6 +207,53 @@ class BestCheckpoint(ResponseModel):
     """Step of the checkpoint."""
     success: float | None
     """Share of the sampled rollouts on the validation scenarios that did their task, from 0 to 1."""
+
+
+class ComparedCheckpoint(ResponseModel):
+    """A checkpoint in a verdict."""
+
+    iteration: int
+    """Iteration after which it was evaluated; 0 is the baseline."""
+    step: int
+    """Step of the checkpoint."""
+    success: float
+    """Share of the rollouts that did their task, from 0 to 1."""
+
+
+class ComparedEvaluations(ResponseModel):
+    """What a verdict compares: the run's headline figure."""
+
+    split: Split
+    """Split of the scenarios: `validation`, or `test` if the run does not validate."""
+    mode: Mode
+    """How tokens were picked."""
+    scenarios: int
+    """Number of scenarios."""
+    first: ComparedCheckpoint
+    """The baseline."""
+    latest: ComparedCheckpoint | None
+    """The latest evaluation; null before one follows the baseline."""
+    smallest_points: float | None
+    """The smallest difference that would have been shown, in percentage points; null if it is not known, or if there
+    are too few scenarios for any."""
+
+
+class VerdictOut(ResponseModel):
+    """Whether the run learned: its first held-out evaluation compared with its latest one."""
+
+    state: VerdictState
+    """`learned` or `got_worse` only if the interval excludes 0 and more than 5 scenarios changed; else
+    `no_change_shown`; `too_early` before there are two evaluations."""
+    points: float | None
+    """The latest success minus the first one, in percentage points, over the scenarios that both have."""
+    interval: tuple[float, float] | None
+    """The 95% interval of `points`, by the paired bootstrap over scenarios."""
+    on: ComparedEvaluations | None
+    """What is compared; null before the baseline."""
+    text: str
+    """The verdict as a sentence."""
+    causes: list[str]
+    """Diagnosed causes, by name."""
 
 
 class Tokens(ResponseModel):
@@ -235,6 +303,8 @@ class RunBrief(ResponseModel):
 class RunListed(RunBrief):
     """A run in the list of runs."""
 
+    verdict: VerdictOut
+    """Whether the run learned."""
     judge_usd: float
     """Dollars for judge calls so far, as far as their price is known."""
     curve: list[float] | None = None
@@ -263,6 +333,8 @@ class Parent(ResponseModel):
 class RunOut(RunBrief):
     """A run with its figures: up to 200 of the latest iterations, the baseline evaluation and the latest ones."""
 
+    verdict: VerdictOut
+    """Whether the run learned. It does not depend on the run's status."""
     pruned: dict[Literal["trajectories", "events", "ledger"], datetime] = Field(default_factory=dict)
     """What was deleted because of its age, with the time; of the ledger only its sums remain. Figures are never
     deleted."""

@@ -35,7 +35,7 @@ from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.measures import count_iteration
 from app.worker.own_agents import OwnAgents
-from app.worker.save_iteration import iteration_rows, save_iteration
+from app.worker.save_iteration import iteration_rows, save_iteration, saved_baseline
 from environment.access import Access
 from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
@@ -320,7 +320,10 @@ class Driver:
         await run_on_loop(work.main_loop, write)
 
     async def _save_rows(self, work: _Work, result: IterationResult, used: Sequence[ledger.Entry]) -> None:
-        rows = await asyncio.to_thread(iteration_rows, work.run, result, used)
+        baseline = None
+        if result.iteration > 0 and result.evaluations:
+            baseline = await retry_while_database_is_down(lambda: saved_baseline(self.database, work.run.id))
+        rows = await asyncio.to_thread(iteration_rows, work.run, result, used, baseline)
         await retry_while_database_is_down(lambda: save_iteration(self.database, work.lease, rows))
         work.clock = await retry_while_database_is_down(lambda: database_time(self.database))
         count_iteration(result)

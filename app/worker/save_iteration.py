@@ -1,17 +1,18 @@
 """Saves the result of an iteration as rows, in one transaction."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Integer, cast, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, LeaseLost
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.domain.event_types import EventType
+from app.evaluations.difference import difference
 from app.events.log import append
 from app.runs import ledger
 from app.worker.iteration_event import iteration_data
@@ -19,10 +20,13 @@ from judges.base import JudgeCall as JudgeCallResult
 from training.no_signal import no_signal_of
 from training.rollout.histories import messages_of
 from training.rollout.rollout import sampled_tokens
+from training.scoring import successes
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
 
 Row = dict[str, Any]
+Baseline = Mapping[tuple[str, str], Mapping[str, float]]
+"""Success by scenario of the baseline's evaluations, by split and mode."""
 _ROWS_AT_ONCE = 16
 """Trajectories per insert. Between inserts the event loop serves other requests."""
 
@@ -42,18 +46,36 @@ class IterationRows:
     """Data of the iteration's event."""
 
 
-def iteration_rows(run: Run, result: IterationResult, used: Sequence[ledger.Entry]) -> IterationRows:
-    """Convert an iteration to rows. `used` is what its phases used."""
+def iteration_rows(
+    run: Run, result: IterationResult, used: Sequence[ledger.Entry], baseline: Baseline | None = None
+) -> IterationRows:
+    """Convert an iteration to rows. `used` is what its phases used, `baseline` the run's, once it is saved."""
     return IterationRows(
         result,
         _iteration_row(run.id, result),
-        [_evaluation_row(run.id, result, evaluation) for evaluation in result.evaluations],
+        [_evaluation_row(run.id, result, evaluation, baseline or {}) for evaluation in result.evaluations],
         list(_trajectory_rows(run, result)),
         [{"run_id": run.id, "iteration": result.iteration, **asdict(call)} for call in _judge_calls(result)],
         _reflection_row(run.id, result),
         used,
         iteration_data(result),
     )
+
+
+async def saved_baseline(database: Database, run_id: str) -> Baseline:
+    """Read the successes of the baseline's evaluations."""
+    row = Trajectory
+    query = (
+        select(row.split, row.mode, row.scenario_id, func.avg(cast(func.coalesce(row.success, False), Integer)))
+        .where(row.run_id == run_id, row.iteration == 0, row.kind == "evaluation")
+        .where(or_(row.reward.is_not(None), row.error.is_not(None)))
+        .group_by(row.split, row.mode, row.scenario_id)
+    )
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    async with database() as tx:
+        for split, mode, scenario_id, success in await tx.execute(query):
+            found.setdefault((split, mode), {})[scenario_id] = float(success)
+    return found
 
 
 async def save_iteration(database: Database, lease: Lease[Run], rows: IterationRows) -> None:
@@ -184,7 +206,9 @@ def _reflection_row(run_id: str, result: IterationResult) -> Row | None:
     }
 
 
-def _evaluation_row(run_id: str, result: IterationResult, evaluation: EvaluationResult) -> Row:
+def _evaluation_row(run_id: str, result: IterationResult, evaluation: EvaluationResult, baseline: Baseline) -> Row:
+    before = baseline.get((evaluation.split, evaluation.mode), {})
+    found = difference(before, successes(evaluation.rollouts))
     return {
         "run_id": run_id,
         "iteration": result.iteration,
@@ -196,6 +220,7 @@ def _evaluation_row(run_id: str, result: IterationResult, evaluation: Evaluation
         "mean_reward": evaluation.mean_reward,
         "malformed": evaluation.malformed,
         "turns": evaluation.turns,
+        "difference": None if found is None else asdict(found),
     }
 
 

@@ -148,6 +148,9 @@ class Evaluation(Base):
     mean_reward: Mapped[float]
     malformed: Mapped[float]
     turns: Mapped[float]
+    difference: Mapped[dict[str, Json] | None]
+    """How far its success is from the baseline's (app/evaluations/difference.py). None for the baseline, and if an
+    earlier version saved the row."""
 
 
 class Trajectory(Base):

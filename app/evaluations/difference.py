@@ -1,0 +1,59 @@
+"""The difference between two evaluations of the same scenarios, paired by scenario."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.evaluations.bootstrap import intervals
+
+MOST_LIKELY_CHANCE = 5
+"""Chance explains any difference in which at most this many scenarios changed: if up and down are equally likely, five
+of five go the same way in 2 / 2**5 = 6% of the cases (two-sided sign test). Percentile intervals are too narrow for so
+few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The later success minus the earlier one, as shares from -1 to 1."""
+
+    scenarios: int
+    """Number of scenarios that both evaluations have a result for."""
+    changed: int
+    """Number of those whose success differs."""
+    mean: float
+    low: float
+    """Lower end of the 95% interval, by the paired bootstrap."""
+    high: float
+    """Upper end of the interval."""
+    smallest: float | None
+    """The smallest mean that would have been shown to be a change; None if there are too few scenarios for any."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether chance is an unlikely explanation."""
+        return self.changed > MOST_LIKELY_CHANCE and (self.low > 0 or self.high < 0)
+
+
+def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Difference | None:
+    """Compare the success of the scenarios that both have, given by scenario id. None if there are none."""
+    shared = sorted(before.keys() & after.keys())
+    if not shared:
+        return None
+    earlier, later = [before[id] for id in shared], [after[id] for id in shared]
+    _, (_, found) = intervals([earlier, later])
+    changes = [abs(new - old) for old, new in zip(earlier, later, strict=True) if new != old]
+    return Difference(
+        len(shared),
+        len(changes),
+        found.mean,
+        found.low,
+        found.high,
+        _smallest(len(shared), changes, (found.high - found.low) / 2),
+    )
+
+
+def _smallest(scenarios: int, changes: list[float], half_width: float) -> float | None:
+    """Return what excludes 0 with an interval of this width, and needs enough scenarios to change as much as these."""
+    if scenarios <= MOST_LIKELY_CHANCE:
+        return None
+    change = sum(changes) / len(changes) if changes else 1.0
+    return min(1.0, max(half_width, (MOST_LIKELY_CHANCE + 1) * change / scenarios))

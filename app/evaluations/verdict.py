@@ -1,0 +1,155 @@
+"""Says in one sentence whether a run learned: its first held-out evaluation compared with its latest one.
+
+The sentence never depends on the best checkpoint, which is picked for its figures and therefore hides a fall.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from app.evaluations.difference import Difference
+
+HEADLINES = (("validation", "sampled"), ("test", "sampled"))
+"""Split and mode of the headline figure: the first one that the run evaluates. Validation is evaluated throughout, and
+always on the newest checkpoint; the test split at the end is evaluated on the best one, so it only serves runs without
+validation scenarios, in which the newest checkpoint counts as the best."""
+
+
+class VerdictState(StrEnum):
+    """Whether the run learned."""
+
+    LEARNED = "learned"
+    GOT_WORSE = "got_worse"
+    NO_CHANGE_SHOWN = "no_change_shown"
+    """There may be a change, but it cannot be told from chance."""
+    TOO_EARLY = "too_early"
+    """There is no later evaluation to compare with the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The comparison of a run's first evaluation with its latest one."""
+
+    state: VerdictState
+    points: float | None
+    """The latest success minus the first one, in percentage points, over the scenarios that both have."""
+    interval: tuple[float, float] | None
+    """The 95% interval of `points`, paired by scenario."""
+    on: Mapping[str, Any] | None
+    """What was compared: `split`, `mode`, `scenarios`, `first` and `latest` with `iteration`, `step` and `success`, and
+    `smallest_points`. None before the baseline."""
+    text: str
+    """The same in words."""
+    causes: tuple[str, ...]
+    """Diagnosed causes."""
+
+
+def verdict(
+    evaluations: Sequence[Mapping[str, Any]], best_step: int | None = None, causes: Sequence[str] = ()
+) -> Verdict:
+    """Return the verdict on a run with these evaluations, in any order, and the best checkpoint's step.
+
+    An evaluation has `iteration`, `split`, `mode`, `step`, `scenarios`, `success`, and `difference`: the fields of a
+    `Difference` from the baseline, or None.
+    """
+    rows = headline(evaluations)
+    if not rows:
+        text = "Too early to say: no held-out scenario has been evaluated."
+        return Verdict(VerdictState.TOO_EARLY, None, None, None, text + _because(causes), tuple(causes))
+    first, latest = rows[0], rows[-1]
+    found = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
+    state = _state(found, is_later=latest is not first)
+    on = {name: latest[name] for name in ("split", "mode", "scenarios")} | {
+        "first": _checkpoint(first),
+        "latest": _checkpoint(latest) if latest is not first else None,
+        "smallest_points": None if found is None or found.smallest is None else _points(found.smallest),
+    }
+    points, interval = _figures(first, latest, found)
+    text = _sentence(state, first, latest, found) + _best(rows, best_step) + _because(causes)
+    return Verdict(state, points, interval, on, text, tuple(causes))
+
+
+def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the evaluations with the run's headline figure, in order, beginning with the baseline."""
+    for split, mode in HEADLINES:
+        rows = [row for row in evaluations if (row["split"], row["mode"]) == (split, mode)]
+        if rows:
+            return sorted(rows, key=lambda row: (row["iteration"], row["step"]))
+    return []
+
+
+def _state(found: Difference | None, *, is_later: bool) -> VerdictState:
+    if not is_later:
+        return VerdictState.TOO_EARLY
+    if found is None or not found.is_shown:
+        return VerdictState.NO_CHANGE_SHOWN
+    return VerdictState.LEARNED if found.mean > 0 else VerdictState.GOT_WORSE
+
+
+def _checkpoint(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("iteration", "step", "success")}
+
+
+def _points(share: float) -> float:
+    return round(100 * share, 1)
+
+
+def _figures(
+    first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
+) -> tuple[float | None, tuple[float, float] | None]:
+    if found is not None:
+        return _points(found.mean), (_points(found.low), _points(found.high))
+    return (None if latest is first else _points(latest["success"] - first["success"])), None
+
+
+_OPENINGS = {
+    VerdictState.LEARNED: "Learned: held-out success rose from {first:.0%} to {latest:.0%}",
+    VerdictState.GOT_WORSE: "Got worse: held-out success fell from {first:.0%} to {latest:.0%}",
+    VerdictState.NO_CHANGE_SHOWN: "No change shown: held-out success went from {first:.0%} to {latest:.0%}",
+    VerdictState.TOO_EARLY: "Too early to say: held-out success was {first:.0%} before training",
+}
+
+
+def _sentence(
+    state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
+) -> str:
+    opening = _OPENINGS[state].format(first=first["success"], latest=latest["success"])
+    what = f"{latest['scenarios']} {latest['split']} scenarios, {latest['mode']}"
+    if state is VerdictState.TOO_EARLY:
+        return f"{opening} ({what}), and has not been evaluated since."
+    if found is None:
+        return (
+            f"{opening} ({what}). An earlier version evaluated it and did not keep what the interval of the difference "
+            "needs."
+        )
+    sentence = (
+        f"{opening}, {_signed(found.mean)} points (95% interval {_signed(found.low)} to {_signed(found.high)}; {what}, "
+        f"paired; after iteration {latest['iteration']})."
+    )
+    return sentence + (_limits(found) if state is VerdictState.NO_CHANGE_SHOWN else "")
+
+
+def _signed(share: float) -> str:
+    points = round(100 * share)
+    return f"{points:+d}" if points else "0"
+
+
+def _limits(found: Difference) -> str:
+    """Say what this evaluation could have shown."""
+    if found.smallest is None:
+        return f" {found.scenarios} scenarios are too few to show any difference."
+    return f" The smallest difference that it could have shown is {100 * found.smallest:.0f} points."
+
+
+def _best(rows: Sequence[Mapping[str, Any]], best_step: int | None) -> str:
+    """Name the best checkpoint where it is not the latest one."""
+    best = next((row for row in rows if row["step"] == best_step), None)
+    if best is None or best["step"] == rows[-1]["step"]:
+        return ""
+    where = "the model before training" if best["iteration"] == 0 else f"step {best['step']}"
+    return f" The best checkpoint is {where}, with {best['success']:.0%}."
+
+
+def _because(causes: Sequence[str]) -> str:
+    return f" Diagnosed: {', '.join(causes)}." if causes else ""

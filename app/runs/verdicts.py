@@ -1,0 +1,56 @@
+"""Reads what the verdicts on runs are computed from."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.tables import Evaluation, Run
+from app.evaluations.verdict import Verdict, verdict
+
+EVALUATION = (
+    "iteration",
+    "split",
+    "mode",
+    "step",
+    "scenarios",
+    "success",
+    "mean_reward",
+    "malformed",
+    "turns",
+    "difference",
+)
+"""Columns of an evaluation that the API shows."""
+
+
+async def verdicts(tx: AsyncSession, best_steps: Mapping[str, int | None]) -> dict[str, Verdict]:
+    """Return the verdicts on runs. `best_steps` has the steps of their best checkpoints."""
+    sampled = and_(Evaluation.run_id.in_(best_steps), Evaluation.mode == "sampled")
+    ends = (
+        select(Evaluation.run_id, Evaluation.split, func.max(Evaluation.iteration).label("latest"))
+        .where(sampled)
+        .group_by(Evaluation.run_id, Evaluation.split)
+        .subquery()
+    )
+    at_ends = or_(
+        Evaluation.iteration.in_((0, ends.c.latest)),
+        Evaluation.step == Run.best_step,
+    )
+    query = (
+        select(Evaluation.run_id, *(getattr(Evaluation, name) for name in EVALUATION))
+        .join(ends, and_(ends.c.run_id == Evaluation.run_id, ends.c.split == Evaluation.split))
+        .join(Run, Run.id == Evaluation.run_id)
+        .where(sampled, at_ends)
+    )
+    found: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in best_steps}
+    for run_id, *values in await tx.execute(query):
+        found[run_id].append(dict(zip(EVALUATION, values, strict=True)))
+    return {run_id: verdict(rows, best_steps[run_id]) for run_id, rows in found.items()}
+
+
+async def verdict_on(tx: AsyncSession, run_id: str) -> dict[str, Any]:
+    """Return the part of an event's data that says whether the run learned."""
+    best_step = (await tx.execute(select(Run.best_step).where(Run.id == run_id))).scalar_one()
+    return {"verdict": asdict((await verdicts(tx, {run_id: best_step}))[run_id])}

@@ -1,0 +1,176 @@
+"""The verdict on a run, and the difference that it rests on."""
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.evaluations.difference import Difference, difference
+from app.evaluations.verdict import Verdict, VerdictState, verdict
+
+_SHARES = st.sampled_from((0.0, 0.5, 1.0))
+_PAIRS = st.lists(st.tuples(_SHARES, _SHARES), min_size=1, max_size=40)
+
+
+def _named(values: list[float]) -> dict[str, float]:
+    return {f"scenario-{number}": value for number, value in enumerate(values)}
+
+
+def _evaluation(iteration: int, values: list[float], baseline: list[float] | None = None, **others: Any) -> Any:
+    """An evaluation of one scenario per value. Its step is its iteration."""
+    found = None if baseline is None else difference(_named(baseline), _named(values))
+    return {
+        "iteration": iteration,
+        "split": "validation",
+        "mode": "sampled",
+        "step": iteration,
+        "scenarios": len(values),
+        "success": fmean(values),
+        "difference": None if found is None else asdict(found),
+    } | others
+
+
+def _judged(before: list[float], after: list[float], **others: Any) -> Verdict:
+    return verdict([_evaluation(0, before), _evaluation(4, after, before)], **others)
+
+
+@given(_PAIRS)
+@settings(max_examples=60, deadline=None)
+def test_a_state_and_its_figures_never_contradict_each_other(pairs: list[tuple[float, float]]) -> None:
+    before, after = ([pair[side] for pair in pairs] for side in (0, 1))
+    found = _judged(before, after)
+    assert found.points is not None
+    assert found.interval is not None
+    assert found.on is not None
+    low, high = found.interval
+    assert low - 0.1 <= found.points <= high + 0.1
+    if found.state is VerdictState.LEARNED:
+        assert low > 0
+    if found.state is VerdictState.GOT_WORSE:
+        assert high < 0
+    if found.state in (VerdictState.LEARNED, VerdictState.GOT_WORSE):
+        assert sum(old != new for old, new in pairs) >= 6
+    else:
+        smallest = found.on["smallest_points"]
+        assert smallest is None if len(pairs) < 6 else 0 < smallest <= 100
+    assert (found.on["first"]["success"], found.on["latest"]["success"]) == (fmean(before), fmean(after))
+
+
+@given(_PAIRS)
+@settings(max_examples=60, deadline=None)
+def test_a_run_backwards_has_the_opposite_verdict(pairs: list[tuple[float, float]]) -> None:
+    before, after = ([pair[side] for pair in pairs] for side in (0, 1))
+    opposite = {
+        VerdictState.LEARNED: VerdictState.GOT_WORSE,
+        VerdictState.GOT_WORSE: VerdictState.LEARNED,
+        VerdictState.NO_CHANGE_SHOWN: VerdictState.NO_CHANGE_SHOWN,
+    }
+    forwards, backwards = _judged(before, after), _judged(after, before)
+    # An end of the interval that is 0 but for rounding of sums can fall on either side.
+    if forwards.interval is not None and all(abs(end) > 0.1 for end in forwards.interval):
+        assert backwards.state is opposite[forwards.state]
+
+
+@given(_PAIRS, st.integers(0, 40), st.integers(0, 40))
+@settings(max_examples=40, deadline=None)
+def test_the_best_checkpoint_never_changes_the_verdict(
+    pairs: list[tuple[float, float]], best: int, between: int
+) -> None:
+    before, after = ([pair[side] for pair in pairs] for side in (0, 1))
+    plain = _judged(before, after)
+    perfect = _evaluation(2, [1.0] * len(pairs), before)
+    judged = verdict([_evaluation(4, after, before), perfect, _evaluation(0, before)], best_step=best)
+    assert (judged.state, judged.points, judged.interval) == (plain.state, plain.points, plain.interval)
+    assert judged.text.startswith(plain.text)
+
+
+def test_chance_seldom_looks_like_learning() -> None:
+    """With the same success before and after, at most 5% of the verdicts may claim a change; 1.5% for sampling."""
+    draw = random.Random(7)
+    for scenarios, samples in ((8, 2), (12, 1), (24, 2)):
+        claimed = 0
+        for _ in range(200):
+            rates = [draw.choice((0.05, 0.3, 0.5, 0.8)) for _ in range(scenarios)]
+            before, after = (
+                _named([fmean(draw.random() < rate for _ in range(samples)) for rate in rates]) for _ in range(2)
+            )
+            found = difference(before, after)
+            claimed += found is not None and found.is_shown
+        assert claimed <= 200 * 0.065, (scenarios, samples)
+
+
+def test_a_fall_is_named_although_the_best_checkpoint_is_the_untrained_model() -> None:
+    found = _judged([1.0] * 6 + [0.0] * 18, [0.0] * 24, best_step=0)
+    assert found.state is VerdictState.GOT_WORSE
+    assert found.points == -25
+    assert found.text.startswith("Got worse: held-out success fell from 25% to 0%, -25 points (95% interval -")
+    assert found.text.endswith("The best checkpoint is the model before training, with 25%.")
+
+
+def test_the_sentence_names_split_mode_scenarios_and_iteration() -> None:
+    found = _judged([0.0] * 20 + [1.0] * 4, [1.0] * 20 + [0.0] * 4, causes=("stale_policy",))
+    assert found.state is VerdictState.LEARNED
+    assert re.fullmatch(
+        r"Learned: held-out success rose from 17% to 83%, \+67 points \(95% interval \+\d\d to \+\d\d; 24 validation "
+        r"scenarios, sampled, paired; after iteration 4\)\. Diagnosed: stale_policy\.",
+        found.text,
+    )
+    assert found.causes == ("stale_policy",)
+
+
+def test_without_a_change_it_names_the_smallest_difference_that_could_have_been_shown() -> None:
+    same = [1.0, 0.0] * 12
+    found = _judged(same, same)
+    assert (found.state, found.points, found.interval) == (VerdictState.NO_CHANGE_SHOWN, 0, (0, 0))
+    assert found.text.endswith("The smallest difference that it could have shown is 25 points.")
+    assert "50% to 50%, 0 points (95% interval 0 to 0;" in found.text
+    few = _judged([0.0] * 5, [1.0] * 5)
+    assert few.state is VerdictState.NO_CHANGE_SHOWN
+    assert few.text.endswith("5 scenarios are too few to show any difference.")
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "text"),
+    [
+        ([], "Too early to say: no held-out scenario has been evaluated."),
+        (
+            [_evaluation(0, [1.0, 0.0, 0.0, 0.0])],
+            "Too early to say: held-out success was 25% before training (4 validation scenarios, sampled), and has not "
+            "been evaluated since.",
+        ),
+        ([_evaluation(0, [1.0], mode="greedy")], "Too early to say: no held-out scenario has been evaluated."),
+    ],
+)
+def test_one_evaluation_is_too_early(evaluations: list[Mapping[str, Any]], text: str) -> None:
+    found = verdict(evaluations)
+    assert (found.state, found.points, found.interval) == (VerdictState.TOO_EARLY, None, None)
+    assert found.text == text
+
+
+def test_the_test_split_is_the_headline_only_of_a_run_that_does_not_validate() -> None:
+    worse, better = [1.0] * 12, [0.0] * 12
+    tested = [_evaluation(0, better, split="test"), _evaluation(4, worse, better, split="test")]
+    validated = [_evaluation(0, worse), _evaluation(4, better, worse)]
+    assert verdict(tested).state is VerdictState.LEARNED
+    both = verdict([*tested, *validated])
+    assert both.state is VerdictState.GOT_WORSE
+    assert both.on is not None
+    assert both.on["split"] == "validation"
+
+
+def test_an_evaluation_of_an_earlier_version_has_a_difference_without_an_interval() -> None:
+    found = verdict([_evaluation(0, [0.0] * 8), _evaluation(4, [1.0] * 8)])
+    assert (found.state, found.points, found.interval) == (VerdictState.NO_CHANGE_SHOWN, 100, None)
+    assert "An earlier version" in found.text
+
+
+def test_only_shared_scenarios_are_compared() -> None:
+    found = difference({"a": 0.0, "b": 1.0}, {"b": 0.5, "c": 1.0})
+    assert found == Difference(1, 1, -0.5, -0.5, -0.5, None)
+    assert difference({"a": 0.0}, {"b": 1.0}) is None
