@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from app.cli.charts import figure, percent
+from app.evaluations.verdict import headline
 from environment.json_type import Json
 
 Pair = dict[str, float | None]
@@ -33,19 +34,30 @@ def held_out_figures(evaluations: Sequence[Json], split: str) -> Json:
     }
 
 
-def held_out_table(figures: Json) -> Table:
-    """Return the figures of `held_out_figures` as a table. Changes of shares are in percentage points."""
-    held_out = figures["held_out"]
+def held_out_table(evaluations: Sequence[Json]) -> Table:
+    """Return the figures before training and now as a table. Changes of shares are in percentage points.
+
+    The headline figure comes first. The test split, which is evaluated at the start and on the best checkpoint at the
+    end, has rows of its own.
+    """
+    split = headline(evaluations)[0]["split"]
+    figures = held_out_figures(evaluations, split)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"{held_out['scenarios']} held-out tasks ({held_out['split']})", no_wrap=True)
+    table.add_column(f"{figures['held_out']['scenarios']} held-out tasks ({split})", no_wrap=True)
     table.add_column("before", justify="right", no_wrap=True)
     table.add_column("after", justify="right", no_wrap=True, style="bold")
     table.add_column("change", justify="right", no_wrap=True)
-    _add_share(table, "success, sampled", held_out["sampled"])
-    _add_share(table, "success, greedy", held_out["greedy"])
+    _add_share(table, "success, sampled", figures["held_out"]["sampled"])
+    _add_share(table, "success, greedy", figures["held_out"]["greedy"])
     _add_number(table, "mean reward", figures["mean_reward"])
     _add_share(table, "malformed calls", figures["malformed"])
     _add_number(table, "turns per rollout", figures["turns"])
+    tested = held_out_figures(evaluations, "test")["held_out"]
+    if split != "test" and tested["sampled"]["after"] is not None:
+        table.add_section()
+        table.add_row(f"[bold]{tested['scenarios']} held-out tasks (test), best checkpoint[/]")
+        _add_share(table, "success, sampled", tested["sampled"])
+        _add_share(table, "success, greedy", tested["greedy"])
     return table
 
 

@@ -4,17 +4,21 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.table import Table
+from rich.text import Text
 
 from app.cli.charts import duration, figure, percent, sparkline
-from app.cli.held_out import held_out_figures, held_out_table
-from app.cli.terminal import results
+from app.cli.held_out import held_out_table
+from app.cli.terminal import plain, results
 from environment.json_type import Json
+
+_STYLES = {"learned": "green", "got_worse": "bold red", "no_change_shown": "yellow"}
 
 
 def print_run(run: Json) -> None:
-    """Print a run's status, learning curve and held-out figures."""
+    """Print a run's status, whether it learned, its learning curve and its held-out figures."""
     place = run["progress"]
     results.print(f"run {run['run_id']} is {run['status']}", style="bold")
+    results.print(verdict_text(run["verdict"]))
     if run["error"]:
         results.print(f"  {run['error']}", style="red")
     for warning in run["warnings"]:
@@ -33,11 +37,13 @@ def print_run(run: Json) -> None:
     results.print(facts)
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
     if run["evaluations"]:
-        # Test scenarios are evaluated only at the start and at the end; show the validation ones until then.
-        tested = any(row["split"] == "test" and row["iteration"] > 0 for row in run["evaluations"])
-        figures = held_out_figures(run["evaluations"], "test" if tested else "validation")
         results.print()
-        results.print(held_out_table(figures))
+        results.print(held_out_table(run["evaluations"]))
+
+
+def verdict_text(verdict: Json) -> Text:
+    """Return the sentence that says whether a run learned."""
+    return plain(verdict["text"], _STYLES.get(verdict["state"], ""))
 
 
 def run_seconds(run: Json) -> float | None:

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from app.cli.charts import percent
 from app.cli.client import Service
 from app.cli.event_lines import event_line
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.plot_files import check_ending, write_plot
-from app.cli.run_report import print_run
+from app.cli.run_report import print_run, verdict_text
 from app.cli.run_request import BadRunFile, overlay, parse_settings
 from app.cli.terminal import Failure, plain, print_json, progress, results
 from app.cli.watching import ENDED, RunDisplay, follow
@@ -32,13 +33,13 @@ def list_(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first, with whether each one learned."""
     with Service(url) as service:
         found = service.runs(limit, status)
     if as_json:
         print_json(found)
         return
-    results.print(_table(found) if found else "no runs")
+    _print_list(found) if found else results.print("no runs")
 
 
 @app.command()
@@ -182,22 +183,36 @@ def _print_verification(found: Any) -> None:
         results.print(f"  {where}: stored {each['stored']!r}, recomputed {each['recomputed']!r}", soft_wrap=True)
 
 
-def _table(found: list[Any]) -> Table:
+def _print_list(found: list[Any]) -> None:
+    """Print each run as a line of a table, with its verdict below."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("RUN", no_wrap=True, min_width=max(len(run["run_id"]) for run in found))
     table.add_column("STATUS", no_wrap=True, min_width=max(len(run["status"]) for run in found))
     table.add_column("ENVIRONMENT", no_wrap=True)
     table.add_column("DONE", no_wrap=True, justify="right")
-    table.add_column("BEST", no_wrap=True, justify="right")
+    table.add_column("HELD OUT", no_wrap=True, justify="right")
     table.add_column("CREATED", no_wrap=True)
     for run in found:
-        place, best = run["progress"], run["best_checkpoint"]
+        place = run["progress"]
         table.add_row(
             run["run_id"],
             run["status"],
             run["environment"],
             f"{place['iterations_done']}/{place['iterations_total']}",
-            percent(best["success"]) if best else "-",
+            _held_out(run["verdict"]["on"]),
             f"{datetime.fromisoformat(run['created_at']).astimezone():%d %b %H:%M}",
         )
-    return table
+    with results.capture() as captured:
+        results.print(table)
+    title, *rows = captured.get().splitlines()
+    results.print(Text.from_ansi(title))
+    for row, run in zip(rows, found, strict=True):
+        results.print(Text.from_ansi(row))
+        results.print(Text("  ").append(verdict_text(run["verdict"])), no_wrap=True, overflow="ellipsis")
+
+
+def _held_out(on: Any) -> str:
+    """Return the headline figure before and after."""
+    if on is None:
+        return "-"
+    return percent(on["first"]["success"]) + (f" -> {percent(on['latest']['success'])}" if on["latest"] else "")

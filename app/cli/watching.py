@@ -12,6 +12,7 @@ from rich.text import Text
 from app.cli.charts import bar, duration, figure, percent, sparkline
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.event_lines import event_line
+from app.cli.run_report import verdict_text
 from app.cli.terminal import plain
 from app.plots.run import wilson
 from environment.json_type import Json
@@ -93,6 +94,7 @@ class RunDisplay:
         self._clock = clock
         self._shown = -1
         self._wait_text = ""
+        self._verdict = ""
         self._events: deque[Json] = deque(maxlen=_EVENTS)
         self._started_at = clock()
         self._printed_at: float | None = None
@@ -140,11 +142,18 @@ class RunDisplay:
                 self._shown = row["iteration"]
                 for line in iteration_lines(row, run["evaluations"]):
                     self._print(line)
+        self._show_verdict(run["verdict"])
         elapsed_s = self._clock() - self._started_at
         if self._live:
             self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)
         elif (work := _work(run)) and self._is_quiet():
             self._print(f"  {work}   {duration(elapsed_s)}")
+
+    def _show_verdict(self, verdict: Json) -> None:
+        """Print whether the run learned, whenever there is a new comparison. On a terminal it is above the status."""
+        if not self._live and verdict["points"] is not None and verdict["text"] != self._verdict:
+            self._verdict = verdict["text"]
+            self._console.print(verdict_text(verdict), soft_wrap=True)
 
     def _print(self, line: str | Text) -> None:
         self._printed_at = self._clock()
@@ -192,6 +201,7 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
         best = run["best_checkpoint"]
         kept = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
         lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, kept))
+        lines.append(verdict_text(run["verdict"]))
     lines.append(Text(f"{_status_text(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,20 +18,24 @@ from fastapi import FastAPI
 from app import errors
 from app.api.events import EventOut
 from app.domain.run_state import RunStatus
+from app.evaluations.difference import Difference
+from app.evaluations.verdict import verdict
 from app.schemas.ask import AskOut
 from app.schemas.base import Page
 from app.schemas.run_request import LearnLoopRequest
 from app.schemas.runs import (
     BestCheckpoint,
+    DifferenceOut,
     EvaluationOut,
     IterationFigures,
     LearnLoopAccepted,
     ModelOut,
     Progress,
     Rewards,
-    RunBrief,
+    RunListed,
     RunOut,
     Tokens,
+    VerdictOut,
 )
 from app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
 
@@ -105,6 +109,9 @@ class ScriptedService:
         elif self.ends_as is not None and self.reads > self.iterations:
             status = self.ends_as
         ended = status != RunStatus.RUNNING
+        evaluations = [_evaluation(0, "sampled", 0.25), _evaluation(0, "greedy", 0.125)]
+        if ended:
+            evaluations += [_evaluation(done, "sampled", 0.75), _evaluation(done, "greedy", 0.5)]
         return RunOut(
             run_id=RUN_ID,
             status=status,
@@ -131,8 +138,8 @@ class ScriptedService:
             cancel_requested=self.cancelled,
             request={"environment": {"name": "email_search", "config": {}}, "seed": 0},
             iterations=[_iteration(number) for number in range(done + 1)],
-            evaluations=[_evaluation(0, "sampled", 0.25), _evaluation(0, "greedy", 0.125)]
-            + ([_evaluation(done, "sampled", 0.75), _evaluation(done, "greedy", 0.5)] if ended else []),
+            evaluations=evaluations,
+            verdict=VerdictOut.model_validate(asdict(verdict([each.model_dump() for each in evaluations]))),
             summary=None,
             webhooks={},
             last_event=min(self.reads, 7),
@@ -149,9 +156,10 @@ class ScriptedService:
             return LearnLoopAccepted(run_id=RUN_ID, status=RunStatus.QUEUED, results_path=f"/runs/{RUN_ID}", links={})
 
         @app.get("/runs")
-        def runs(cursor: int = 0, limit: int = 100) -> Page[RunBrief]:
+        def runs(cursor: int = 0, limit: int = 100) -> Page[RunListed]:
             """Return one of two pages with one run each."""
-            return Page(items=[self.run()], next_cursor="1" if cursor == 0 else None)
+            listed = RunListed.model_validate(self.run().model_dump() | {"judge_usd": 0.0, "curve": None})
+            return Page(items=[listed], next_cursor="1" if cursor == 0 else None)
 
         @app.get("/runs/{run_id}")
         def run(run_id: str) -> RunOut:
@@ -230,6 +238,9 @@ def _iteration(number: int) -> IterationFigures:
     )
 
 
+_DIFFERENCE = DifferenceOut(**asdict(Difference(64, 40, 0.5, 0.375, 0.625, 0.125)))
+
+
 def _evaluation(iteration: int, mode: Any, success: float) -> EvaluationOut:
     return EvaluationOut(
         iteration=iteration,
@@ -241,6 +252,7 @@ def _evaluation(iteration: int, mode: Any, success: float) -> EvaluationOut:
         mean_reward=success - 0.125,
         malformed=0.0625,
         turns=3.5,
+        difference=_DIFFERENCE if iteration else None,
     )
 
 

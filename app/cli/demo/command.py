@@ -52,7 +52,7 @@ def demo(
         if as_json:
             print_json(document)
         else:
-            print_figures(results, document)
+            print_figures(results, run, document)
             job.print_examples(results, document)
             print_links(results, document, service.url if keep else None, data_dir)
         if keep:

@@ -20,6 +20,7 @@ def demo_document(run: Json, examples: Mapping[str, Json], total_s: float) -> Js
         "model": run["model"],
         "seed": run["request"]["seed"],
         "best_step": run["best_checkpoint"]["step"] if run["best_checkpoint"] else None,
+        "verdict": run["verdict"],
         **held_out_figures(run["evaluations"], "test"),
         "iterations": run["progress"]["iterations_done"],
         "rollouts": run["rollouts"],

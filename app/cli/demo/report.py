@@ -7,6 +7,7 @@ from rich.padding import Padding
 
 from app.cli.charts import duration, figure
 from app.cli.held_out import held_out_table
+from app.cli.run_report import verdict_text
 from environment.json_type import Json
 
 
@@ -16,10 +17,12 @@ def print_introduction(console: Console, introduction: str, iterations: int) -> 
     console.print(Padding(introduction, (0, 0, 1, 2), expand=False))
 
 
-def print_figures(console: Console, document: Json) -> None:
-    """Print the figures before and after training, and how long it took."""
+def print_figures(console: Console, run: Json, document: Json) -> None:
+    """Print whether the run learned, the figures before and after training, and how long it took."""
     console.print()
-    console.print(held_out_table(document))
+    console.print(verdict_text(run["verdict"]))
+    console.print()
+    console.print(held_out_table(run["evaluations"]))
     speed = f"{figure(document['rollouts_per_s'], 1)}/s, {document['tokens_per_s'] or 0:,.0f} tokens/s"
     console.print(
         f"\n{document['iterations']} iterations, {document['rollouts']:,} rollouts in {duration(document['seconds'])} "

@@ -38,18 +38,25 @@ def sales() -> Iterator[ScriptedSales]:
         yield running
 
 
-def _document(scripted: ScriptedService, job: DemoJob) -> dict[str, Any]:
+def _run(scripted: ScriptedService) -> dict[str, Any]:
     scripted.reads = scripted.iterations
     with Service(scripted.url) as service:
-        run = service.run(RUN_ID)
+        run: dict[str, Any] = service.run(RUN_ID)
+    return run
+
+
+def _document(scripted: ScriptedService, job: DemoJob) -> dict[str, Any]:
+    run = _run(scripted)
+    with Service(scripted.url) as service:
         document: dict[str, Any] = demo_document(run, job.examples(service, run), total_s=25.0)
     return document
 
 
-def _report(document: dict[str, Any], job: DemoJob, **console_settings: Any) -> str:
+def _report(scripted: ScriptedService, job: DemoJob, **console_settings: Any) -> str:
+    document = _document(scripted, job)
     console = Console(file=(text := StringIO()), width=80, **console_settings)
     print_introduction(console, job.introduction, 3)
-    print_figures(console, document)
+    print_figures(console, _run(scripted), document)
     job.print_examples(console, document)
     print_links(console, document, "http://127.0.0.1:8000", Path("demo"))
     return text.getvalue()
@@ -73,10 +80,12 @@ def test_the_same_three_questions_go_to_both_agents(service: ScriptedService) ->
 
 def test_the_report_fits_80_columns_and_a_pipe(service: ScriptedService) -> None:
     job = demo_job("email_search")
-    report = _report(_document(service, job), job)
+    report = _report(service, job)
     assert "\x1b" not in report
     assert max(map(len, report.splitlines())) <= 100
     assert "+50" in report
+    said = " ".join(report.split())
+    assert "Learned: held-out success rose from 25% to 75%, +50 points" in said
     assert report.count("wrong") == report.count("right") == 3
     assert "/trajectories/trajectory-1" in report
 
@@ -132,7 +141,7 @@ def test_nodes_are_ranked_as_the_agent_is_shown_them(sales: ScriptedSales) -> No
 def test_the_report_shows_emails_and_tells_what_moved(sales: ScriptedSales) -> None:
     job = demo_job("sales_email")
     document = _document(sales, job)
-    report = _report(document, job)
+    report = _report(sales, job)
     words = " ".join(report.split())
     assert max(map(len, report.splitlines())) <= 100
     assert report.count("grounded") == 3
@@ -150,7 +159,7 @@ def test_the_report_shows_emails_and_tells_what_moved(sales: ScriptedSales) -> N
 @pytest.mark.parametrize("settings", [{}, {"markup": False}, {"force_terminal": True, "color_system": "standard"}])
 def test_what_an_email_says_is_shown_as_it_is(sales: ScriptedSales, settings: dict[str, Any]) -> None:
     job = demo_job("sales_email")
-    report = _report(_document(sales, job), job, **settings)
+    report = _report(sales, job, **settings)
     assert HOSTILE not in report
     assert "\x1b[31m<" not in report
     for piece in ("[bold", "red]Hello[/bold", "?[31m<script>alert(1)</script>"):

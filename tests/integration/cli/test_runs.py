@@ -23,6 +23,19 @@ def test_list_is_a_table_of_80_columns(learnloop: Learnloop, service: ScriptedSe
     assert max(map(len, ran.stdout.splitlines())) <= 80
 
 
+def test_list_show_and_watch_say_whether_the_run_learned(learnloop: Learnloop, service: ScriptedService) -> None:
+    early = learnloop("runs", "list", "--url", service.url).stdout
+    assert "  Too early to say: held-out success was 25% before training" in early
+    watched = learnloop("runs", "watch", RUN_ID, "--url", service.url)
+    sentence = "Learned: held-out success rose from 25% to 75%, +50 points (95% interval"
+    assert sum(line.startswith(sentence) for line in watched.stderr.splitlines()) == 1
+    assert sentence in " ".join(watched.stdout.split())
+    assert sentence in " ".join(learnloop("runs", "show", RUN_ID, "--url", service.url).stdout.split())
+    listed = learnloop("runs", "list", "--url", service.url).stdout
+    assert "25% -> 75%" in listed
+    assert "  Learned: held-out success rose from 25% to 75%" in listed
+
+
 def test_show_gives_before_and_after(learnloop: Learnloop, service: ScriptedService) -> None:
     service.reads = service.iterations
     shown = learnloop("runs", "show", RUN_ID, "--url", service.url).stdout

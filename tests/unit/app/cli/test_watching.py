@@ -25,6 +25,7 @@ def _run(iteration: int | None, phase: str, done: int, iterations: Sequence[Any]
         "progress": {"iteration": iteration, "iterations_total": 3, "phase": phase, "done": done, "total": 176},
         "iterations": list(iterations),
         "evaluations": [],
+        "verdict": {"state": "too_early", "points": None, "text": "Too early to say."},
     }
 
 
