@@ -1,7 +1,7 @@
 """Bodies of the responses about runs, their iterations, evaluations and checkpoints."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -246,8 +246,9 @@ class VerdictOut(ResponseModel):
     `no_change_shown`; `too_early` before there are two evaluations."""
     points: float | None
     """The latest success minus the first one, in percentage points, over the scenarios that both have."""
-    interval: tuple[float, float] | None
-    """The 95% interval of `points`, by the paired bootstrap over scenarios."""
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None
+    """Lower and upper end of the 95% interval of `points`, by the paired bootstrap over scenarios; null if it is not
+    known."""
     on: ComparedEvaluations | None
     """What is compared; null before the baseline."""
     text: str

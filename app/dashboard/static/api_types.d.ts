@@ -112,6 +112,21 @@ export interface CheckpointOut {
   "deleted_at": string | null;
 }
 
+export interface ComparedCheckpoint {
+  "iteration": number;
+  "step": number;
+  "success": number;
+}
+
+export interface ComparedEvaluations {
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "scenarios": number;
+  "first": ComparedCheckpoint;
+  "latest": ComparedCheckpoint | null;
+  "smallest_points": number | null;
+}
+
 export interface Degraded {
   "part": "database" | "engine";
   "since": string;
@@ -164,6 +179,15 @@ export interface DemonstrationsOut {
   "origin": Record<string, any>;
   "created_at": string;
   "links": Record<string, string>;
+}
+
+export interface DifferenceOut {
+  "scenarios": number;
+  "changed": number;
+  "mean": number;
+  "low": number;
+  "high": number;
+  "smallest": number | null;
 }
 
 export interface Differences {
@@ -506,6 +530,7 @@ export interface RunListed {
   "started_at": string | null;
   "finished_at": string | null;
   "links": Record<string, string>;
+  "verdict": VerdictOut;
   "judge_usd": number;
   "curve": (number)[] | null;
 }
@@ -526,6 +551,7 @@ export interface RunOut {
   "started_at": string | null;
   "finished_at": string | null;
   "links": Record<string, string>;
+  "verdict": VerdictOut;
   "pruned": Record<string, string>;
   "warnings": (string)[];
   "queue": Queue | null;
@@ -708,6 +734,17 @@ export interface UnusableBaseModel {
   "reason": string;
 }
 
+export interface VerdictOut {
+  "state": VerdictState;
+  "points": number | null;
+  "interval": (number)[] | null;
+  "on": ComparedEvaluations | null;
+  "text": string;
+  "causes": (string)[];
+}
+
+export type VerdictState = "learned" | "got_worse" | "no_change_shown" | "too_early";
+
 export interface app__schemas__evaluations__EvaluationOut {
   "evaluation_id": string;
   "status": EvaluationStatus;
@@ -736,4 +773,5 @@ export interface app__schemas__runs__EvaluationOut {
   "mean_reward": number;
   "malformed": number;
   "turns": number;
+  "difference": DifferenceOut | null;
 }

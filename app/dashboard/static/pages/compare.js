@@ -7,6 +7,7 @@ import { html } from "../parts/html.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { label } from "../parts/text.js";
+import { Headline, Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
@@ -47,7 +48,8 @@ function Whole({ found }) {
       <tbody>
         ${row("Status", found, ({ run }) => html`<${Status} status=${run.status} />`)}
         ${row("Iterations", found, ({ run }) => `${run.progress.iterations_done} of ${run.progress.iterations_total}`)}
-        ${row("Best held-out success", found, ({ run }) => percent(run.best_checkpoint?.success))}
+        ${row("Held-out success", found, ({ run }) => html`<${Headline} verdict=${run.verdict} />`)}
+        ${row("Verdict", found, ({ run }) => html`<${Verdict} verdict=${run.verdict} as="span" />`)}
         ${row("Latest reward", found, ({ rewards }) => number([...rewards.values()].at(-1)))}
         ${differing(found.map(({ run }) => run.request)).map(([name, values]) => row(name, found, (_, index) => label(values[index], 120)))}
       </tbody></table></div></section>`;

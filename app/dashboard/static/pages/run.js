@@ -5,6 +5,7 @@ import { html } from "../parts/html.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { label, Text } from "../parts/text.js";
+import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
 import { HeldOut } from "./held_out.js";
@@ -47,7 +48,7 @@ export function RunPage({ id, part, query }) {
     <nav class="tabs" aria-label="Parts of the run">
       ${_PARTS.filter((each) => each.when?.(run) ?? true).map(
         (each) => html`<a
-          href=${href(["runs", id, ...(each.name ? [each.name] : [])])}
+          href=${href(["runs", id, ...(each.name ? [each.name] : [])], { held: query.get("held") })}
           aria-current=${each === shown ? "page" : undefined}
         >${each.title}</a>`,
       )}
@@ -71,6 +72,7 @@ function Head({ data, run }) {
       ${" "}<${Text} value=${run.backend} limit=${80} /> from <${Text} value=${run.model.base_model} limit=${120} />
       ${run.parent && html`, forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}
     </p>
+    <${Verdict} verdict=${run.verdict} />
     <${Notices} run=${run} />`;
 }
 

@@ -5,6 +5,7 @@ import { Chart } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { Loop } from "../parts/loop.js";
 import { Progress } from "../parts/status.js";
+import { described, evaluationsOf, HeldOutSwitch, kindOf } from "../parts/verdict.js";
 import { go, href } from "../router.js";
 import { Health } from "./run_health.js";
 
@@ -12,34 +13,33 @@ import { Health } from "./run_health.js";
 /** @typedef {import("../run_data.js").Iteration} Iteration */
 
 /** @param {import("./run.js").PartProps} props */
-export function RunOverview({ data, run }) {
+export function RunOverview({ data, run, query }) {
+  const kind = kindOf(run, query);
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   return html`
-    <${Outcome} run=${run} iterations=${iterations} />
+    <${HeldOutSwitch} run=${run} query=${query} />
+    <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
     <${Loop} run=${run} />
     <div class="charts two">
       <${RewardChart} run=${run} iterations=${iterations} />
-      <${HeldOutChart} run=${run} />
+      <${HeldOutChart} run=${run} kind=${kind} />
       ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
     </div>
     <${Health} iterations=${iterations} />
     <${Spent} run=${run} />`;
 }
 
-/** The most important figures. @param {{run: Run, iterations: Iteration[]}} props */
-function Outcome({ run, iterations }) {
+/** The most important figures. @param {{run: Run, iterations: Iteration[], kind: import("../parts/verdict.js").Kind}} props */
+function Outcome({ run, iterations, kind }) {
   const rewards = iterations.map((each) => each.rewards.mean).filter((mean) => mean !== null);
-  const [before, best] = [heldOut(run, "first"), heldOut(run, "best")];
   return html`<dl class="figures-row">
-    <div><dt>Held-out success</dt>
-      <dd>${before && best ? html`${percent(before.success)} <span aria-label="to">→</span> ${percent(best.success)}` : "–"}</dd>
-      <dd class="muted">${best ? `${interval(best)} of ${best.scenarios} scenarios, best checkpoint` : "after the baseline"}</dd></div>
+    <${HeldOutFigure} run=${run} kind=${kind} />
     <div><dt>Mean reward</dt>
       <dd>${rewards.length > 0 ? html`${number(rewards[0])} <span aria-label="to">→</span> ${number(rewards[rewards.length - 1])}` : "–"}</dd>
       <dd class="muted">first and latest iteration</dd></div>
     <div><dt>Best checkpoint</dt>
       <dd>${run.best_checkpoint ? html`step ${run.best_checkpoint.step}` : "–"}</dd>
-      <dd class="muted">${run.best_checkpoint ? html`<a href=${href(["ask"], { run: run.run_id })}>Ask it</a>` : "after the baseline"}</dd></div>
+      <dd class="muted">${run.best_checkpoint ? html`validation, sampled: ${percent(run.best_checkpoint.success)} · <a href=${href(["ask"], { run: run.run_id })}>Ask it</a>` : "after the baseline"}</dd></div>
     <div><dt>Rollouts</dt><dd>${whole(run.rollouts)}</dd>
       <dd class="muted"><a href=${href(["runs", run.run_id, "trajectories"])}>Read them</a></dd></div>
     <div><dt>Time</dt><dd>${duration(run.cost.seconds)}</dd><dd class="muted">${remaining(run, iterations)}</dd></div>
@@ -48,17 +48,15 @@ function Outcome({ run, iterations }) {
   </dl>`;
 }
 
-/** @param {Run} run @param {"first" | "best"} which */
-function heldOut(run, which) {
-  const made = run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled");
-  const step = run.best_checkpoint?.step;
-  return which === "first" ? made[0] : (made.find((each) => each.step === step) ?? made.at(-1));
-}
-
-/** @param {{success: number, scenarios: number}} made */
-function interval({ success, scenarios }) {
-  const [low, high] = wilson(success, scenarios);
-  return `${percent(low)} to ${percent(high)}`;
+/** The first and the latest held-out success of a kind. @param {{run: Run, kind: import("../parts/verdict.js").Kind}} props */
+function HeldOutFigure({ run, kind }) {
+  const made = evaluationsOf(run, kind);
+  const [first, latest] = [made[0], made.at(-1)];
+  if (!first || !latest) return html`<div><dt>Held-out success</dt><dd>–</dd><dd class="muted">after the baseline</dd></div>`;
+  const [low, high] = wilson(latest.success, latest.scenarios);
+  return html`<div class="wide"><dt>Held-out success</dt>
+    <dd>${percent(first.success)}${latest !== first && html` <span aria-label="to">→</span> ${percent(latest.success)}`}</dd>
+    <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)}</dd></div>`;
 }
 
 /** @param {Run} run @param {Iteration[]} iterations */
@@ -102,23 +100,18 @@ function ImitationChart({ iterations }) {
   />`;
 }
 
-/** @param {{run: Run}} props */
-function HeldOutChart({ run }) {
-  const validation = run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled");
-  const x = validation.map((each) => each.iteration);
-  const greedy = new Map(
-    run.evaluations.filter((each) => each.split === "validation" && each.mode === "greedy").map((each) => [each.iteration, each.success]),
-  );
-  const intervals = validation.map((each) => wilson(each.success, each.scenarios));
+/** @param {{run: Run, kind: import("../parts/verdict.js").Kind}} props */
+function HeldOutChart({ run, kind }) {
+  const made = evaluationsOf(run, kind);
+  const intervals = made.map((each) => wilson(each.success, each.scenarios));
   return html`<${Chart}
     title="Success on held-out scenarios"
-    note="validation, with the 95% interval for the number of scenarios (Wilson)"
-    x=${x}
+    note=${`${described(kind, made.at(-1)?.scenarios ?? 0)}, with the 95% interval for the number of scenarios (Wilson)`}
+    x=${made.map((each) => each.iteration)}
     lines=${[
       { label: "High", values: intervals.map(([, high]) => high), faint: true, color: "good" },
       { label: "Low", values: intervals.map(([low]) => low), faint: true, color: "good" },
-      { label: "Greedy", values: x.map((each) => greedy.get(each) ?? null), dashed: true, color: "muted" },
-      { label: "Sampled", values: validation.map((each) => each.success), color: "good" },
+      { label: kind.title, values: made.map((each) => each.success), color: "good" },
     ]}
     bands=${[[0, 1]]}
     format=${percent}
@@ -140,7 +133,8 @@ function Spent({ run }) {
         <dd>${format(spent)}${most != null ? ` of ${format(most)}` : ""}
           ${most != null ? html`<${Progress} done=${spent} total=${most} label=${`${name} of the budget`} />` : html`<span class="muted"> no limit</span>`}</dd></div>`,
     )}
-      ${run.cost.wasted_tokens > 0 && html`<div><dt>Wasted</dt><dd>${compact(run.cost.wasted_tokens)} tokens of work that was lost and repeated</dd></div>`}
+      ${run.cost.wasted_tokens > 0 && html`<div><dt>Without result</dt>
+        <dd>${compact(run.cost.wasted_tokens)} <span class="muted">tokens of groups that taught nothing, and of failed or repeated work</span></dd></div>`}
     </dl>
   </section>`;
 }

@@ -2,12 +2,13 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
-import { ago, compact, counted, dollars, percent } from "../format.js";
+import { ago, compact, counted, dollars } from "../format.js";
 import { html } from "../parts/html.js";
 import { Sparkline } from "../parts/sparkline.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
 import { Progress, Status } from "../parts/status.js";
 import { label } from "../parts/text.js";
+import { Headline, Verdict } from "../parts/verdict.js";
 import { go, href, refine } from "../router.js";
 
 const _STATUSES = ["queued", "running", "paused", "completed", "failed", "cancelled"];
@@ -102,7 +103,7 @@ function body({ runs, next, error, more }, chosen, choose, isFiltered) {
 
 /** @param {{run: Run, isChosen: boolean, choose: (id: string) => void}} props */
 function Row({ run, isChosen, choose }) {
-  const { progress, best_checkpoint: best, model } = run;
+  const { progress, model } = run;
   const name = `${model.project}/${model.name}`;
   return html`<li class="run">
     <input type="checkbox" aria-label=${`Compare ${label(name)}`} checked=${isChosen} onChange=${() => choose(run.run_id)} />
@@ -116,11 +117,13 @@ function Row({ run, isChosen, choose }) {
       <span class="muted">${progress.iterations_done} of ${progress.iterations_total} iterations</span>
     </span>
     <span class="run-curve"><span class="unseen">Mean reward </span><${Sparkline} values=${run.curve ?? []} /></span>
-    <span class="run-figure"><strong>${percent(best?.success)}</strong><span class="muted">best held-out success</span></span>
+    <span class="run-figure"><strong><${Headline} verdict=${run.verdict} /></strong>
+      <span class="muted">held-out success${run.verdict.on && `, ${run.verdict.on.split}, ${run.verdict.on.mode}`}</span></span>
     <span class="run-figure">
       <strong>${compact(run.tokens.prompt + run.tokens.completion)}</strong>
       <span class="muted">tokens${run.judge_usd > 0 && html` · ${dollars(run.judge_usd)}`}</span>
     </span>
+    <${Verdict} verdict=${run.verdict} as="span" />
     ${run.error && html`<span class="run-error wrong">${label(run.error, 200)}</span>`}
   </li>`;
 }

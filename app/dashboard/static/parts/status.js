@@ -7,7 +7,7 @@ const _TONES = /** @type {Record<string, string>} */ ({
   queued: "idle",
   running: "live",
   paused: "warn",
-  completed: "good",
+  completed: "idle",
   failed: "bad",
   cancelled: "idle",
   delivered: "good",

@@ -1,0 +1,53 @@
+// Whether a run learned: its verdict, and the held-out figures of which one kind is shown at a time.
+
+import { percent } from "../format.js";
+import { html } from "./html.js";
+import { visible } from "./text.js";
+import { refine } from "../router.js";
+
+/** @typedef {import("../api_types").VerdictOut} VerdictOut */
+/** @typedef {import("../api_types").RunOut} Run */
+/** @typedef {Run["evaluations"][number]} Evaluation */
+/** @typedef {{name: string, title: string, split: string, mode: string}} Kind */
+
+const _TONES = /** @type {Record<string, string>} */ ({ learned: "good", got_worse: "bad", no_change_shown: "warn", too_early: "idle" });
+
+/** The sentence. @param {{verdict: VerdictOut, as?: string}} props */
+export const Verdict = ({ verdict, as = "p" }) => html`<${as} class=${`verdict ${_TONES[verdict.state]}`}>${visible(verdict.text)}<//>`;
+
+/** The headline figure before and now. @param {{verdict: VerdictOut}} props */
+export function Headline({ verdict: { on } }) {
+  if (!on) return "–";
+  return html`${percent(on.first.success)}${on.latest && html` <span aria-label="to">→</span> ${percent(on.latest.success)}`}`;
+}
+
+/** The kinds of held-out figures; the first one that a run has is the headline. @type {Kind[]} */
+const _KINDS = [
+  { name: "sampled", title: "Sampled", split: "validation", mode: "sampled" },
+  { name: "greedy", title: "Greedy", split: "validation", mode: "greedy" },
+  { name: "test", title: "Test", split: "test", mode: "sampled" },
+];
+
+/** The run's evaluations of a kind, in order. @param {Run} run @param {Kind} kind */
+export const evaluationsOf = (run, kind) => run.evaluations.filter((each) => each.split === kind.split && each.mode === kind.mode);
+
+/** The kind that the address names, or the headline. @param {Run} run @param {URLSearchParams} query @returns {Kind} */
+export function kindOf(run, query) {
+  const evaluated = _KINDS.filter((kind) => evaluationsOf(run, kind).length > 0);
+  return evaluated.find((kind) => kind.name === query.get("held")) ?? evaluated[0] ?? _KINDS[0];
+}
+
+/** What a kind's figures are of. @param {Kind} kind @param {number} scenarios */
+export const described = (kind, scenarios) =>
+  `${scenarios} ${kind.split} scenarios, ${kind.mode}${kind.split === "test" ? ", best checkpoint" : ""}`;
+
+/** Chooses the kind of held-out figures of a page. @param {{run: Run, query: URLSearchParams}} props */
+export function HeldOutSwitch({ run, query }) {
+  const shown = kindOf(run, query);
+  const evaluated = _KINDS.filter((kind) => evaluationsOf(run, kind).length > 0);
+  if (evaluated.length < 2) return null;
+  return html`<div class="switch" role="group" aria-label="Held-out figures">
+    <span class="muted">Held-out figures:</span>
+    ${evaluated.map((kind) => html`<button key=${kind.name} aria-pressed=${kind === shown} onClick=${() => refine({ held: kind.name })}>${kind.title}</button>`)}
+  </div>`;
+}
