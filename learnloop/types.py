@@ -171,6 +171,17 @@ class BestCheckpoint(TypedDict):
     success: float | None
 
 
+class Verdict(TypedDict):
+    """Whether a run learned: its first held-out evaluation compared with its latest one."""
+
+    state: Literal["learned", "got_worse", "no_change_shown", "too_early"]
+    points: float | None
+    interval: list[float] | None
+    on: dict[str, Any] | None
+    text: str
+    causes: list[str]
+
+
 class RunState(TypedDict):
     """A run, as returned by `GET /runs/{run_id}`."""
 
@@ -188,6 +199,7 @@ class RunState(TypedDict):
     started_at: str | None
     finished_at: str | None
     warnings: list[str]
+    verdict: Verdict
     request: dict[str, Any]
     iterations: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
@@ -214,6 +226,9 @@ class Answer(TypedDict):
     answer: str | None
     source_ids: list[str]
     success: bool
+    expected: str | None
+    correct: bool | None
+    sources_correct: bool | None
     note: str | None
     trajectory_id: str
     model: str

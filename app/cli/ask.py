@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
@@ -83,9 +84,21 @@ def _print(reply: dict[str, Any], url: str) -> None:
 
 def _print_answer(reply: dict[str, Any]) -> None:
     results.print(plain(reply["answer"], "bold") if reply["answer"] is not None else "(no answer)")
+    if reply["expected"] is not None:
+        results.print(_mark(reply))
+        results.print(plain(f"expected    {reply['expected']}"))
     results.print(plain(f"sources     {', '.join(reply['source_ids']) or '-'}"))
     if reply["success"] and reply.get("note"):
         results.print(plain(f"note        {reply['note']}"))
+
+
+def _mark(reply: dict[str, Any]) -> Text:
+    """Return whether the answer is right."""
+    if not reply["correct"]:
+        return Text("wrong", style="red")
+    if reply["sources_correct"] is False:
+        return Text("right answer, wrong source", style="red")
+    return Text("right", style="green")
 
 
 def _print_email(email: dict[str, Any]) -> None:

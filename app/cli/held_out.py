@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from app.cli.charts import figure, percent
 from app.evaluations.verdict import headline
@@ -55,7 +56,7 @@ def held_out_table(evaluations: Sequence[Json]) -> Table:
     tested = held_out_figures(evaluations, "test")["held_out"]
     if split != "test" and tested["sampled"]["after"] is not None:
         table.add_section()
-        table.add_row(f"[bold]{tested['scenarios']} held-out tasks (test), best checkpoint[/]")
+        table.add_row(Text(f"{tested['scenarios']} held-out tasks (test), best checkpoint", style="bold"))
         _add_share(table, "success, sampled", tested["sampled"])
         _add_share(table, "success, greedy", tested["greedy"])
     return table

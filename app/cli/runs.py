@@ -185,7 +185,7 @@ def _print_verification(found: Any) -> None:
 
 def _print_list(found: list[Any]) -> None:
     """Print each run as a line of a table, with its verdict below."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("RUN", no_wrap=True, min_width=max(len(run["run_id"]) for run in found))
     table.add_column("STATUS", no_wrap=True, min_width=max(len(run["status"]) for run in found))
     table.add_column("ENVIRONMENT", no_wrap=True)

@@ -8,10 +8,14 @@ from typing import Any
 
 from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.evaluations.bootstrap import DRAWS, LEVEL, intervals
+from app.plots.run import wilson
 from environment.json_type import Json
 
 _PAIRED = ("success", "reward", "sources", "turns")
 """Figures that have intervals."""
+_METHOD = "paired bootstrap over scenarios, percentile intervals; shares of one model: Wilson"
+_SHARES = ("success", "sources")
+"""Those that are shares. The bootstrap's interval of a share of 100% is 100% to 100%, even of one scenario."""
 
 
 def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[float | None]) -> dict[str, Json]:
@@ -31,7 +35,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
                 "kind": contestant.kind,
                 "model": contestant.model,
                 "step": contestant.step,
-                **{name: found["means"][number] if found else None for name, found in compared.items()},
+                **{name: _mean_with_interval(name, found, number) for name, found in compared.items()},
                 "difference": {
                     name: found["differences"][number] if found and number else None for name, found in compared.items()
                 },
@@ -43,7 +47,7 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
         "scenarios": request.scenarios,
         "samples": request.samples,
         "compared": {name: found["count"] if found else 0 for name, found in compared.items()},
-        "method": {"name": "paired bootstrap over scenarios, percentile intervals", "draws": DRAWS, "level": LEVEL},
+        "method": {"name": _METHOD, "draws": DRAWS, "level": LEVEL},
         "models": models,
     }
 
@@ -82,6 +86,17 @@ def _compared(name: str, request: StoredEvaluation, rows: Mapping[Slot, Any]) ->
         "means": [asdict(each) for each in means],
         "differences": [asdict(each) for each in differences],
     }
+
+
+def _mean_with_interval(name: str, found: dict[str, Json] | None, model: int) -> dict[str, Json] | None:
+    """Return the interval of one model's mean."""
+    if found is None:
+        return None
+    mean: dict[str, Json] = found["means"][model]
+    if name not in _SHARES:
+        return mean
+    low, high = wilson(mean["mean"], found["count"])
+    return {"mean": mean["mean"], "low": low, "high": high}
 
 
 def _figure(name: str, row: Any) -> float | None:

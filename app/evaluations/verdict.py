@@ -6,9 +6,10 @@ The sentence never depends on the best checkpoint, which is picked for its figur
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 from typing import Any
 
-from app.evaluations.difference import Difference
+from app.evaluations.difference import MIN_CHANGED, Difference
 
 HEADLINES = (("validation", "sampled"), ("test", "sampled"))
 """Split and mode of the headline figure: the first one that the run evaluates. Validation is evaluated throughout, and
@@ -139,13 +140,15 @@ def _limits(found: Difference) -> str:
     """Say what this evaluation could have shown."""
     if found.smallest is None:
         return f" {found.scenarios} scenarios are too few to show any difference."
-    return f" The smallest difference that it could have shown is {100 * found.smallest:.0f} points."
+    if found.low > 0 or found.high < 0:
+        return f" Only {found.changed} of the scenarios changed; {MIN_CHANGED} are needed to tell it from chance."
+    return f" The smallest difference that it could have shown is {ceil(_points(found.smallest))} points."
 
 
 def _best(rows: Sequence[Mapping[str, Any]], best_step: int | None) -> str:
-    """Name the best checkpoint where it is not the latest one."""
+    """Name the best checkpoint if it is better than the latest one."""
     best = next((row for row in rows if row["step"] == best_step), None)
-    if best is None or best["step"] == rows[-1]["step"]:
+    if best is None or best["success"] <= rows[-1]["success"]:
         return ""
     where = "the model before training" if best["iteration"] == 0 else f"step {best['step']}"
     return f" The best checkpoint is {where}, with {best['success']:.0%}."

@@ -3,10 +3,10 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 from ulid import ULID
 
 from app.auth.caller import Caller
@@ -31,6 +31,7 @@ from environment.base import Environment, Json, Reflective, Scenario, UnknownSce
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment, traits
 from environment.trace import span, tracing
+from judges.reference import same_answer
 from training.backends.base import Endpoint
 from training.rollout.agents.registry import UnknownAgent
 from training.rollout.chat import Chat, identity, message_of, open_chat
@@ -178,7 +179,7 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
     try:
         if agent.state is not None and isinstance(made, Reflective):
             made.restore(agent.state)
-        scenario = _scenario(made, request)
+        scenario = replace(_scenario(made, request), reference=await _reference(service.database, agent, request))
         own_loop = await _own_loop(service.settings, agent)
         max_turns = agent.run.stored_request.config.max_turns if agent.run else None
         clock = await database_time(service.database)
@@ -202,17 +203,39 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
             raise NotFound(f"{_missing_model_message(agent, attempt.error)} (trajectory {attempt.id})")
         raise BadGateway(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
+    expected, sources = scenario.reference.get("answer"), scenario.reference.get("source_ids")
     return AskOut(
         question=scenario.task.get("question"),
         answer=answer["answer"],
         source_ids=answer["source_ids"],
         success=answer["success"],
+        expected=expected,
+        correct=None if expected is None else same_answer(answer["answer"] or "", expected),
+        sources_correct=set(answer["source_ids"]) == set(sources) if sources else None,
         note=answer.get("note"),
         email=answer.get("email"),
         trajectory_id=attempt.id,
         model=agent.endpoint.model,
         step=agent.step,
     )
+
+
+async def _reference(database: Database, agent: _Agent, request: AskRequest) -> Mapping[str, Json]:
+    """Return the reference of the run's held-out scenario with this task; empty if it has none, or several."""
+    if agent.run is None:
+        return {}
+    reference = Trajectory.scenario["reference"]
+    query = (
+        select(reference)
+        .where(Trajectory.run_id == agent.run.id, Trajectory.iteration == 0, Trajectory.kind == "evaluation")
+        .where(Trajectory.scenario["task"].contains(request.task()))
+        .where(func.jsonb_typeof(reference["answer"]) == "string")
+        .distinct()
+        .limit(2)
+    )
+    async with database() as tx:
+        found = (await tx.execute(query)).scalars().all()
+    return found[0] if len(found) == 1 else {}
 
 
 def _choice(given: EnvironmentChoice) -> Choice:

@@ -136,7 +136,13 @@ class AskOut(ResponseModel):
     source_ids: list[str]
     """Ids of the emails or nodes that the agent cites."""
     success: bool
-    """Whether the agent gave an answer. There is no reference to say whether it is right."""
+    """Whether the agent gave an answer, right or wrong."""
+    expected: str | None = None
+    """The right answer, if the question is one of the run's held-out scenarios with a reference answer; else null."""
+    correct: bool | None = None
+    """Whether the answer is the expected one; null if none is known."""
+    sources_correct: bool | None = None
+    """Whether the answer cites exactly the expected sources; null if none are known."""
     note: str | None = None
     """What to know about the answer: why there is none, or that it has no source. Null if there is nothing to say."""
     email: Email | None = None

@@ -242,7 +242,7 @@ class VerdictOut(ResponseModel):
     """Whether the run learned: its first held-out evaluation compared with its latest one."""
 
     state: VerdictState
-    """`learned` or `got_worse` only if the interval excludes 0 and more than 5 scenarios changed; else
+    """`learned` or `got_worse` only if the interval excludes 0 and at least 5 scenarios changed; else
     `no_change_shown`; `too_early` before there are two evaluations."""
     points: float | None
     """The latest success minus the first one, in percentage points, over the scenarios that both have."""

@@ -6,7 +6,7 @@ The loop yields results like those of real rollouts, waits where a test requests
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from environment.base import Environment, Json, Scenario
@@ -130,6 +130,9 @@ class ScriptedLoop:
     reply: str = "the answer"
     entered: dict[int, threading.Event] = field(default_factory=dict)
     closed: threading.Event = field(default_factory=threading.Event)
+    held_out: dict[int, list[bool]] = field(default_factory=dict)
+    """Which validation scenarios succeed after an iteration, in place of its usual evaluations. The baseline stays the
+    best checkpoint."""
 
     def has_entered(self, iteration: int) -> threading.Event:
         return self.entered.setdefault(iteration, threading.Event())
@@ -161,7 +164,10 @@ class ScriptedLoop:
                 step = await policy.step()
                 if iteration > 0:
                     step = (await train(policy, expected_step=step)).step
-                yield scripted_result(policy, iteration, step, config.iterations, self.reply)
+                result = scripted_result(policy, iteration, step, config.iterations, self.reply)
+                if iteration in self.held_out:
+                    result = _with_validation(result, self.held_out[iteration])
+                yield result
         finally:
             self.closed.set()
 
@@ -199,6 +205,19 @@ def _evaluation(name: str, mode: tuple[Any, Any], iteration: int, step: int, rep
     split, way = mode
     rollout = _scored(f"{name}-{iteration}-{split}-{way}", split, 0, reply)
     return Evaluation(split, way, step, 1, 0.2 + 0.1 * step, 0.3, 0.1, 2.0, (rollout,))
+
+
+def _with_validation(result: IterationResult, successes: list[bool]) -> IterationResult:
+    """Replace the evaluations with one of the validation split."""
+    rollouts = []
+    for number, success in enumerate(successes):
+        one = _scored(f"{result.model.replace('/', '-')}-{result.iteration}-v{number}", "validation", 0, "an answer")
+        task, reference = {"question": f"what {number}?"}, {"answer": "that", "source_ids": ["m1"]}
+        scenario = Scenario(f"validation:{number}", "validation", task, reference)
+        rollouts.append(replace(one, rollout=replace(one.rollout, scenario=scenario), success=success))
+    share = sum(successes) / len(successes)
+    made = Evaluation("validation", "sampled", result.step, len(successes), share, share, 0.0, 2.0, tuple(rollouts))
+    return replace(result, evaluations=(made,), best_step=0)
 
 
 def _scenario(split: Any) -> Scenario:

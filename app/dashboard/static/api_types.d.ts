@@ -70,6 +70,9 @@ export interface AskOut {
   "answer": string | null;
   "source_ids": (string)[];
   "success": boolean;
+  "expected": string | null;
+  "correct": boolean | null;
+  "sources_correct": boolean | null;
   "note": string | null;
   "email": Email | null;
   "trajectory_id": string;

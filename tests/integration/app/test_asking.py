@@ -149,3 +149,37 @@ async def test_what_a_stream_cannot_begin_with_is_an_ordinary_error(data_dir: Pa
         assert nobody.status_code == 404
         gone = await client.post("/ask", json={"run_id": run_id, **QUESTION}, headers=headers)
         assert '"status": 404' in gone.text.rpartition("event: error\n")[2]
+
+
+async def test_a_held_out_question_is_answered_right_or_wrong_and_any_other_one_just_answered(
+    data_dir: Path, database_url: str
+) -> None:
+    mail = Email("m1", "<1@x.example>", "Mara <mara@x.example>", ("jo@x.example",), None, "Venue", "It is Basel.")
+    write_inbox(data_dir / "inboxes" / "mine.sqlite", [mail])
+    loop = ScriptedLoop(held_out={0: [False, True]})
+    async with (
+        scripted_model() as model,
+        served(settings_for(data_dir, database_url), loop, ScriptedBackend(model.url)) as client,
+    ):
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
+        await run_with(client, run_id, "completed")
+        inbox = {"name": "email_search", "config": {"inbox": "mine"}}
+
+        async def answer(question: str, text: str, *sources: str) -> dict[str, Any]:
+            model.arguments = {"answer": text, "sources": list(sources)}
+            asked = {"run_id": run_id, "question": question, "environment": inbox}
+            made: dict[str, Any] = (await client.post("/ask", json=asked)).raise_for_status().json()
+            return made
+
+        def mark(made: dict[str, Any]) -> tuple[Any, ...]:
+            return made["success"], made["expected"], made["correct"], made["sources_correct"]
+
+        right = await answer("what 1?", "it was that", "m1")
+        assert mark(right) == (True, "that", True, True)
+        kept = (await client.get(f"/trajectories/{right['trajectory_id']}")).json()
+        assert kept["scenario"]["reference"] == {"answer": "that", "source_ids": ["m1"]}
+        assert "that" not in str(model.requests[-1]["messages"][:2])  # the agent is not told
+        assert mark(await answer("what 0?", "that", "m2")) == (True, "that", True, False)
+        assert mark(await answer("what 0?", "28 November", "m1")) == (True, "that", False, True)
+        assert mark(await answer("what 0?", "I don't know")) == (False, "that", False, False)
+        assert mark(await answer("what 2?", "that", "m1")) == (True, None, None, None)

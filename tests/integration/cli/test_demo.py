@@ -140,7 +140,6 @@ def test_nodes_are_ranked_as_the_agent_is_shown_them(sales: ScriptedSales) -> No
 
 def test_the_report_shows_emails_and_tells_what_moved(sales: ScriptedSales) -> None:
     job = demo_job("sales_email")
-    document = _document(sales, job)
     report = _report(sales, job)
     words = " ".join(report.split())
     assert max(map(len, report.splitlines())) <= 100

@@ -32,7 +32,8 @@ def test_list_show_and_watch_say_whether_the_run_learned(learnloop: Learnloop, s
     assert sentence in " ".join(watched.stdout.split())
     assert sentence in " ".join(learnloop("runs", "show", RUN_ID, "--url", service.url).stdout.split())
     listed = learnloop("runs", "list", "--url", service.url).stdout
-    assert "25% -> 75%" in listed
+    assert "3/3 25% -> 75% 21 Nov " in listed
+    assert max(map(len, listed.splitlines())) <= 80
     assert "  Learned: held-out success rose from 25% to 75%" in listed
 
 

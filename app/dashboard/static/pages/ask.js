@@ -100,15 +100,23 @@ function useAttempt() {
   return { attempt, isBusy, start };
 }
 
+/** Whether the answer is right, as far as that is known. @param {import("../api_types").AskOut} answer */
+function marked({ correct, sources_correct: isSourced, success }) {
+  if (correct === null) return success ? "answered" : "no answer";
+  if (!correct) return html`<span class="bad-ink">✗ wrong</span>`;
+  return isSourced === false ? html`<span class="bad-ink">✗ right answer, wrong source</span>` : html`<span class="good">✓ right</span>`;
+}
+
 /** @param {{title: string, attempt?: Attempt, isBusy: boolean}} props */
 function Answered({ title, attempt, isBusy }) {
   const { messages = [], answer, error } = attempt ?? {};
   return html`<section class="card" aria-label=${title} aria-busy=${isBusy}>
-    <h2>${title} <span class="muted" role="status">${isBusy ? "working …" : answer ? (answer.success ? "✓ done" : "✗ no success") : ""}</span></h2>
+    <h2>${title} <span class="muted" role="status">${isBusy ? "working …" : answer ? marked(answer) : ""}</span></h2>
     <${Conversation} messages=${messages} />
     ${answer && html`<div class="answer">
       ${answer.answer !== null && html`<p><strong><${Text} value=${answer.answer} limit=${2000} /></strong></p>`}
       ${answer.email && html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p><${Text} as="p" value=${answer.email.body} />`}
+      ${answer.expected !== null && html`<p>Expected: <strong><${Text} value=${answer.expected} limit=${2000} /></strong></p>`}
       ${answer.source_ids.length > 0 && html`<p class="muted">Rests on ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
       ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
       <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>

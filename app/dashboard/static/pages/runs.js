@@ -118,7 +118,7 @@ function Row({ run, isChosen, choose }) {
     </span>
     <span class="run-curve"><span class="unseen">Mean reward </span><${Sparkline} values=${run.curve ?? []} /></span>
     <span class="run-figure"><strong><${Headline} verdict=${run.verdict} /></strong>
-      <span class="muted">held-out success${run.verdict.on && `, ${run.verdict.on.split}, ${run.verdict.on.mode}`}</span></span>
+      <span class="muted">held-out success</span></span>
     <span class="run-figure">
       <strong>${compact(run.tokens.prompt + run.tokens.completion)}</strong>
       <span class="muted">tokens${run.judge_usd > 0 && html` · ${dollars(run.judge_usd)}`}</span>

@@ -112,3 +112,12 @@ def test_labels_cannot_break_out() -> None:
     drawn = svg("e", found)
     assert "<script" not in drawn
     ElementTree.fromstring(drawn)
+
+
+def test_a_share_of_one_model_has_the_interval_of_wilson_and_a_difference_that_of_the_bootstrap() -> None:
+    rows = [row(Slot(model, scenario, 0)) for model in (0, 1) for scenario in range(32)]
+    _, right = report_of(request("a", "b", scenarios=32), rows, [None, None])["models"]
+    for share in ("success", "sources"):
+        assert right[share] == {"mean": 1.0, "low": pytest.approx(0.893, abs=1e-3), "high": 1.0}
+    assert right["difference"]["success"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert right["reward"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
