@@ -116,7 +116,8 @@ def _sentence(
     state: VerdictState, first: Mapping[str, Any], latest: Mapping[str, Any], found: Difference | None
 ) -> str:
     opening = _OPENINGS[state].format(first=first["success"], latest=latest["success"])
-    what = f"{latest['scenarios']} {latest['split']} scenarios, {latest['mode']}"
+    noun = "scenario" if latest["scenarios"] == 1 else "scenarios"
+    what = f"{latest['scenarios']} {latest['split']} {noun}, {latest['mode']}"
     if state is VerdictState.TOO_EARLY:
         return f"{opening} ({what}), and has not been evaluated since."
     if found is None:

@@ -1,6 +1,6 @@
 // Whether a run learned: its verdict, and the held-out figures of which one kind is shown at a time.
 
-import { percent } from "../format.js";
+import { counted, percent } from "../format.js";
 import { html } from "./html.js";
 import { visible } from "./text.js";
 import { refine } from "../router.js";
@@ -39,7 +39,7 @@ export function kindOf(run, query) {
 
 /** What a kind's figures are of. @param {Kind} kind @param {number} scenarios */
 export const described = (kind, scenarios) =>
-  `${scenarios} ${kind.split} scenarios, ${kind.mode}${kind.split === "test" ? ", best checkpoint" : ""}`;
+  `${counted(scenarios, `${kind.split} scenario`)}, ${kind.mode}${kind.split === "test" ? ", best checkpoint" : ""}`;
 
 /** Chooses the kind of held-out figures of a page. @param {{run: Run, query: URLSearchParams}} props */
 export function HeldOutSwitch({ run, query }) {

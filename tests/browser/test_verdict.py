@@ -1,0 +1,57 @@
+"""The page says whether a run learned, and shows one kind of held-out figures at a time."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.visit import Visit
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+
+pytestmark = pytest.mark.long
+
+BEFORE = [True] * 8 + [False] * 16
+
+
+async def test_a_run_that_got_worse_looks_worse_on_every_page(visit: Visit, data_dir: Path, database_url: str) -> None:
+    loop = ScriptedLoop(held_out={0: BEFORE, 1: [False] * 24})
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        body = {"iterations": 1, "model": {"name": "worse"}}
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        text = (await run_with(client, run_id, "completed"))["verdict"]["text"]
+        assert text.startswith("Got worse: held-out success fell from 33% to 0%")
+        await visit.open(str(client.base_url).rstrip("/"))
+        row = visit.page.locator(".run")
+        await expect(row.locator(".verdict.bad")).to_have_text(text)
+        await expect(row.locator(".run-figure").first).to_contain_text("33% → 0%")
+        await expect(row.locator(".status")).not_to_have_class("status good")
+        await visit.go(f"/runs/{run_id}")
+        await expect(visit.page.locator("p.verdict.bad")).to_have_text(text)
+        figure = visit.page.locator(".figures-row > div").first
+        await expect(figure).to_contain_text("33% → 0%")
+        await expect(figure).to_contain_text("0% to 14% of 24 validation scenarios, sampled")
+        await visit.link("Before and after").click()
+        await expect(visit.page.locator("p.verdict.bad")).to_have_text(text)
+        assert await visit.inaccessible() == []
+
+
+async def test_one_switch_chooses_the_held_out_figures(visit: Visit, data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        body = {"iterations": 2, "model": {"name": "switched"}}
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+        figure = visit.page.locator(".figures-row > div").first
+        await expect(figure).to_contain_text("of 1 validation scenario, sampled")
+        await visit.button("Test").click()
+        await expect(figure).to_contain_text("of 1 test scenario, sampled, best checkpoint")
+        await visit.link("Before and after").click()
+        await visit.settled()
+        await expect(visit.button("Test")).to_have_attribute("aria-pressed", "true")
+        await expect(
+            visit.text("1 test scenario, sampled, best checkpoint; the agent never trains on them")
+        ).to_be_visible()
+        await visit.button("Sampled").click()
+        await expect(visit.text("1 validation scenario, sampled; the agent never trains")).to_be_visible()
+        assert await visit.inaccessible() == []
