@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -24,6 +24,7 @@ from app.db import json_text
 from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import Conflict
+from app.evaluations.difference import difference
 from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
@@ -33,7 +34,7 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
 from training.rollout.rollout import failed, lost, total
-from training.scoring import assign_rewards, rewarded, share, success_rate, summarise
+from training.scoring import assign_rewards, rewarded, share, success_rate, successes, summarise
 from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 
 _SHOWN = 100
@@ -101,6 +102,8 @@ class _Check:
         self._iterations = self._trajectories = self._figures = self._node_scores = self._difference_count = 0
         self._differences: list[Difference] = []
         self._lost: list[LostRollout] = []
+        self._baseline: dict[tuple[str, str], dict[str, float]] = {}
+        """Success by scenario, by split and mode."""
 
     def verification(self) -> Verification:
         """Return the result."""
@@ -177,13 +180,18 @@ class _Check:
             samples = self._config.evaluation.samples if key[1] == "sampled" else 1
             groups = self._groups(tried[key], samples)
             scored = [rollout for group in groups for rollout in group.rollouts]
-            recomputed = {
+            recomputed: dict[str, Any] = {
                 "scenarios": len(groups),
                 "success": success_rate(scored) or 0.0,
                 "mean_reward": summarise(scored).mean or 0.0,
                 "malformed": share(map(_malformed, scored)) or 0.0,
                 "turns": total([each.rollout for each in scored], "turns") / len(scored),
             }
+            if number == 0:
+                self._baseline[key[:2]] = successes(scored)
+            elif told[key].difference is not None:  # earlier versions stored none
+                found = difference(self._baseline.get(key[:2], {}), successes(scored))
+                recomputed["difference"] = None if found is None else asdict(found)
             for name, value in recomputed.items():
                 self._compare(number, f"{key[0]} {key[1]} {name}", getattr(told[key], name), value)
 

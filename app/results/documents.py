@@ -37,7 +37,7 @@ _CONTENT_TYPES = {
 }
 _ROWS_AT_ONCE = 32
 """Number of trajectories in memory at the same time, and in a row group."""
-_FIGURES = ("split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns")
+_FIGURES = ("split", "mode", "step", "scenarios", "success", "mean_reward", "malformed", "turns", "difference")
 
 
 class _Extent(NamedTuple):

@@ -65,6 +65,11 @@ async def test_whatever_was_changed_is_found(ended_runs: EndedRuns, data_dir: Pa
             ended.database_url,
             "UPDATE reflection SET state = jsonb_set(state, '{node_scores,fact-lists}', '0.5') WHERE iteration = 2",
         )
+        await _change(
+            ended.database_url,
+            "UPDATE evaluation SET difference = jsonb_set(difference, '{low}', '0.01') "
+            "WHERE iteration = 2 AND split = 'validation' AND mode = 'sampled'",
+        )
         found = await _verify(client, run)
         assert found["ok"] is False
         told = {(each["iteration"], each["what"]): each for each in found["differences"]}
@@ -72,6 +77,7 @@ async def test_whatever_was_changed_is_found(ended_runs: EndedRuns, data_dir: Pa
             (1, "reward"),
             (1, "reward_median"),
             (2, "test greedy success"),
+            (2, "validation sampled difference"),
             (2, "node score of fact-lists"),
         }
         assert told[1, "reward"]["stored"] - told[1, "reward"]["recomputed"] < 3e-16

@@ -54,7 +54,7 @@ function HeldOutFigure({ run, kind }) {
   const [first, latest] = [made[0], made.at(-1)];
   if (!first || !latest) return html`<div><dt>Held-out success</dt><dd>–</dd><dd class="muted">after the baseline</dd></div>`;
   const [low, high] = wilson(latest.success, latest.scenarios);
-  return html`<div class="wide"><dt>Held-out success</dt>
+  return html`<div><dt>Held-out success</dt>
     <dd>${percent(first.success)}${latest !== first && html` <span aria-label="to">→</span> ${percent(latest.success)}`}</dd>
     <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)}</dd></div>`;
 }
