@@ -9,7 +9,6 @@ from app.db.tables import EvaluationJob, Reflection, Run
 from app.domain.run_state import RunStatus
 from app.domain.supervised import supervised_figures
 from app.errors import NotFound
-from app.evaluations.verdict import Verdict, verdict
 from app.results.showcase import showcase_email, shows_email
 from app.runs.ledger import Totals
 from app.runs.lost_rollouts import lost_warnings
@@ -29,6 +28,7 @@ from app.schemas.runs import (
     RunWebhookCreated,
     SupervisedFigures,
 )
+from app.statistics.verdict import Verdict, verdict
 from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.charts import figure, percent
-from app.evaluations.verdict import headline
+from app.statistics.verdict import headline
 from environment.json_type import Json
 
 Pair = dict[str, float | None]

@@ -7,8 +7,8 @@ from statistics import fmean, median
 from typing import Any
 
 from app.domain.stored_evaluation import Slot, StoredEvaluation
-from app.evaluations.bootstrap import DRAWS, LEVEL, intervals
 from app.plots.run import wilson
+from app.statistics.bootstrap import DRAWS, LEVEL, intervals
 from environment.json_type import Json
 
 _PAIRED = ("success", "reward", "sources", "turns")

@@ -24,11 +24,11 @@ from app.db import json_text
 from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import Conflict
-from app.evaluations.difference import difference
 from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.schemas.results import Difference, LostRollout, Verification
+from app.statistics.difference import difference
 from environment.base import Environment, Reflective, Scenario
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment

@@ -25,9 +25,9 @@ from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
-from app.evaluations.verdict import Verdict
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
 from app.runs.verdicts import EVALUATION, verdicts
+from app.statistics.verdict import Verdict
 
 _Entity = TypeVar("_Entity")
 SHOWN_ITERATIONS = 200

@@ -8,7 +8,7 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.tables import Evaluation, Run
-from app.evaluations.verdict import Verdict, verdict
+from app.statistics.verdict import Verdict, verdict
 
 EVALUATION = (
     "iteration",

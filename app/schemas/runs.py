@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.domain.run_state import RunStatus
-from app.evaluations.verdict import VerdictState
 from app.schemas.base import ResponseModel
 from app.schemas.results import RunCost, ShowcaseEmail
 from app.schemas.trajectories import Mode, Split
+from app.statistics.verdict import VerdictState
 from environment.json_type import Json
 
 

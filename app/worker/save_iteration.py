@@ -12,9 +12,9 @@ from app.claims.lease import Lease, LeaseLost
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
 from app.domain.event_types import EventType
-from app.evaluations.difference import difference
 from app.events.log import append
 from app.runs import ledger
+from app.statistics.difference import difference
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.no_signal import no_signal_of

@@ -18,8 +18,6 @@ from fastapi import FastAPI
 from app import errors
 from app.api.events import EventOut
 from app.domain.run_state import RunStatus
-from app.evaluations.difference import Difference
-from app.evaluations.verdict import verdict
 from app.schemas.ask import AskOut
 from app.schemas.base import Page
 from app.schemas.run_request import LearnLoopRequest
@@ -38,6 +36,8 @@ from app.schemas.runs import (
     VerdictOut,
 )
 from app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
+from app.statistics.difference import Difference
+from app.statistics.verdict import verdict
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)

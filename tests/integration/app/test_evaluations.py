@@ -115,7 +115,7 @@ async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_trac
 
         report = await client.get(f"/evaluations/{id}/report")
         assert report.headers["content-type"].startswith("text/markdown")
-        assert "| openai/clever | 100.0% [100.0, 100.0] | +100.0% [+100.0, +100.0] |" in report.text
+        assert "| openai/clever | 100.0% [51.0, 100.0] | +100.0% [+100.0, +100.0] |" in report.text
         plot = await client.get(f"/evaluations/{id}/report", params={"form": "svg"})
         assert plot.headers["content-disposition"].startswith("attachment")
         assert plot.text.startswith("<svg ")
