@@ -1,6 +1,6 @@
 """Reads what the verdicts on runs are computed from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,12 @@ async def verdicts(tx: AsyncSession, best_steps: Mapping[str, int | None]) -> di
     found: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in best_steps}
     for run_id, *values in await tx.execute(query):
         found[run_id].append(dict(zip(EVALUATION, values, strict=True)))
-    return {run_id: verdict(rows, best_steps[run_id]) for run_id, rows in found.items()}
+    return {run_id: run_verdict(rows, best_steps[run_id]) for run_id, rows in found.items()}
+
+
+def run_verdict(evaluations: Sequence[Mapping[str, Any]], best_step: int | None) -> Verdict:
+    """Return the verdict on a run with these evaluations."""
+    return verdict(evaluations, best_step, causes=())
 
 
 async def verdict_on(tx: AsyncSession, run_id: str) -> dict[str, Any]:
