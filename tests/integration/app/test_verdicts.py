@@ -1,5 +1,6 @@
 """The verdict on a run as its readers see it: API, list, events and webhooks."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ async def test_a_run_that_stops_early_keeps_its_verdict(data_dir: Path, database
         assert run["verdict"]["state"] == "learned"
         events = (await client.get(f"/runs/{run['run_id']}/events", params={"limit": 200})).json()["items"]
         assert events[-1]["data"] == {"error": run["error"], "verdict": run["verdict"]}
+
+
+async def test_a_paused_run_can_have_learned(data_dir: Path, database_url: str) -> None:
+    loop = ScriptedLoop(held_out={0: BEFORE, 1: BETTER}, gates={2: threading.Event()})
+    async with served(settings_for(data_dir, database_url), loop) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 2})).raise_for_status().json()["run_id"]
+        await until(loop.has_entered(2).is_set)
+        (await client.post(f"/runs/{run_id}/pause")).raise_for_status()
+        run = await run_with(client, run_id, "paused")
+        assert run["verdict"]["state"] == "learned"
+        events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
+        assert (events[-1]["type"], events[-1]["data"]["verdict"]) == ("run.paused", run["verdict"])
+        (await client.post(f"/runs/{run_id}/cancel")).raise_for_status()
+        events = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()["items"]
+        assert (events[-1]["type"], events[-1]["data"]["verdict"]) == ("run.cancelled", run["verdict"])
 
 
 async def test_a_run_with_one_evaluation_is_too_early_to_judge(data_dir: Path, database_url: str) -> None:
