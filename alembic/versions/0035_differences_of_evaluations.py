@@ -1,7 +1,7 @@
 """How far an evaluation is from the run's baseline, paired by scenario.
 
-Revision: 0036
-Revises: 0033
+Revision: 0035
+Revises: 0034
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision: str = "0036"
-down_revision: str | Sequence[str] | None = "0033"
+revision: str = "0035"
+down_revision: str | Sequence[str] | None = "0034"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
