@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import REPORTED_REWARD, Outcome, Scenario
+from environment.base import Outcome, Scenario
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate, JudgeCall, Judgement, Score
 from tests.fakes.scripted_learning import ScriptedTrajectory
@@ -170,6 +170,6 @@ def test_a_reward_that_cannot_be_computed_with_costs_that_rollout_alone(parts: d
 
 
 async def test_a_reported_reward_that_is_no_number_costs_that_rollout_alone() -> None:
-    rollouts = [rollout("a", **{REPORTED_REWARD: 1.0}), rollout("b", **{REPORTED_REWARD: math.nan})]
+    rollouts = [rollout("a", reported_reward=1.0), rollout("b", reported_reward=math.nan)]
     judgement = await judge_group(Verdicts(), SCENARIO, rollouts)
     assert [score.value for score in judgement.scores] == [1.0, None]
