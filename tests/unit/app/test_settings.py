@@ -154,7 +154,7 @@ def test_what_is_a_flag_of_the_engine_is_refused_with_its_new_spelling(
 
 def test_a_list_of_servers_that_is_gone_says_what_replaced_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNLOOP_PROMPTED_SERVERS", "http://localhost:11434")
-    with pytest.raises(SettingsError, match="PROMPTED_SERVERS is gone: name the models .* in LEARNLOOP_MODELS"):
+    with pytest.raises(SettingsError, match=r"PROMPTED_SERVERS is gone: name the models .* in LEARNLOOP_MODELS"):
         load_settings()
 
 
