@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     keep_trajectories_days: int | None = Field(None, ge=1)
     """Trajectories and judge calls are deleted this many days after their run ended, and questions this many days after
     they were asked, unless they have feedback. None: never (as for the settings below)."""
+    keep_rollouts_days: int | None = Field(None, ge=1)
+    """Token ids and log-probabilities of rollouts are deleted this many days after their run ended. None: with the
+    run's trajectories."""
     keep_events_days: int | None = Field(None, ge=1)
     """Events are deleted this many days after their run ended."""
     keep_ledger_days: int | None = Field(None, ge=1)

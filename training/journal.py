@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from art.trajectories import History
 
 
+ROLLOUT = "rollout"
+"""Kind of the entries for finished rollouts; their names begin with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class EntryName:
     """Name of an entry for a purpose: the N-th rollout, a part of its calls, the verdicts on the N-th group or, without

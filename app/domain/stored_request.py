@@ -78,6 +78,8 @@ class StoredRequest(_Stored):
     """Which checkpoints to keep; None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()
     warm_start: StoredWarmStart | None = None
+    keep_rollouts: bool = False
+    """Whether the rollouts' token ids and log-probabilities are archived when an iteration is saved."""
     config: RunConfig
     """Settings of the learn loop."""
 

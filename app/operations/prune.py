@@ -24,6 +24,7 @@ from app.db.tables import (
     Feedback,
     JudgeCall,
     LedgerEntry,
+    RolloutRecord,
     Run,
     Trajectory,
     Verdict,
@@ -52,6 +53,7 @@ async def prune(database: Database, settings: Settings) -> None:
     """Delete everything that is too old now."""
     by_owner: Sequence[tuple[type[Run] | type[EvaluationJob], Collection[str], str, int | None, _Delete]] = (
         (Run, RUN_ENDED, "trajectories", settings.keep_trajectories_days, _trajectories),
+        (Run, RUN_ENDED, "rollouts", settings.keep_rollouts_days or settings.keep_trajectories_days, _rollouts),
         (Run, RUN_ENDED, "events", settings.keep_events_days, _events),
         (Run, RUN_ENDED, "ledger", settings.keep_ledger_days, _merge_ledger),
         (EvaluationJob, EVALUATION_ENDED, "trajectories", settings.keep_trajectories_days, _of_evaluation),
@@ -111,6 +113,10 @@ async def _trajectories(tx: AsyncSession, run: Run) -> None:
     await tx.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
     await tx.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
     await tx.execute(delete(AgentSession).where(AgentSession.run_id == run.id))
+
+
+async def _rollouts(tx: AsyncSession, run: Run) -> None:
+    await tx.execute(delete(RolloutRecord).where(RolloutRecord.run_id == run.id))
 
 
 async def _of_evaluation(tx: AsyncSession, evaluation: EvaluationJob) -> None:

@@ -10,6 +10,7 @@ from app.schemas.run_request import Judges, LearnLoopRequest, SourceChoice
 from app.settings import Settings
 from environment.json_type import Json
 from environment.registry import documents
+from training.backends.embedded import NAME as EMBEDDED
 
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""
@@ -50,6 +51,12 @@ class RunPlan:
         return self.request.train_options.model_dump(exclude_none=True)
 
     @property
+    def keep_rollouts(self) -> bool:
+        """Whether the rollouts' token ids and log-probabilities are archived."""
+        asked = self.request.keep_rollouts
+        return self.backend == EMBEDDED if asked is None else asked
+
+    @property
     def iterations_total(self) -> int:
         """Total number of iterations, including those of the warm start."""
         return self.request.iterations + (self.warm_start.iterations if self.warm_start else 0)
@@ -69,6 +76,7 @@ class RunPlan:
             "max_turns": self.max_turns,
             "train_options": self.train_options,
             "backend": self.backend,
+            "keep_rollouts": self.keep_rollouts,
             "model": self.model.model_dump(),
         }
 

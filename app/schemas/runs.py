@@ -336,9 +336,9 @@ class RunOut(RunBrief):
 
     verdict: VerdictOut
     """Whether the run learned. It does not depend on the run's status."""
-    pruned: dict[Literal["trajectories", "events", "ledger"], datetime] = Field(default_factory=dict)
-    """What was deleted because of its age, with the time; of the ledger only its sums remain. Figures are never
-    deleted."""
+    pruned: dict[Literal["trajectories", "rollouts", "events", "ledger"], datetime] = Field(default_factory=dict)
+    """What was deleted because of its age, with the time: `rollouts` are token ids and log-probabilities; of the ledger
+    only its sums remain. Figures are never deleted."""
     warnings: list[str] = Field(default_factory=list)
     """Why the run learns nothing or may learn nothing: what was foreseen, and iterations without a training signal."""
     queue: Queue | None = None

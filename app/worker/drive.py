@@ -323,7 +323,8 @@ class Driver:
         baseline = None
         if result.iteration > 0 and result.evaluations:
             baseline = await retry_while_database_is_down(lambda: saved_baseline(self.database, work.run.id))
-        rows = await asyncio.to_thread(iteration_rows, work.run, result, used, baseline)
+        keep = work.request.keep_rollouts
+        rows = await asyncio.to_thread(iteration_rows, work.run, result, used, baseline, keep_rollouts=keep)
         await retry_while_database_is_down(lambda: save_iteration(self.database, work.lease, rows))
         work.clock = await retry_while_database_is_down(lambda: database_time(self.database))
         count_iteration(result)

@@ -10,13 +10,24 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, LeaseLost
 from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, Iteration, Journal, JudgeCall, Reflection, Run, Trajectory
+from app.db.tables import (
+    Checkpoint,
+    Evaluation,
+    Iteration,
+    Journal,
+    JudgeCall,
+    Reflection,
+    RolloutRecord,
+    Run,
+    Trajectory,
+)
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs import ledger
 from app.statistics.difference import difference
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
+from training.journal import ROLLOUT
 from training.no_signal import no_signal_of
 from training.rollout.histories import messages_of
 from training.rollout.rollout import sampled_tokens
@@ -44,10 +55,17 @@ class IterationRows:
     ledger: Sequence[ledger.Entry]
     event: Row
     """Data of the iteration's event."""
+    keep_rollouts: bool
+    """Whether the journal's rollouts are archived."""
 
 
 def iteration_rows(
-    run: Run, result: IterationResult, used: Sequence[ledger.Entry], baseline: Baseline | None = None
+    run: Run,
+    result: IterationResult,
+    used: Sequence[ledger.Entry],
+    baseline: Baseline | None = None,
+    *,
+    keep_rollouts: bool = False,
 ) -> IterationRows:
     """Convert an iteration to rows. `used` is what its phases used, `baseline` the run's, once it is saved."""
     return IterationRows(
@@ -59,6 +77,7 @@ def iteration_rows(
         _reflection_row(run.id, result),
         used,
         iteration_data(result),
+        keep_rollouts,
     )
 
 
@@ -96,8 +115,7 @@ async def save_iteration(database: Database, lease: Lease[Run], rows: IterationR
             await tx.execute(insert(Reflection), [rows.reflection])
         await ledger.save(tx, run_id, iteration, rows.ledger, whole=True)
         await _save_checkpoint(tx, run_id, rows.result)
-        done = delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration)
-        await tx.execute(done)
+        await _close_journal(tx, run_id, iteration, keep_rollouts=rows.keep_rollouts)
         await append(tx, run_id, EventType.ITERATION_COMPLETED, lease.actor, rows.event, iteration=iteration)
         if (cause := no_signal_of(rows.result.groups)) is not None:
             data = {
@@ -144,6 +162,17 @@ async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult)
     if (await tx.execute(saved)).scalar_one_or_none() is None:
         raise LeaseLost(lease, f"iteration {result.iteration} is not the next one to save")
     return None
+
+
+async def _close_journal(tx: AsyncSession, run_id: str, iteration: int, *, keep_rollouts: bool) -> None:
+    """Delete the iteration's journal. With `keep_rollouts`, its rollouts move to the archive, byte for byte."""
+    if keep_rollouts:
+        names = [column.name for column in RolloutRecord.__table__.columns]
+        rollouts = select(*(getattr(Journal, name) for name in names)).where(
+            Journal.run_id == run_id, Journal.iteration == iteration, Journal.name.startswith(f"{ROLLOUT}/")
+        )
+        await tx.execute(insert(RolloutRecord).from_select(names, rollouts))
+    await tx.execute(delete(Journal).where(Journal.run_id == run_id, Journal.iteration <= iteration))
 
 
 async def _save_checkpoint(tx: AsyncSession, run_id: str, result: IterationResult) -> None:

@@ -11,7 +11,18 @@ from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
 from app.db.tables.evaluations import EvaluationEvent, EvaluationJob
 from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
-from app.db.tables.runs import Evaluation, Event, Feedback, Iteration, Journal, LedgerEntry, Reflection, Run, Trajectory
+from app.db.tables.runs import (
+    Evaluation,
+    Event,
+    Feedback,
+    Iteration,
+    Journal,
+    LedgerEntry,
+    Reflection,
+    RolloutRecord,
+    Run,
+    Trajectory,
+)
 from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
@@ -37,6 +48,7 @@ __all__ = [
     "LedgerEntry",
     "Promotion",
     "Reflection",
+    "RolloutRecord",
     "Run",
     "SessionCall",
     "SessionUse",

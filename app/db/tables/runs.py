@@ -248,6 +248,22 @@ class Journal(Base):
     kept_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class RolloutRecord(Base):
+    """A finished rollout of a saved iteration with its token ids and exact log-probabilities, moved from the journal.
+
+    Value and checksum are those of the journal's entry.
+    """
+
+    __tablename__ = "rollout_record"
+
+    run_id: Mapped[str] = run_id()
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    """Name of the journal's entry, `rollout/PURPOSE/N` (training/journal.py)."""
+    value: Mapped[bytes]
+    checksum: Mapped[int | None] = mapped_column(BigInteger)
+
+
 class Event(Base):
     """What happened to a run: append-only, numbered from 1 without gaps."""
 

@@ -77,7 +77,7 @@ async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns,
         await prune(database, settings_for(data_dir, database_url, **_ALL))
 
         pruned = await _get(client, path)
-        assert pruned["pruned"].keys() == {"trajectories", "events", "ledger"}
+        assert pruned["pruned"].keys() == {"trajectories", "rollouts", "events", "ledger"}
         for figure in ("iterations", "evaluations", "summary", "cost", "status"):
             assert pruned[figure] == run[figure], figure
         kept = [each["id"] for each in (await _get(client, f"{path}/trajectories?limit=200"))["items"]]
