@@ -103,6 +103,12 @@ GROUPS = Counter(
     ("result",),
     registry=REGISTRY,
 )
+DIAGNOSES = Counter(
+    "learnloop_diagnoses_total",
+    "Causes named why a run does not learn.",
+    ("cause", "severity"),
+    registry=REGISTRY,
+)
 STALENESS = Counter(
     "learnloop_staleness_steps_total",
     "Policy steps between the sampling of rollouts and the training on them, summed over saved iterations.",

@@ -26,6 +26,8 @@ class EventType(StrEnum):
     ITERATION_COMPLETED = "iteration.completed"
     ITERATION_NO_SIGNAL = "iteration.no_signal"
     """The iteration was saved but gave no training signal."""
+    RUN_DIAGNOSIS = "run.diagnosis"
+    """A cause of the run's trouble was named or cleared."""
     BUDGET_REACHED = "budget.reached"
     CHECKPOINT_PUSHED = "checkpoint.pushed"
 

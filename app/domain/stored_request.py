@@ -53,6 +53,13 @@ class NoSignalRule(_Stored):
     after: int = 3
 
 
+class DiagnosisRule(_Stored):
+    """What happens to a run when a diagnosis of at least this severity is named."""
+
+    action: Literal["warn", "pause"] = "warn"
+    severity: Literal["warning", "fault"] = "fault"
+
+
 class StoredWarmStart(_Stored):
     """Settings of a warm start that are not part of RunConfig."""
 
@@ -77,6 +84,7 @@ class StoredRequest(_Stored):
     checkpoints: KeptCheckpoints | None = None
     """Which checkpoints to keep; None keeps all."""
     on_no_signal: NoSignalRule = NoSignalRule()
+    on_diagnosis: DiagnosisRule = DiagnosisRule()
     warm_start: StoredWarmStart | None = None
     keep_rollouts: bool = False
     """Whether the rollouts' token ids and log-probabilities are archived when an iteration is saved."""

@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import lapsed
 from app.db.database import Database
-from app.db.tables import EvaluationJob, Event, Run, WebhookDelivery
+from app.db.tables import Diagnosis, EvaluationJob, Event, Run, WebhookDelivery
 from app.domain.delivery_state import DeliveryState
 from app.domain.evaluation_state import EvaluationStatus
-from app.domain.run_state import RunStatus
+from app.domain.run_state import LIVE, RunStatus
+from training.diagnosis.diagnosis import Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class DatabaseFigures:
     """Number of running runs whose lease has expired."""
     queue_age_s: float
     """Waiting time of the queued run that has waited longest; 0.0 if there is none."""
+    diagnosed: dict[str, int]
+    """Number of live runs with an active diagnosis, by severity."""
     evaluations: dict[str, int]
     deliveries: dict[str, int]
     """Numbers of pending deliveries and dead letters. Delivered ones are too many to count."""
@@ -48,6 +51,12 @@ class DatabaseFigures:
         yield _one(
             "learnloop_queue_age_seconds", "How long the longest waiting queued run has waited.", self.queue_age_s
         )
+        yield _by(
+            "severity",
+            "learnloop_runs_diagnosed",
+            "Queued, running and paused runs with an active diagnosis of that severity.",
+            self.diagnosed,
+        )
         yield _by("status", "learnloop_evaluations", "Evaluations by status.", self.evaluations)
         yield _by("state", "learnloop_webhook_deliveries", "Deliveries that wait or have failed.", self.deliveries)
         yield _one(
@@ -61,11 +70,14 @@ async def read(database: Database) -> DatabaseFigures:
         runs = await _counts(tx, Run, RunStatus)
         waiting, orphaned = (await tx.execute(_RUNNING)).one()
         age = (await tx.execute(_QUEUE_AGE)).scalar_one()
+        named = {severity: count for severity, count in (await tx.execute(_DIAGNOSED)).all()}  # noqa: C416 - as above
         evaluations = await _counts(tx, EvaluationJob, EvaluationStatus)
         pending, lag = (await tx.execute(_PENDING)).one()
         failed = (await tx.execute(_FAILED)).scalar_one()
     deliveries = {str(DeliveryState.PENDING): pending, str(DeliveryState.FAILED): failed}
-    return DatabaseFigures(runs, waiting, orphaned, float(age or 0), evaluations, deliveries, float(lag or 0))
+    diagnosed = {str(severity): 0 for severity in Severity} | named
+    age_s, lag_s = float(age or 0), float(lag or 0)
+    return DatabaseFigures(runs, waiting, orphaned, age_s, diagnosed, evaluations, deliveries, lag_s)
 
 
 async def _counts(
@@ -85,6 +97,12 @@ _QUEUE_AGE = (
     .select_from(Run)
     .outerjoin(Event, and_(Event.run_id == Run.id, Event.seq == Run.event_seq))
     .where(Run.status == RunStatus.QUEUED)
+)
+_DIAGNOSED = (
+    select(Diagnosis.severity, func.count(func.distinct(Diagnosis.run_id)))
+    .join(Run, Run.id == Diagnosis.run_id)
+    .where(Diagnosis.state == "active", Run.status.in_(sorted(LIVE)))
+    .group_by(Diagnosis.severity)
 )
 _FAILED = select(func.count()).where(WebhookDelivery.state == DeliveryState.FAILED)
 _PENDING = select(

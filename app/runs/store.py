@@ -40,6 +40,7 @@ _REQUEUED: Mapping[str, Any] = {
     "cancel_requested": False,
     "pause_requested": False,
     "no_signal_iterations": 0,
+    "diagnosis_pause": None,
 }
 """Columns to reset on a run that is queued again."""
 

@@ -172,6 +172,17 @@ class NoSignalChoice(RequestPart):
     """Number of such iterations in a row after which it is done."""
 
 
+class DiagnosisChoice(RequestPart):
+    """What to do with a run when a cause is named why it does not learn. In any case there is an event
+    `run.diagnosis`, and `GET /runs/{run_id}/diagnosis` shows it."""
+
+    action: Literal["warn", "pause"] = "warn"
+    """What to do then: `warn` only reports it, `pause` also pauses the run."""
+    severity: Literal["warning", "fault"] = "fault"
+    """Least severity at which the run is paused: `warning` (learning suffers) or `fault` (the run does not do what it
+    says)."""
+
+
 class PipelineChoice(RequestPart):
     """The asynchronous pipeline: rollouts that begin while earlier iterations train and are evaluated."""
 
@@ -315,6 +326,8 @@ class LearnLoopRequest(RequestBody):
     with the backend `embedded`, false with others."""
     on_no_signal: NoSignalChoice = Field(default_factory=NoSignalChoice)
     """What to do if iterations train nothing, because no rewards differ. Default: only warn."""
+    on_diagnosis: DiagnosisChoice = Field(default_factory=DiagnosisChoice)
+    """What to do when a cause is named why the run does not learn. Default: only report it."""
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
     """Endpoints that receive the events of this run, from the first one on. Default: none."""
 

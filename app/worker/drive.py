@@ -23,7 +23,7 @@ from app.domain.stored_request import Budget, Choice, StoredRequest
 from app.errors import DATABASE_DOWN
 from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
-from app.runs import ledger
+from app.runs import diagnoses, ledger
 from app.runs.budget import Clock, Meter
 from app.runs.configuration import make_environment, make_judge, make_player, model_spec
 from app.runs.documents import resolve_references, stored_text
@@ -33,7 +33,7 @@ from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.tracing.tracer import Tracing
 from app.worker.checkpoint_retention import prune
 from app.worker.journal_store import Cost, StoredJournal
-from app.worker.measures import count_iteration
+from app.worker.measures import count_diagnoses, count_iteration
 from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import iteration_rows, save_iteration, saved_baseline
 from environment.access import Access
@@ -41,6 +41,8 @@ from environment.base import Environment, Json
 from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import RunBudget
+from training.diagnosis.examine import examine
+from training.diagnosis.facts import Facts
 from training.journal import Journal
 from training.phases import Phase
 from training.rollout.rollout import Player
@@ -96,6 +98,8 @@ class _Work:
     meter: Meter
     note: Callable[[Progress], None]
     waits: Callable[[str], None]
+    facts: list[Facts]
+    """Facts of the saved iterations, for diagnoses."""
     clock: DatabaseTime
     """Database time, read again after each iteration because the monotonic clock stops while a machine sleeps."""
 
@@ -163,7 +167,7 @@ class Driver:
         """Drive the run to its end on a separate thread. Results are saved on the caller's event loop.
 
         `note`, `waits` (with what the run waits for) and `on_lost` are called on that thread. Raises LeaseLost,
-        BudgetReached, NoSignalStop, and whatever else ends a run.
+        BudgetReached, NoSignalStop, DiagnosisStop, and whatever else ends a run.
         """
         main_loop = asyncio.get_running_loop()
         prior = await retry_while_database_is_down(lambda: ledger.prior_usage(self.database, run.id))
@@ -171,7 +175,7 @@ class Driver:
         meter = Meter(request.budget or Budget(), prior, self.clock)
         clock = await retry_while_database_is_down(lambda: database_time(self.database))
         journal = StoredJournal(self.database, lease, main_loop, on_lost)
-        work = _Work(run, request, lease, main_loop, journal, meter, note, waits, clock)
+        work = _Work(run, request, lease, main_loop, journal, meter, note, waits, [], clock)
         try:
             await run_in_thread(lambda: self._learn_with_retries(work), name=f"run-{run.id}")
         except LeaseLost:
@@ -233,7 +237,8 @@ class Driver:
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, main_loop = work.run, work.request, work.main_loop
-        await run_on_loop(main_loop, self._check_signal(work))  # the previous worker may have died before its check
+        await run_on_loop(main_loop, self._check_rules(work))  # the previous worker may have died before its check
+        work.facts = await work.query(lambda: diagnoses.facts_of(self.database, run.id))
         resume = await work.query(lambda: resume_of(self.database, run.id))
         log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
@@ -267,9 +272,9 @@ class Driver:
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
-                await shielded(self._save(work, result))
+                await shielded(self._save(work, result, await examine(result, request.config, policy, environment)))
                 await files.begin()
-                await run_on_loop(main_loop, self._check_signal(work))
+                await run_on_loop(main_loop, self._check_rules(work))
                 await prune(self.database, main_loop, run, request.checkpoints, backend, policy)
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
@@ -290,17 +295,18 @@ class Driver:
         modules = self.own_agents.settings.agent_modules
         return elsewhere or await asyncio.to_thread(make_player, work.request.agent, environment, modules)
 
-    async def _check_signal(self, work: _Work) -> None:
-        """Raise NoSignalStop if the run's rule stops it now."""
+    async def _check_rules(self, work: _Work) -> None:
+        """Raise NoSignalStop or DiagnosisStop if one of the run's rules stops it now."""
         rule = work.request.on_no_signal
         await retry_while_database_is_down(lambda: check_rule(self.database, work.run.id, rule))
+        await retry_while_database_is_down(lambda: diagnoses.check_rule(self.database, work.run.id))
 
-    async def _save(self, work: _Work, result: IterationResult) -> None:
+    async def _save(self, work: _Work, result: IterationResult, facts: Facts) -> None:
         """Save an iteration, on the run's thread because rollouts that run ahead are charged to its meter there."""
         await work.journal.flush()  # an entry written after the iteration would be left over
         meter, seconds = work.meter, work.meter.unsettled_s()
         used = ledger.entries_of(result, meter, seconds)
-        await run_on_loop(work.main_loop, self._save_rows(work, result, used))
+        await run_on_loop(work.main_loop, self._save_rows(work, result, facts, used))
         meter.settled(seconds, result.iteration)
         cost, work.journal.cost = work.journal.cost, Cost()
         log.info(
@@ -319,15 +325,19 @@ class Driver:
         write = retry_while_database_is_down(lambda: self.results.write(work.run.id))
         await run_on_loop(work.main_loop, write)
 
-    async def _save_rows(self, work: _Work, result: IterationResult, used: Sequence[ledger.Entry]) -> None:
+    async def _save_rows(
+        self, work: _Work, result: IterationResult, facts: Facts, used: Sequence[ledger.Entry]
+    ) -> None:
         baseline = None
         if result.iteration > 0 and result.evaluations:
             baseline = await retry_while_database_is_down(lambda: saved_baseline(self.database, work.run.id))
-        keep = work.request.keep_rollouts
-        rows = await asyncio.to_thread(iteration_rows, work.run, result, used, baseline, keep_rollouts=keep)
+        known = [*work.facts, facts]
+        rows = await asyncio.to_thread(iteration_rows, work.run, work.request, result, used, known, baseline)
         await retry_while_database_is_down(lambda: save_iteration(self.database, work.lease, rows))
         work.clock = await retry_while_database_is_down(lambda: database_time(self.database))
+        work.facts = known
         count_iteration(result)
+        count_diagnoses(rows.diagnoses, result.iteration)
 
 
 def _trace_inputs(run: Run, request: StoredRequest) -> dict[str, Json]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from app import instruments
 from app.domain.supervised import supervised_figures
 from judges.base import JudgeCall
+from training.diagnosis.diagnosis import Diagnosis
 from training.phases import Phase
 from training.types import IterationResult, Rollout
 
@@ -30,6 +31,13 @@ def count_iteration(result: IterationResult) -> None:
     if result.reflection is not None:
         count_rollouts("showcase", [result.reflection.showcase.rollout])
         count_judge_calls(result.reflection.judge_calls)
+
+
+def count_diagnoses(found: Iterable[Diagnosis], iteration: int) -> None:
+    """Count the diagnoses that were named in an iteration."""
+    for each in found:
+        if each.state == "active" and each.named_at_iteration == iteration:
+            instruments.DIAGNOSES.labels(each.cause, each.severity).inc()
 
 
 def count_rollouts(kind: str, rollouts: Iterable[Rollout]) -> None:

@@ -12,6 +12,7 @@ from app.domain.run_state import RunStatus
 from app.processes.engine import EngineUnavailable
 from app.results.summary import summarise
 from app.runs.claims import RunClaims
+from app.runs.diagnoses import DiagnosisStop
 from app.runs.no_signal import NoSignalStop
 from app.runs.store import PendingRequests, RunStore
 from app.worker.drive import Driver
@@ -39,7 +40,7 @@ class RunJobs:
         return await RunStore(self.database).heartbeat(lease, progress, wait_reason)
 
     def pause_reason(self, error: BaseException) -> str | None:
-        if isinstance(error, NoSignalStop) and error.rule.action == "pause":
+        if isinstance(error, DiagnosisStop) or (isinstance(error, NoSignalStop) and error.rule.action == "pause"):
             return f"{error}; resume the run to continue it nevertheless"
         if isinstance(error, EngineUnavailable | BackendUnavailable):
             return f"{error}; resume the run when that is fixed"

@@ -22,11 +22,15 @@ from app.db.tables import (
     Trajectory,
 )
 from app.domain.event_types import EventType
+from app.domain.stored_request import DiagnosisRule, StoredRequest
 from app.events.log import append
-from app.runs import ledger
+from app.runs import diagnoses, ledger
 from app.statistics.difference import difference
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
+from training.diagnosis.diagnose import diagnose
+from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
+from training.diagnosis.facts import Facts
 from training.journal import ROLLOUT
 from training.no_signal import no_signal_of
 from training.rollout.histories import messages_of
@@ -57,27 +61,37 @@ class IterationRows:
     """Data of the iteration's event."""
     keep_rollouts: bool
     """Whether the journal's rollouts are archived."""
+    diagnoses: Sequence[Diagnosis]
+    """Diagnoses of the run after this iteration."""
+    on_diagnosis: DiagnosisRule
 
 
 def iteration_rows(
     run: Run,
+    request: StoredRequest | None,
     result: IterationResult,
     used: Sequence[ledger.Entry],
+    facts: Sequence[Facts] = (),
     baseline: Baseline | None = None,
-    *,
-    keep_rollouts: bool = False,
 ) -> IterationRows:
-    """Convert an iteration to rows. `used` is what its phases used, `baseline` the run's, once it is saved."""
+    """Convert an iteration to rows. `used` is what its phases used; `facts` are those of the iterations up to it;
+    `baseline` is the run's, once it is saved.
+
+    Without `request` nothing is archived and nothing diagnosed.
+    """
+    found = diagnose(facts, DiagnosisSettings(request.config, run.base_model)) if request else []
     return IterationRows(
         result,
-        _iteration_row(run.id, result),
+        _iteration_row(run.id, result) | {"facts": facts[-1].dump() if facts else None},
         [_evaluation_row(run.id, result, evaluation, baseline or {}) for evaluation in result.evaluations],
         list(_trajectory_rows(run, result)),
         [{"run_id": run.id, "iteration": result.iteration, **asdict(call)} for call in _judge_calls(result)],
         _reflection_row(run.id, result),
         used,
         iteration_data(result),
-        keep_rollouts,
+        keep_rollouts=request is not None and request.keep_rollouts,
+        diagnoses=found,
+        on_diagnosis=request.on_diagnosis if request else DiagnosisRule(),
     )
 
 
@@ -125,6 +139,8 @@ async def save_iteration(database: Database, lease: Lease[Run], rows: IterationR
                 "in_a_row": in_a_row,
             }
             await append(tx, run_id, EventType.ITERATION_NO_SIGNAL, lease.actor, data, iteration=iteration)
+        if rows.diagnoses:
+            await diagnoses.save(tx, lease, iteration, rows.diagnoses, rows.on_diagnosis)
 
 
 async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:

@@ -161,6 +161,19 @@ class SupervisedPolicy(Policy, Protocol):
         """Like Policy.follow; `report` is called with the finished and the total number of optimizer steps."""
 
 
+@runtime_checkable
+class ReportingPolicy(Policy, Protocol):
+    """A policy that reports what its weights are."""
+
+    @property
+    def base_model(self) -> str:
+        """The base model that the weights were first made from."""
+
+    async def weights_sha256(self, step: int) -> str | None:
+        """Return a hash of the newest checkpoint's weights; None if it is not of that step, or if hashes are not
+        reported. Raises BackendUnavailable."""
+
+
 class Backend(Protocol):
     """A place where policies are sampled and trained."""
 

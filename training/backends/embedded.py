@@ -124,6 +124,20 @@ class EmbeddedPolicy(FencedPolicy):
 
         return await self._in_turn(post, request.expected_step)
 
+    @property
+    def base_model(self) -> str:
+        """The base model that the weights were first made from."""
+        return self._model.base_model
+
+    async def weights_sha256(self, step: int) -> str | None:
+        """Return the hash of the newest checkpoint's weights; None if it is not of that step, or if the engine does not
+        report hashes. Raises BackendUnavailable."""
+        path = f"/preview/models/{self._model.id}/checkpoints"
+        query = {"order": "desc", "limit": 1}
+        with self._server.translated():
+            page = await self._client.get(path, cast_to=dict[str, Any], options={"params": query})
+        return next((each.get("weights_sha256") for each in page["data"] if each["step"] == step), None)
+
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Return where the checkpoint of a step (None for the newest) is sampled."""
         name = ModelName(self._model.project, self._model.name, step)

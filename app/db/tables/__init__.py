@@ -9,6 +9,7 @@ from app.db.tables.agent_tasks import AgentTask
 from app.db.tables.base import Base
 from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
+from app.db.tables.diagnoses import Diagnosis
 from app.db.tables.evaluations import EvaluationEvent, EvaluationJob
 from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
 from app.db.tables.runs import (
@@ -33,6 +34,7 @@ __all__ = [
     "Base",
     "Checkpoint",
     "DatasetVersion",
+    "Diagnosis",
     "Document",
     "Evaluation",
     "EvaluationEvent",

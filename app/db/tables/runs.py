@@ -65,6 +65,10 @@ class Run(Claimable):
     """Why the last iteration gave no training signal (training/no_signal.py); None if it gave one."""
     no_signal_iterations: Mapped[int] = mapped_column(default=0, server_default="0")
     """Number of iterations in a row without a training signal, up to the last one, since the last resume or retry."""
+    causes: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
+    """Names of the active diagnoses, the one that explains the others first; see app/runs/diagnoses.py."""
+    diagnosis_pause: Mapped[str | None]
+    """Diagnosis because of which the run's rule pauses it; None if there is none since the last resume."""
     warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
     """Problems that were foreseen when the run was accepted."""
     parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
@@ -130,6 +134,8 @@ class Iteration(Base):
     """The step of the policy that sampled the rollouts; None if there were none or an earlier version saved the row."""
     staleness: Mapped[int | None]
     """How many steps older that policy was than the one trained on the rollouts."""
+    facts: Mapped[dict[str, Json] | None]
+    """What diagnoses are made from (training/diagnosis/facts.py); None if an earlier version saved the row."""
     finished_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -308,7 +308,7 @@ async def test_an_iteration_is_saved_once_and_none_is_left_out(database: Databas
     lease = await claimed(worker(database, "w"))
     run = await RunStore(database).get(run_id)
     policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
-    rows = [iteration_rows(run, scripted_result(policy, n, n, 3, "so"), ()) for n in range(3)]
+    rows = [iteration_rows(run, None, scripted_result(policy, n, n, 3, "so"), ()) for n in range(3)]
     await save_iteration(database, lease, rows[0])
     before = await RunStore(database).get(run_id)
     await save_iteration(database, lease, rows[0])  # the reply to the first was lost
@@ -392,7 +392,7 @@ async def test_no_worker_tells_the_database_its_own_time(database: Database) -> 
     await StoredJournal(database, lease, asyncio.get_running_loop(), lambda: None).keep(0, "judge/train", "[]")
     policy = ScriptedPolicy(ModelSpec("p", "m", "learnloop/tiny"), "http://127.0.0.1:9")
     result = replace(scripted_result(policy, 0, 0, 3, "so"), evaluations=())  # a rollout tells when it began
-    await save_iteration(database, lease, iteration_rows(await store.get(lease.id), result, ()))
+    await save_iteration(database, lease, iteration_rows(await store.get(lease.id), None, result, ()))
     await leases.release(lease)
     lease = await claimed(leases)
     await store.finish(lease, RunStatus.COMPLETED)

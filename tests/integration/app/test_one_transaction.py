@@ -38,7 +38,9 @@ _TOLD: tuple[Select[*tuple[Any, ...]], ...] = (
 async def save(here: Stage, lease: Lease[Run]) -> None:
     run = await RunStore(here.database).get(lease.id)
     policy = ScriptedPolicy(ModelSpec("p", run.model_name, "t"), "http://127.0.0.1:9/v1")
-    await save_iteration(here.database, lease, iteration_rows(run, scripted_result(policy, 0, 0, 1, "an answer"), []))
+    await save_iteration(
+        here.database, lease, iteration_rows(run, None, scripted_result(policy, 0, 0, 1, "an answer"), [])
+    )
 
 
 async def keep(here: Stage, lease: Lease[Run]) -> None:

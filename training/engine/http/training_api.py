@@ -311,6 +311,7 @@ def _checkpoint_json(record: ModelRecord, checkpoint: Checkpoint) -> dict[str, J
     return {
         "id": f"{record.id}-step{checkpoint.step}",
         "step": checkpoint.step,
+        "weights_sha256": checkpoint.manifest.weights_sha256,
         "metrics": dict(checkpoint.manifest.metrics),
         "created": checkpoint.manifest.created,
     }

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 MANIFEST_FILE = "manifest.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 ADAPTER_FILE = "adapter_model.safetensors"
+_TENSORS = ".safetensors"
 _UNFINISHED = ".unfinished-"
 _THREADS = 8
 
@@ -57,6 +58,12 @@ class Manifest:
     """Creation time in RFC 3339, UTC."""
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     optimizer_files: Mapping[str, FileDigest] = field(default_factory=dict)
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """Hexadecimal SHA-256 of the files with tensors, made from their own hashes; None if there are none."""
+        weights = sorted((name, each.sha256) for name, each in self.files.items() if name.endswith(_TENSORS))
+        return hashlib.sha256(json.dumps(weights).encode()).hexdigest() if weights else None
 
 
 @dataclass(frozen=True, slots=True)

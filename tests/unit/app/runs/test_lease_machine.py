@@ -202,7 +202,7 @@ class LeaseMachine(RuleBasedStateMachine):
     async def _save(self, lease: Lease[Run], iteration: int) -> None:
         run = await self._store.get(self._id)
         policy = ScriptedPolicy(ModelSpec("p", self._id, "tiny"), "http://127.0.0.1:9")
-        rows = iteration_rows(run, scripted_result(policy, iteration, iteration, _ITERATIONS, "so"), ())
+        rows = iteration_rows(run, None, scripted_result(policy, iteration, iteration, _ITERATIONS, "so"), ())
         await save_iteration(self._database, lease, rows)
 
     @rule(back=_LEASES, crash=_CRASH)

@@ -1,0 +1,94 @@
+"""Diagnoses of runs in the database: saved with their iteration, and the rule that pauses a run because of them."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.claims.lease import Lease
+from app.db.database import Database
+from app.db.tables import Diagnosis, Iteration, Run
+from app.domain.event_types import EventType
+from app.domain.stored_request import DiagnosisRule
+from app.events.log import append
+from environment.json_type import Json
+from training.diagnosis.diagnosis import Diagnosis as Found
+from training.diagnosis.diagnosis import Severity, current_causes
+from training.diagnosis.facts import Facts
+
+
+class DiagnosisStop(Exception):
+    """Raised when a run's own rule pauses it because of a diagnosis."""
+
+
+async def facts_of(database: Database, run_id: str) -> list[Facts]:
+    """Return the facts of a run's saved iterations in order. Iterations of earlier versions have none."""
+    query = select(Iteration.facts).where(Iteration.run_id == run_id, Iteration.facts.is_not(None))
+    async with database() as tx:
+        found = (await tx.execute(query.order_by(Iteration.iteration))).scalars()
+        return [Facts.parse(facts) for facts in found if facts is not None]
+
+
+async def diagnoses_of(database: Database, run_id: str) -> Sequence[Diagnosis]:
+    """Return a run's diagnoses."""
+    async with database() as tx:
+        return (await tx.execute(select(Diagnosis).where(Diagnosis.run_id == run_id))).scalars().all()
+
+
+def causes_of(run: Run) -> list[str]:
+    """Return the names of a run's current causes, the one that explains the others first. Notes do not count."""
+    return list(run.causes)
+
+
+async def save(
+    tx: AsyncSession, lease: Lease[Run], iteration: int, found: Sequence[Found], rule: DiagnosisRule
+) -> None:
+    """Save the diagnoses after an iteration, with an event for each that was named or cleared."""
+    mine = select(Diagnosis.cause, Diagnosis.state).where(Diagnosis.run_id == lease.id)
+    before = {cause: state for cause, state in (await tx.execute(mine)).all()}  # noqa: C416 - rows are no tuples to mypy
+    for each in found:
+        row = _row(each)
+        statement = insert(Diagnosis).values(run_id=lease.id, **row)
+        await tx.execute(statement.on_conflict_do_update(index_elements=["run_id", "cause"], set_=row))
+    changed = [each for each in found if before.get(each.cause) != each.state]
+    for each in changed:
+        data = {name: value for name, value in _row(each).items() if name not in ("explained_by", "named_at_iteration")}
+        await append(tx, lease.id, EventType.RUN_DIAGNOSIS, lease.actor, data, iteration=iteration)
+    values: dict[str, Json] = {"causes": [str(cause) for cause in current_causes(found)]}
+    if (reason := pause_reason(changed, rule)) is not None:
+        values["diagnosis_pause"] = reason
+    await tx.execute(update(Run).where(Run.id == lease.id).values(**values))
+
+
+def pause_reason(changed: Sequence[Found], rule: DiagnosisRule) -> str | None:
+    """Return why the rule pauses the run now: the first of the newly named diagnoses that are serious enough."""
+    if rule.action != "pause":
+        return None
+    least = Severity(rule.severity).rank
+    serious = [each for each in changed if each.state == "active" and each.severity.rank >= least]
+    return f"{serious[0].cause}: {serious[0].summary}" if serious else None
+
+
+async def check_rule(database: Database, run_id: str) -> None:
+    """Raise DiagnosisStop if the run's rule pauses it now. A run whose iterations are all saved is not paused."""
+    query = select(Run.diagnosis_pause).where(Run.id == run_id, Run.next_iteration <= Run.iterations_total)
+    async with database() as tx:
+        reason = (await tx.execute(query)).scalar_one_or_none()
+    if reason is not None:
+        raise DiagnosisStop(f"{reason} (on_diagnosis)")
+
+
+def _row(found: Found) -> dict[str, Json]:
+    remedy = {"text": found.remedy.text, "how": found.remedy.how, "request": found.remedy.request}
+    return {
+        "cause": str(found.cause),
+        "state": found.state,
+        "severity": str(found.severity),
+        "first_iteration": found.first_iteration,
+        "named_at_iteration": found.named_at_iteration,
+        "summary": found.summary,
+        "evidence": dict(found.evidence),
+        "remedy": remedy,
+        "explained_by": found.explained_by,
+    }
