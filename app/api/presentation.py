@@ -10,6 +10,7 @@ from app.domain.run_state import RunStatus
 from app.domain.supervised import supervised_figures
 from app.errors import NotFound
 from app.results.showcase import showcase_email, shows_email
+from app.runs.diagnoses import causes_of
 from app.runs.ledger import Totals
 from app.runs.lost_rollouts import lost_warnings
 from app.runs.no_signal import warnings_of
@@ -179,6 +180,7 @@ def _brief(run: Run) -> dict[str, Any]:
         "rollouts": run.rollouts,
         "tokens": {"prompt": run.prompt_tokens, "completion": run.completion_tokens},
         "error": run.error,
+        "diagnosis": next(iter(causes_of(run)), None),
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,

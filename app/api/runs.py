@@ -24,8 +24,10 @@ from app.api.routers import keyed_router
 from app.api.start import saved_reply
 from app.domain.run_state import RunStatus
 from app.operations.delete_run import remove
+from app.operations.diagnose_run import diagnosis
 from app.operations.fork_run import fork
 from app.schemas.base import Page
+from app.schemas.diagnosis import RunDiagnosis
 from app.schemas.run_request import ForkRequest, ResumeRequest
 from app.schemas.runs import Accepted, CheckpointOut, IterationOut, LearnLoopAccepted, RunBrief, RunListed, RunOut
 from app.worker.runner import Runner
@@ -103,6 +105,12 @@ async def list_checkpoints(
         lambda row: CheckpointOut.model_validate(row, from_attributes=True),
         lambda row: row.step,
     )
+
+
+@router.get("/runs/{run_id}/diagnosis")
+async def get_diagnosis(service: CurrentService, store: CurrentStore, run_id: RunId) -> RunDiagnosis:
+    """Say why a run does not learn. Each cause has its evidence and a remedy, which is the body of a fork."""
+    return await diagnosis(service.database, await store.get(run_id))
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202)

@@ -117,6 +117,10 @@ class Service:
         """Recompute the figures of a run from its trajectories."""
         return self._call("GET", f"/runs/{_segment(run_id)}/verify")
 
+    def diagnosis(self, run_id: str) -> Json:
+        """Return why a run does not learn."""
+        return self._call("GET", f"/runs/{_segment(run_id)}/diagnosis")
+
     def feedback(self, run_id: str, limit: int) -> list[Json]:
         """Return the newest feedback events on a run's emails, newest first."""
         return self._page(f"/runs/{_segment(run_id)}/feedback", limit, {})

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.cli.charts import percent
 from app.cli.client import Service
+from app.cli.diagnose import diagnose
 from app.cli.event_lines import event_line
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.plot_files import check_ending, write_plot
@@ -159,6 +160,9 @@ def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
         found = service.verify(run_id)
     print_json(found) if as_json else _print_verification(found)
     raise typer.Exit(0 if found["ok"] else 1)
+
+
+app.command()(diagnose)
 
 
 def _ask(run_id: str, verb: str, url: str, as_json: bool) -> None:

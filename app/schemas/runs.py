@@ -291,6 +291,8 @@ class RunBrief(ResponseModel):
     """Tokens of the agent so far."""
     error: str | None
     """Why the run failed; null if it did not."""
+    diagnosis: str | None = None
+    """Name of the cause why it does not learn, if one is named now: `GET /runs/{run_id}/diagnosis` has the evidence."""
     created_at: datetime
     """When the run was accepted."""
     started_at: datetime | None

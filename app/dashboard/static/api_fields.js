@@ -236,5 +236,23 @@ export const FIELDS = {
     "help": "Number of such iterations in a row after which it is done.",
     "type": "integer",
     "standard": 3
+  },
+  "on_diagnosis.action": {
+    "help": "What to do then: `warn` only reports it, `pause` also pauses the run.",
+    "type": "string",
+    "standard": "warn",
+    "choices": [
+      "warn",
+      "pause"
+    ]
+  },
+  "on_diagnosis.severity": {
+    "help": "Least severity at which the run is paused: `warning` (learning suffers) or `fault` (the run does not do what it says).",
+    "type": "string",
+    "standard": "fault",
+    "choices": [
+      "warning",
+      "fault"
+    ]
   }
 };

@@ -529,6 +529,7 @@ export interface RunListed {
   "rollouts": number;
   "tokens": Tokens;
   "error": string | null;
+  "diagnosis": string | null;
   "created_at": string;
   "started_at": string | null;
   "finished_at": string | null;
@@ -550,6 +551,7 @@ export interface RunOut {
   "rollouts": number;
   "tokens": Tokens;
   "error": string | null;
+  "diagnosis": string | null;
   "created_at": string;
   "started_at": string | null;
   "finished_at": string | null;

@@ -1,0 +1,25 @@
+"""Shows why a run does not learn."""
+
+from app.db.database import Database
+from app.db.tables import Diagnosis, Run
+from app.runs.diagnoses import causes_of, diagnoses_of, facts_of
+from app.schemas.diagnosis import DiagnosisOut, NotExaminedOut, RunDiagnosis
+from training.diagnosis.diagnose import not_examined
+from training.diagnosis.diagnosis import Cause, DiagnosisSettings
+
+
+async def diagnosis(database: Database, run: Run) -> RunDiagnosis:
+    """Return the run's diagnoses after its newest saved iteration."""
+    rows = {row.cause: row for row in await diagnoses_of(database, run.id)}
+    facts = await facts_of(database, run.id)
+    missing = not_examined(facts, DiagnosisSettings(run.stored_request.config, run.base_model))
+    cause = next(iter(causes_of(run)), None)
+    return RunDiagnosis(
+        cause=None if cause is None else Cause(cause),
+        diagnoses=[_shown(rows[cause]) for cause in Cause if cause in rows],
+        not_examined=[NotExaminedOut(cause=each.cause, reason=each.reason) for each in missing],
+    )
+
+
+def _shown(row: Diagnosis) -> DiagnosisOut:
+    return DiagnosisOut.model_validate(row, from_attributes=True)

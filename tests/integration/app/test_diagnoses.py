@@ -1,0 +1,136 @@
+"""Runs that say why they do not learn: in the API, the log, the list, the metrics and the command, and by pausing."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from app.db.database import make_engine, parse_url
+from app.schemas.run_request import ForkRequest
+from tests.fakes.scripted_chat import Reply, call, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import run_with, served, settings_for
+from training.learn_loop import learn_loop
+
+RUN = {
+    "iterations": 3,
+    "groups_per_iteration": 8,
+    "rollouts_per_group": 2,
+    "evaluation": {"every": 4, "scenarios": 1, "test_scenarios": 0, "samples": 1},
+}
+MALFORMED = Reply(content='I would search for "the invoice of last month" now')
+ANSWER = call("return_final_answer", answer="no idea", sources=["x"])
+
+
+@asynccontextmanager
+async def _service(data_dir: Path, database_url: str, reply: Reply = MALFORMED) -> AsyncIterator[httpx.AsyncClient]:
+    """A service whose model always gives that reply."""
+
+    async def answer(request: Mapping[str, Any]) -> Reply:
+        return reply
+
+    async with scripted_chat(answer) as model:
+        settings = settings_for(data_dir, database_url)
+        async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
+            yield client
+
+
+async def _ended(client: httpx.AsyncClient, **more: Any) -> Any:
+    accepted = (await client.post("/learn-loop", json=RUN | more)).raise_for_status().json()
+    return await run_with(client, accepted["run_id"], "completed", "failed", "paused")
+
+
+async def _diagnosis(client: httpx.AsyncClient, run: Any) -> Any:
+    return (await client.get(f"/runs/{run['run_id']}/diagnosis")).raise_for_status().json()
+
+
+async def _events(client: httpx.AsyncClient, run: Any) -> list[Any]:
+    listed = await client.get(f"/runs/{run['run_id']}/events", params={"limit": 200})
+    return [each for each in listed.raise_for_status().json()["items"] if each["type"] == "run.diagnosis"]
+
+
+async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url) as client:
+        run = await _ended(client)
+        assert run["diagnosis"] == "malformed_replies"
+        assert (await client.get("/runs")).json()["items"][0]["diagnosis"] == "malformed_replies"
+        found = await _diagnosis(client, run)
+        assert found["cause"] == "malformed_replies"
+        [diagnosis] = found["diagnoses"]
+        assert (diagnosis["state"], diagnosis["severity"], diagnosis["first_iteration"]) == ("active", "warning", 1)
+        [form] = diagnosis["evidence"]["forms"]
+        assert (form["count"], form["text"]) == (48, MALFORMED.content)
+        shown = (await client.get(f"/trajectories/{form['trajectory_id']}")).raise_for_status().json()
+        assert shown["messages"][-1]["content"] == MALFORMED.content
+        request = diagnosis["remedy"]["request"]
+        assert request["warm_start"] == {"demonstrations": {"oracle": 64}}
+        ForkRequest.model_validate(request)
+        assert [each["cause"] for each in found["not_examined"]] == ["weights_unchanged"]
+        [event] = await _events(client, run)
+        assert event["iteration"] == diagnosis["named_at_iteration"]
+        assert (event["data"]["cause"], event["data"]["state"]) == ("malformed_replies", "active")
+        assert event["data"]["remedy"] == diagnosis["remedy"]
+        metrics = (await client.get("/metrics")).text
+        assert 'learnloop_runs_diagnosed{severity="warning"} 0.0' in metrics  # the run has ended
+
+
+async def test_a_run_without_a_fault_has_no_diagnosis(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url, ANSWER) as client:
+        run = await _ended(client)
+        found = await _diagnosis(client, run)
+        assert (run["diagnosis"], found["cause"], found["diagnoses"]) == (None, None, [])
+        assert await _events(client, run) == []
+        assert (await client.get("/runs/01ARZ3NDEKTSV4RRFFQ69G5FAV/diagnosis")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("rule", "status"),
+    [
+        ({"action": "warn"}, "completed"),
+        ({"action": "pause"}, "completed"),
+        ({"action": "pause", "severity": "warning"}, "paused"),
+    ],
+)
+async def test_a_run_pauses_when_a_cause_is_serious_enough(
+    data_dir: Path, database_url: str, rule: Any, status: str
+) -> None:
+    async with _service(data_dir, database_url) as client:
+        run = await _ended(client, on_diagnosis=rule, iterations=5)
+        assert run["status"] == status
+        if status == "paused":
+            assert run["progress"]["iterations_done"] < 5
+            assert "malformed_replies: " in run["wait_reason"]
+            assert "(on_diagnosis)" in run["wait_reason"]
+            assert 'learnloop_runs_diagnosed{severity="warning"} 1.0' in (await client.get("/metrics")).text
+            assert (await client.post(f"/runs/{run['run_id']}/resume")).status_code == 202
+            run = await run_with(client, run["run_id"], "completed", "failed", "paused")
+            assert run["status"] == "completed"
+        assert len(await _events(client, run)) == 1
+
+
+async def test_a_worker_that_takes_over_keeps_to_the_rule(data_dir: Path, database_url: str) -> None:
+    """The worker before saved the iteration that named the cause, and died before it paused the run."""
+    async with _service(data_dir, database_url) as client:
+        run = await _ended(client, on_diagnosis={"action": "pause", "severity": "warning"}, iterations=5)
+        engine = make_engine(parse_url(database_url))
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE run SET status = 'queued' WHERE id = :id"), {"id": run["run_id"]})
+        await engine.dispose()
+        again = await run_with(client, run["run_id"], "completed", "failed", "paused")
+        assert (again["status"], again["progress"]) == ("paused", run["progress"])
+        assert len(await _events(client, run)) == 1
+
+
+async def test_the_remedy_starts_a_fork(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url) as client:
+        run = await _ended(client)
+        [diagnosis] = (await _diagnosis(client, run))["diagnoses"]
+        forked = await client.post(f"/runs/{run['run_id']}/fork", json=diagnosis["remedy"]["request"])
+        assert forked.status_code == 202, forked.text
+        fork = (await client.get(f"/runs/{forked.json()['run_id']}")).json()
+        assert fork["request"]["warm_start"]["demonstrations"] == {"oracle": 64}
+        assert fork["diagnosis"] is None

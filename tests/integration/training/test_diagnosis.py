@@ -1,0 +1,87 @@
+"""Runs of the tiny model on a real engine: faults are named by their cause, and a healthy run has none."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.reference import ReferenceJudge
+from training.backends.base import ModelSpec, Policy
+from training.backends.embedded import EmbeddedBackend
+from training.diagnosis.diagnose import diagnose, not_examined
+from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings
+from training.diagnosis.examine import examine
+from training.diagnosis.facts import Facts
+from training.learn_loop import learn_loop
+from training.types import EvaluationConfig, RunConfig
+
+TINY = "learnloop/tiny"
+CONFIG = RunConfig(
+    iterations=3,
+    groups_per_iteration=8,
+    rollouts_per_group=4,
+    warmup_iterations=1,
+    evaluation=EvaluationConfig(every=3, scenarios=4, samples=1, test_scenarios=0),
+)
+SMALL = replace(CONFIG, iterations=2, groups_per_iteration=3, max_turns=4)
+_names = count()
+
+
+async def examined(backend: EmbeddedBackend, config: RunConfig, wrap: Any = lambda policy: policy) -> list[Facts]:
+    """The facts of a run's iterations."""
+    policy: Policy = wrap(await backend.register(ModelSpec("diagnosis", f"agent-{next(_names)}", TINY)))
+    environment, facts = SyntheticEmailSearch(), list[Facts]()
+    async with aclosing(learn_loop(config, environment, ReferenceJudge(), policy)) as results:
+        async for result in results:
+            facts.append(await examine(result, config, policy, environment))
+            assert len(str(facts[-1].dump())) < 4_096
+    return facts
+
+
+def named(facts: Sequence[Facts], config: RunConfig) -> list[Diagnosis]:
+    return diagnose(facts, DiagnosisSettings(config, TINY))
+
+
+async def test_a_healthy_run_has_no_diagnosis_although_everything_is_examined(backend: EmbeddedBackend) -> None:
+    facts = await examined(backend, CONFIG)
+    assert named(facts, CONFIG) == []
+    assert not_examined(facts, DiagnosisSettings(CONFIG, TINY)) == []
+    assert len({each.weights_sha256 for each in facts}) == 4
+    assert [each.base_model for each in facts] == [TINY] * 4
+    assert all(each.has_oracle for each in facts)
+
+
+async def test_replies_cut_at_12_tokens_are_named(backend: EmbeddedBackend) -> None:
+    config = replace(CONFIG, max_completion_tokens=12)
+    facts = await examined(backend, config)
+    truncated, malformed = named(facts, config)
+    assert (truncated.cause, truncated.first_iteration, truncated.named_at_iteration) == (Cause.TRUNCATED_REPLIES, 1, 1)
+    assert truncated.remedy.request == {"checkpoint": 0, "max_completion_tokens": 24}
+    assert (malformed.cause, malformed.explained_by) == (Cause.MALFORMED_REPLIES, Cause.TRUNCATED_REPLIES)
+    assert malformed.named_at_iteration <= 3
+    forms = malformed.evidence["forms"]
+    assert "<tool_call>" in forms[0]["text"]
+    assert 1 <= len(forms) <= 3
+
+
+@pytest.mark.parametrize("rate", [0.1, 1e-12])
+async def test_a_learning_rate_far_from_the_default_is_named_first(backend: EmbeddedBackend, rate: float) -> None:
+    config = replace(SMALL, learning_rate=rate, iterations=1)
+    found = named(await examined(backend, config), config)
+    assert (found[0].cause, found[0].named_at_iteration) == (Cause.UNUSUAL_LEARNING_RATE, 1)
+    assert found[0].remedy.request == {"checkpoint": 0, "learning_rate": 7e-4}
+
+
+async def test_steps_that_change_no_weight_are_named(backend: EmbeddedBackend) -> None:
+    """In float32 this learning rate is 0, so that the engine takes steps and commits checkpoints without effect."""
+    config = replace(SMALL, learning_rate=1e-60)
+    facts = await examined(backend, config)
+    assert [each.step for each in facts] == [0, 1, 2]
+    unchanged, unusual = named(facts, config)
+    assert (unchanged.cause, unusual.cause) == (Cause.WEIGHTS_UNCHANGED, Cause.UNUSUAL_LEARNING_RATE)
+    assert unchanged.named_at_iteration <= 2
+    assert unchanged.remedy.request == {"checkpoint": unchanged.first_iteration - 1, "learning_rate": 7e-4}
