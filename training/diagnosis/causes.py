@@ -6,8 +6,9 @@ from statistics import fmean
 
 from environment.json_type import Json
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
-from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts
+from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, Readings
 from training.diagnosis.shares import Observed, share_spans
+from training.protocol.tool_calls import PARSER
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""
@@ -227,6 +228,48 @@ class StalePolicy(Detector):
     def remedy(self, facts: Facts_, span: Span) -> Remedy:
         request = {"checkpoint": step_before(facts, span.first), "pipeline": {"max_staleness": 0}}
         return Remedy("Sample each iteration with the newest policy.", request)
+
+
+class ParserDrift(Detector):
+    """Tool calls were recorded that are not what this service reads in the same replies."""
+
+    def spans(self, facts: Facts_) -> list[Span]:
+        def contradicts(each: Facts) -> bool | None:
+            return any(found.different for found in each.readings.values()) if each.readings else None
+
+        return contradiction_spans(facts, contradicts)
+
+    def _newest(self, facts: Facts_, span: Span) -> tuple[str, Readings]:
+        """Return the readings that differ in the span's first iteration, and of what."""
+        readings = next(each.readings for each in facts if each.iteration == span.first)
+        return next((kind, found) for kind, found in readings.items() if found.different)
+
+    def summary(self, facts: Facts_, span: Span) -> str:
+        kind, found = self._newest(facts, span)
+        return (
+            f"{found.different} of {found.read} replies of {kind} rollouts were recorded with other tool calls than "
+            f"the parser {PARSER} reads in them."
+        )
+
+    def evidence(self, facts: Facts_, span: Span) -> Mapping[str, Json]:
+        readings = next(each.readings for each in facts if each.iteration == span.first)
+        _, found = self._newest(facts, span)
+        return {
+            "parser": PARSER,
+            **{kind: {"read": each.read, "different": each.different} for kind, each in readings.items()},
+            "text": found.text,
+            "trajectories": [found.trajectory_id],
+        }
+
+    def remedy(self, facts: Facts_, span: Span) -> Remedy:
+        return Remedy(
+            "Have training, evaluation and questions served by engines of the same version: one of them reads tool "
+            "calls in another way."
+        )
+
+    def not_examined(self, facts: Facts_) -> str | None:
+        read = any(each.readings for each in facts)
+        return None if read else "The backend has a parser of its own, or does not report the bytes of its tokens."
 
 
 class TruncatedReplies(Detector):

@@ -10,6 +10,7 @@ from training.diagnosis.causes import (
     Detector,
     InfrastructureFailures,
     MalformedReplies,
+    ParserDrift,
     StalePolicy,
     TruncatedReplies,
     UnusualLearningRate,
@@ -23,6 +24,7 @@ _DETECTORS: dict[Cause, type[Detector]] = {
     Cause.WEIGHTS_UNCHANGED: WeightsUnchanged,
     Cause.UNUSUAL_LEARNING_RATE: UnusualLearningRate,
     Cause.STALE_POLICY: StalePolicy,
+    Cause.PARSER_DRIFT: ParserDrift,
     Cause.TRUNCATED_REPLIES: TruncatedReplies,
     Cause.MALFORMED_REPLIES: MalformedReplies,
 }

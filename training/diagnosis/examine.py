@@ -8,6 +8,7 @@ from environment.base import Environment, Solvable
 from training.backends.base import BackendRefused, BackendUnavailable, Policy, ReportingPolicy
 from training.diagnosis.collect import facts_of
 from training.diagnosis.facts import Facts
+from training.diagnosis.reread import readings_of
 from training.types import IterationResult, RunConfig
 
 log = structlog.get_logger(__name__)
@@ -23,4 +24,4 @@ async def examine(result: IterationResult, config: RunConfig, policy: Policy, en
     except (BackendUnavailable, BackendRefused, ValueError) as error:
         log.warning("the policy could not be examined", iteration=result.iteration, error=str(error))
         found = None
-    return replace(facts, base_model=policy.base_model, weights_sha256=found)
+    return replace(facts, base_model=policy.base_model, weights_sha256=found, readings=readings_of(result))

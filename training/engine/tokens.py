@@ -5,11 +5,9 @@ conversation is therefore assembled from stretches of rendered and tokenised tex
 them.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,36 +17,19 @@ from jinja2 import TemplateError
 from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer, is_ours
 from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
+from training.protocol.tool_calls import Reply
+from training.protocol.tool_calls import read as read_reply
 
 CACHED_TEXTS = 4096
 _PROBE = "probe_of_the_template"
 _NO_PARAMETERS = {"type": "object", "properties": {}}
-_OPEN, _CLOSE = re.compile(r"<tool_call>[ \t\r\n]*"), re.compile(r"[ \t\r\n]*</tool_call>")
 _REFUSALS = (TemplateError, TemplateFailed, TypeError, KeyError, AttributeError, ValueError)
-_COLON = re.compile(r"\s*:\s*")
 
 Message = Mapping[str, Any]
 
 
 class BadConversation(ValueError):
     """The messages or tools cannot be rendered by the model's chat template."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A tool call as the model wrote it. `arguments` is its JSON text, character for character."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The content of a sampled text. `content` is None if there are only calls."""
-
-    content: str | None
-    tool_calls: tuple[ToolCall, ...]
 
 
 class ChatTokenizer:
@@ -256,26 +237,8 @@ class ChatTokenizer:
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, text: str, *, call_seed: str = "") -> Reply:
-        """Extract Hermes-style calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, from a sampled text.
-
-        A mark inside a string of a call's JSON is text. If any call is malformed, the whole text is content, so that
-        the caller sees what the model wrote. Ids of calls are digests of `call_seed`, the text and their position.
-        """
-        calls: list[ToolCall] = []
-        content, position = "", 0
-        while opening := _OPEN.search(text, position):
-            call = _read_call(text, opening.end())
-            closing = _CLOSE.match(text, call.end) if call else None
-            if call is None or closing is None:
-                return Reply(text, ())
-            digest = hashlib.sha256(f"{call_seed}\n{len(calls)}\n{text}".encode()).hexdigest()
-            calls.append(ToolCall(f"call_{digest[:24]}", call.name, call.arguments))
-            content += text[position : opening.start()]
-            position = closing.end()
-        content += text[position:]
-        if "</tool_call>" in content:
-            return Reply(text, ())
-        return Reply(content.strip() or None, tuple(calls)) if calls else Reply(text, ())
+        """Return the content and the calls of a sampled text; see `read_reply`."""
+        return read_reply(text, call_seed=call_seed)
 
 
 def _of_transformers(directory: Path) -> Any:
@@ -283,51 +246,6 @@ def _of_transformers(directory: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenCall:
-    """A call with its `arguments` as written. The call's JSON ends at `end`."""
-
-    name: str
-    arguments: str
-    end: int
-
-
-def _read_call(text: str, start: int) -> _WrittenCall | None:
-    """Read the call whose JSON begins there, or return None if it is malformed."""
-    try:
-        call, end = _JSON.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    if (
-        not isinstance(call, dict)
-        or not isinstance(call.get("name"), str)
-        or not isinstance(call.get("arguments"), dict)
-    ):
-        return None
-    return _WrittenCall(call["name"], _written(text[start:end], "arguments"), end)
-
-
-def _refuse(constant: str) -> None:
-    """Refuse a constant: Python reads NaN and Infinity, but JSON has neither."""
-    raise ValueError(f"{constant} is not JSON")
-
-
-_JSON = json.JSONDecoder(parse_constant=_refuse)
-
-
-def _written(text: str, key: str) -> str:
-    """Return the text of the value of a key in a valid JSON object. If the key is repeated, the last one counts."""
-    found, position = "", text.index("{") + 1
-    while (quote := text.find('"', position)) >= 0:
-        name, position = _JSON.raw_decode(text, quote)
-        colon = _COLON.match(text, position)
-        start = colon.end() if colon else position
-        _, position = _JSON.raw_decode(text, start)
-        if name == key:
-            found = text[start:position]
-    return found
 
 
 def _prepared(message: Message) -> dict[str, Any]:

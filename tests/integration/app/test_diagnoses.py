@@ -1,5 +1,7 @@
 """Runs that say why they do not learn: in the API, the log, the list, the metrics and the command, and by pausing."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ from sqlalchemy import text
 
 from app.db.database import make_engine, parse_url
 from app.schemas.run_request import ForkRequest
+from tests.fakes.engine_process import ROOT
+from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
@@ -69,7 +73,7 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
         request = diagnosis["remedy"]["request"]
         assert request["warm_start"] == {"demonstrations": {"oracle": 64}}
         ForkRequest.model_validate(request)
-        assert [each["cause"] for each in found["not_examined"]] == ["weights_unchanged"]
+        assert [each["cause"] for each in found["not_examined"]] == ["weights_unchanged", "parser_drift"]
         [event] = await _events(client, run)
         assert event["iteration"] == diagnosis["named_at_iteration"]
         assert (event["data"]["cause"], event["data"]["state"]) == ("malformed_replies", "active")
@@ -123,6 +127,36 @@ async def test_a_worker_that_takes_over_keeps_to_the_rule(data_dir: Path, databa
         again = await run_with(client, run["run_id"], "completed", "failed", "paused")
         assert (again["status"], again["progress"]) == ("paused", run["progress"])
         assert len(await _events(client, run)) == 1
+
+
+async def _learnloop(client: httpx.AsyncClient, *arguments: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *learnloop("runs", "diagnose", *arguments, "--url", str(client.base_url)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    return process.returncode, out.decode()
+
+
+async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, database_url: str) -> None:
+    async with _service(data_dir, database_url) as client:
+        run_id = (await _ended(client))["run_id"]
+        code, printed = await _learnloop(client, run_id)
+        assert code == 2
+        assert "malformed_replies (warning) since iteration 1" in printed
+        assert "48 times, as in " in printed
+        assert repr(MALFORMED.content) in printed
+        assert 'fork with: {"checkpoint": 0, "warm_start": {"demonstrations": {"oracle": 64}}}' in printed
+        assert "not examined: weights_unchanged: " in printed
+        code, printed = await _learnloop(client, run_id, "--fork", "--json")
+        assert code == 0
+        made = json.loads(printed)["fork"]["run_id"]
+        assert (await client.get(f"/runs/{made}")).json()["parent"] == {"run_id": run_id, "step": 0}
+    async with _service(data_dir, database_url, ANSWER) as client:
+        run_id = (await _ended(client))["run_id"]
+        code, printed = await _learnloop(client, run_id)
+        assert (code, printed.splitlines()[0]) == (0, "no cause of trouble was found")
 
 
 async def test_the_remedy_starts_a_fork(data_dir: Path, database_url: str) -> None:

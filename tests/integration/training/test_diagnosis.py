@@ -17,6 +17,7 @@ from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings
 from training.diagnosis.examine import examine
 from training.diagnosis.facts import Facts
 from training.learn_loop import learn_loop
+from training.rollout.chat import EndpointChat
 from training.types import EvaluationConfig, RunConfig
 
 TINY = "learnloop/tiny"
@@ -85,3 +86,25 @@ async def test_steps_that_change_no_weight_are_named(backend: EmbeddedBackend) -
     assert (unchanged.cause, unusual.cause) == (Cause.WEIGHTS_UNCHANGED, Cause.UNUSUAL_LEARNING_RATE)
     assert unchanged.named_at_iteration <= 2
     assert unchanged.remedy.request == {"checkpoint": unchanged.first_iteration - 1, "learning_rate": 7e-4}
+
+
+async def test_an_evaluation_that_reads_tool_calls_differently_is_named(
+    backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies at temperature 0 lose the last brace of their calls, as if another parser had read them."""
+    complete = EndpointChat.complete
+
+    async def without_brace(self: EndpointChat, body: Any) -> Any:
+        completion = await complete(self, body)
+        for call in (completion.choices[0].message.tool_calls or ()) if body["temperature"] == 0 else ():
+            call.function.arguments = call.function.arguments[:-1]
+        return completion
+
+    monkeypatch.setattr(EndpointChat, "complete", without_brace)
+    config = replace(SMALL, iterations=1)
+    facts = await examined(backend, config)
+    drift = named(facts, config)[0]
+    assert (drift.cause, drift.named_at_iteration) == (Cause.PARSER_DRIFT, 0)
+    assert facts[1].readings["train"].different == 0 < facts[1].readings["train"].read
+    assert drift.evidence["evaluation"]["different"] > 0
+    assert "<tool_call>" in str(drift.evidence["text"])

@@ -8,7 +8,7 @@ import pytest
 from app.schemas.run_request import ForkRequest
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
-from training.diagnosis.facts import Facts, Form, GroupFacts
+from training.diagnosis.facts import Facts, Form, GroupFacts, Readings
 from training.types import PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
@@ -30,6 +30,7 @@ def facts(iterations: int, group: GroupFacts = HEALTHY, onset: int = 1, **more: 
             base_model=TINY,
             has_oracle=True,
             groups=(group if number >= onset else HEALTHY,) * 8,
+            readings={"train": Readings(16, 0)},
         )
         for number in range(1, iterations + 1)
     ]
@@ -149,6 +150,15 @@ def test_rollouts_older_than_allowed_are_a_fault() -> None:
     found = only(diagnose(facts(4, onset=3, staleness=2), settings))
     assert (found.cause, found.first_iteration, found.evidence["bound"]) == (Cause.STALE_POLICY, 3, 1)
     assert found.remedy.request == {"checkpoint": 2, "pipeline": {"max_staleness": 0}}
+
+
+def test_replies_that_are_read_differently_are_a_fault() -> None:
+    readings = {"train": Readings(16, 0), "evaluation": Readings(16, 2, "<tool_call>", "t9")}
+    found = only(diagnose(facts(4, onset=3, readings=readings), SETTINGS))
+    assert (found.cause, found.severity, found.first_iteration) == (Cause.PARSER_DRIFT, Severity.FAULT, 3)
+    assert "2 of 16 replies of evaluation rollouts" in found.summary
+    assert found.evidence["text"] == "<tool_call>"
+    assert found.remedy.how == "none"
 
 
 def test_what_a_backend_does_not_report_is_not_examined() -> None:
