@@ -161,6 +161,17 @@ class SupervisedPolicy(Policy, Protocol):
         """Like Policy.follow; `report` is called with the finished and the total number of optimizer steps."""
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredToken:
+    """The last of these token ids, with its log-probability given those before it: as the sampler recorded it, and of
+    the trained weights before and after a step."""
+
+    token_ids: Sequence[int]
+    recorded: float
+    before: float
+    after: float
+
+
 @runtime_checkable
 class ReportingPolicy(Policy, Protocol):
     """A policy that reports what its weights are."""
@@ -172,6 +183,14 @@ class ReportingPolicy(Policy, Protocol):
     async def weights_sha256(self, step: int) -> str | None:
         """Return a hash of the newest checkpoint's weights; None if it is not of that step, or if hashes are not
         reported. Raises BackendUnavailable."""
+
+    async def measured(self, step: int) -> Sequence[MeasuredToken]:
+        """Return tokens at which the training of a step was measured; none if they are not known. Raises
+        BackendUnavailable."""
+
+    async def logprobs(self, step: int, token_ids: Sequence[Sequence[int]]) -> Sequence[float | None]:
+        """Return the log-probability that the sampler of a step gives to the last token of each sequence; None for
+        unlikely tokens. Raises BackendUnavailable."""
 
 
 class Backend(Protocol):

@@ -5,12 +5,13 @@ never trains twice, and events are long-polled, while ART's backend sleeps for a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
 from training.backends.base import (
     Endpoint,
+    MeasuredToken,
     ModelSpec,
     Reproducibility,
     StepConflict,
@@ -137,6 +138,22 @@ class EmbeddedPolicy(FencedPolicy):
         with self._server.translated():
             page = await self._client.get(path, cast_to=dict[str, Any], options={"params": query})
         return next((each.get("weights_sha256") for each in page["data"] if each["step"] == step), None)
+
+    async def measured(self, step: int) -> Sequence[MeasuredToken]:
+        """Return the tokens at which the engine measured the training of a step. Raises BackendUnavailable."""
+        path = f"/preview/models/{self._model.id}/checkpoints/{step}/measured"
+        with self._server.translated():
+            found = await self._client.get(path, cast_to=dict[str, Any])
+        return [MeasuredToken(**each) for each in found["data"]]
+
+    async def logprobs(self, step: int, token_ids: Sequence[Sequence[int]]) -> Sequence[float | None]:
+        """Return the log-probabilities that the engine's sampler gives to the last token of each sequence. Raises
+        BackendUnavailable."""
+        body = {"model": self.endpoint(step).model, "token_ids": token_ids}
+        with self._server.translated():
+            found = await self._client.post("/preview/logprobs", cast_to=dict[str, Any], body=body)
+        scores: list[float | None] = found["logprobs"]
+        return scores
 
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Return where the checkpoint of a step (None for the newest) is sampled."""

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 
 from environment.json_type import Json
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
-from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, Readings
+from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, Probe, Readings
 from training.diagnosis.shares import Observed, share_spans
 from training.protocol.tool_calls import PARSER
 
@@ -23,6 +24,13 @@ _DEFAULT_RATE = 1e-5
 """Default of base models with billions of parameters."""
 _STALE_KL = 0.03
 """Nats per token between the sampling and the trained policy: of our own runs, 0.003 learned and 0.033 unlearned."""
+
+_FAULTY_SHARE = 0.5
+"""Of how far a step moved the policy, the share that a sampler may be away from the trained weights."""
+_CLEAR_MOVE = 5.0
+"""How many times the noise a step must move the policy to show which weights the sampler has."""
+_LEAST_NOISE = 1e-6
+"""Nats: float32 sums in another order differ by less."""
 
 Facts_ = Sequence[Facts]
 
@@ -135,6 +143,47 @@ class InfrastructureFailures(Detector):
         fewer = max(1, self.config.concurrency // 2)
         text = f"Make fewer rollouts simultaneously: {fewer} instead of {self.config.concurrency}."
         return Remedy(text, {"checkpoint": checkpoint, "concurrency": fewer})
+
+
+class SamplerIsNotTrainer(Detector):
+    """The rollouts come from other weights than those that are trained."""
+
+    def spans(self, facts: Facts_) -> list[Span]:
+        first = next((each.probe for each in facts if each.probe and each.staleness == 0), None)
+        noise = max(first.noise if first else 0.0, _LEAST_NOISE)
+
+        def contradicts(each: Facts) -> bool | None:
+            probe = each.probe
+            if first is None or probe is None or probe.moved <= _CLEAR_MOVE * noise:
+                return None  # the step moved the policy too little to tell
+            return probe.sampler_after > _FAULTY_SHARE * probe.moved
+
+        return contradiction_spans(facts, contradicts)
+
+    def _probe(self, facts: Facts_, span: Span) -> tuple[Facts, Probe]:
+        found = next(each for each in facts if each.iteration == span.first)
+        assert found.probe is not None
+        return found, found.probe
+
+    def summary(self, facts: Facts_, span: Span) -> str:
+        found, probe = self._probe(facts, span)
+        has_before = probe.sampler_before < _FAULTY_SHARE * probe.moved
+        has = "still has the weights of the step before" if has_before else "has other weights"
+        return f"The sampler was asked for step {found.step} and {has}."
+
+    def evidence(self, facts: Facts_, span: Span) -> Mapping[str, Json]:
+        found, probe = self._probe(facts, span)
+        return {"step": found.step, **asdict(probe), "ratio": probe.sampler_after / probe.moved, "bound": _FAULTY_SHARE}
+
+    def remedy(self, facts: Facts_, span: Span) -> Remedy:
+        return Remedy(
+            "Restart the process that samples (the engine, or the vLLM that it asks), and make sure that trained "
+            "weights reach it: since the first iteration of this diagnosis, what was sampled is not what was trained."
+        )
+
+    def not_examined(self, facts: Facts_) -> str | None:
+        probed = any(each.probe for each in facts)
+        return None if probed else "The backend does not compute log-probabilities of given tokens."
 
 
 class WeightsUnchanged(Detector):

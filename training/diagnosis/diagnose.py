@@ -11,6 +11,7 @@ from training.diagnosis.causes import (
     InfrastructureFailures,
     MalformedReplies,
     ParserDrift,
+    SamplerIsNotTrainer,
     StalePolicy,
     TruncatedReplies,
     UnusualLearningRate,
@@ -21,6 +22,7 @@ from training.diagnosis.facts import Facts
 
 _DETECTORS: dict[Cause, type[Detector]] = {
     Cause.INFRASTRUCTURE_FAILURES: InfrastructureFailures,
+    Cause.SAMPLER_IS_NOT_TRAINER: SamplerIsNotTrainer,
     Cause.WEIGHTS_UNCHANGED: WeightsUnchanged,
     Cause.UNUSUAL_LEARNING_RATE: UnusualLearningRate,
     Cause.STALE_POLICY: StalePolicy,

@@ -1,13 +1,14 @@
 """Examines an iteration: the facts of its result, and those that the policy reports."""
 
 from dataclasses import replace
+from statistics import fmean
 
 import structlog
 
 from environment.base import Environment, Solvable
 from training.backends.base import BackendRefused, BackendUnavailable, Policy, ReportingPolicy
 from training.diagnosis.collect import facts_of
-from training.diagnosis.facts import Facts
+from training.diagnosis.facts import Facts, Probe
 from training.diagnosis.reread import readings_of
 from training.types import IterationResult, RunConfig
 
@@ -19,9 +20,28 @@ async def examine(result: IterationResult, config: RunConfig, policy: Policy, en
     facts = replace(facts_of(result, config), has_oracle=isinstance(environment, Solvable))
     if not isinstance(policy, ReportingPolicy):
         return facts
+    facts = replace(facts, base_model=policy.base_model, readings=readings_of(result))
     try:
-        found = await policy.weights_sha256(result.step)
+        facts = replace(facts, weights_sha256=await policy.weights_sha256(result.step))
+        return replace(facts, probe=await _probe(policy, result.step) if result.groups else None)
     except (BackendUnavailable, BackendRefused, ValueError) as error:
         log.warning("the policy could not be examined", iteration=result.iteration, error=str(error))
-        found = None
-    return replace(facts, base_model=policy.base_model, weights_sha256=found, readings=readings_of(result))
+        return facts
+
+
+async def _probe(policy: ReportingPolicy, step: int) -> Probe | None:
+    """Compare the sampler's log-probabilities with the trainer's, at the tokens that the step moved most."""
+    measured = await policy.measured(step)
+    if not measured:
+        return None
+    scores = await policy.logprobs(step, [each.token_ids for each in measured])
+    known = [(each, score) for each, score in zip(measured, scores, strict=True) if score is not None]
+    if not known:
+        return None
+    return Probe(
+        tokens=len(known),
+        moved=fmean(abs(each.after - each.before) for each, _ in known),
+        noise=fmean(abs(each.recorded - each.before) for each, _ in known),
+        sampler_after=fmean(abs(score - each.after) for each, score in known),
+        sampler_before=fmean(abs(score - each.before) for each, score in known),
+    )

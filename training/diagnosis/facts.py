@@ -55,6 +55,7 @@ class Readings:
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Log-probabilities of the same tokens from the sampler and the trainer, as means of absolute differences in nats.
+    The tokens are those that the step moved most.
 
     `before` and `after` are the trainer's weights before and after the iteration's step.
     """

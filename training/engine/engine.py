@@ -46,6 +46,7 @@ from training.engine.trainer.trajectories import (
     counts,
     sequences,
 )
+from training.engine.trainer.trust_region import MeasuredToken
 from training.engine.weights.flash_attention import use_newest
 from training.engine.weights.fp8 import check_device
 from training.engine.weights.joined import SHARED_PARAMETER_BYTES
@@ -89,6 +90,8 @@ class TrainResult:
     step: int
     trained: bool
     metrics: dict[str, float]
+    measured: tuple[MeasuredToken, ...] = ()
+    """Tokens at which a GRPO step was measured."""
 
 
 class Engine:
@@ -376,6 +379,7 @@ class Engine:
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
         policy.peers = peers = self.peers
+        policy.measured = ()
         self._make_room(policy)
         committed = False
         try:
@@ -400,7 +404,7 @@ class Engine:
         self._policies[model_id] = (after.step, policy)
         self._after_training(target, after, policy)
         log.info("model trained", model=record.full_name, step=after.step)
-        return TrainResult(after.step, True, metrics)
+        return TrainResult(after.step, True, metrics, policy.measured)
 
     def _commit(
         self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], policy: Policy

@@ -11,7 +11,7 @@ import pytest
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
 from training.backends.base import ModelSpec, Policy
-from training.backends.embedded import EmbeddedBackend
+from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings
 from training.diagnosis.examine import examine
@@ -54,6 +54,11 @@ async def test_a_healthy_run_has_no_diagnosis_although_everything_is_examined(ba
     assert len({each.weights_sha256 for each in facts}) == 4
     assert [each.base_model for each in facts] == [TINY] * 4
     assert all(each.has_oracle for each in facts)
+    for probe in [each.probe for each in facts[1:]]:
+        assert probe is not None
+        assert probe.tokens >= 4
+        assert probe.moved > 1e-3
+        assert max(probe.noise, probe.sampler_after) < 1e-4
 
 
 async def test_replies_cut_at_12_tokens_are_named(backend: EmbeddedBackend) -> None:
@@ -108,3 +113,16 @@ async def test_an_evaluation_that_reads_tool_calls_differently_is_named(
     assert facts[1].readings["train"].different == 0 < facts[1].readings["train"].read
     assert drift.evidence["evaluation"]["different"] > 0
     assert "<tool_call>" in str(drift.evidence["text"])
+
+
+async def test_a_sampler_that_stays_at_the_first_step_is_named_at_once(
+    backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever checkpoint is asked for, step 0 answers, as if an adapter never arrived."""
+    endpoint = EmbeddedPolicy.endpoint
+    monkeypatch.setattr(EmbeddedPolicy, "endpoint", lambda self, step=None: endpoint(self, 0))
+    facts = await examined(backend, SMALL)
+    fault = named(facts, SMALL)[0]
+    assert (fault.cause, fault.named_at_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 1)
+    assert fault.summary == "The sampler was asked for step 1 and still has the weights of the step before."
+    assert fault.evidence["ratio"] == pytest.approx(1, abs=0.01)

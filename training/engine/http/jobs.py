@@ -12,6 +12,7 @@ import structlog
 from training.engine.computing import Computing, Steps, TrainingTask
 from training.engine.engine import StepConflict, TrainResult
 from training.engine.trainer.grpo_step import Progress
+from training.engine.trainer.trust_region import MeasuredToken
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +58,8 @@ class Job:
     status: JobStatus = JobStatus.QUEUED
     events: list[JobEvent] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    result: TrainResult | None = None
+    """The result, once it is completed."""
 
     @property
     def finished(self) -> bool:
@@ -106,6 +109,13 @@ class Jobs:
         """Return the first unfinished job of a model."""
         return next((job for job in self._jobs.values() if job.model_id == model_id and not job.finished), None)
 
+    def measured(self, model_id: str, step: int) -> tuple[MeasuredToken, ...]:
+        """Return the tokens at which the training of that step was measured; none if this process did not train it."""
+        for job in reversed(self._jobs.values()):
+            if job.model_id == model_id and job.result is not None and job.result.step == step:
+                return job.result.measured
+        return ()
+
     def submit(self, job: Job, steps: Steps) -> Job:
         """Queue a training for the job. Raises EngineStopped."""
         loop = asyncio.get_running_loop()
@@ -148,7 +158,7 @@ def _progressed(job: Job, progress: Progress) -> None:
 
 def _ended(job: Job, outcome: TrainResult | Exception) -> None:
     if isinstance(outcome, TrainResult):
-        job.status = JobStatus.COMPLETED
+        job.status, job.result = JobStatus.COMPLETED, outcome
         job.add("training_ended", {"step": outcome.step, "trained": outcome.trained, "metrics": outcome.metrics})
         return
     job.status = JobStatus.FAILED

@@ -17,15 +17,17 @@ from environment.json_type import Json
 from training.engine.computing import Computing, NewModel, PolicyStep, Steps, SupervisedSteps
 from training.engine.engine import StepConflict
 from training.engine.http.base_checks import BaseChecks
+from training.engine.http.chat_request import MAX_TOP_LOGPROBS
 from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_data import TrainingData
 from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
-from training.engine.registry.model_record import ModelRecord
+from training.engine.registry.model_record import ModelRecord, Target
 from training.engine.registry.registry import Registry
 from training.engine.registry.tuning import Tuning
+from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
 from training.engine.trainer.trajectories import Group, read_groups
@@ -68,6 +70,11 @@ class _CreateModel(_Body):
 
 class _DeleteCheckpoints(_Body):
     steps: list[Step]
+
+
+class _ScoreTokens(_Body):
+    model: str
+    token_ids: Annotated[list[Annotated[list[Step], Field(min_length=2)]], Field(max_length=64)]
 
 
 class _LogTrajectories(_Body):
@@ -117,6 +124,8 @@ class TrainingApi:
             Route("/models/{model_id}/checkpoints", self.list_checkpoints, methods=["GET"]),
             Route("/models/{model_id}/checkpoints", self.delete_checkpoints, methods=["DELETE"]),
             Route("/models/{model_id}/checkpoints/{step:int}/export", self.export_checkpoint, methods=["GET"]),
+            Route("/models/{model_id}/checkpoints/{step:int}/measured", self.get_measured, methods=["GET"]),
+            Route("/logprobs", self.score_tokens, methods=["POST"]),
             Route("/training-jobs", self.create_training_job, methods=["POST"]),
             Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
             Route("/training-jobs/{job_id}", self.get_job, methods=["GET"]),
@@ -213,6 +222,27 @@ class TrainingApi:
             "Content-Disposition": f'attachment; filename="{folder}.tar"',
         }
         return StreamingResponse(made.pieces(), media_type="application/x-tar", headers=headers)
+
+    async def get_measured(self, request: Request) -> Response:
+        """Return the tokens at which the training of a step was measured, with their log-probabilities before and after
+        it; none if this engine did not train the step."""
+        record = await self._up_to_date(request)
+        return JSONResponse({"data": list(map(asdict, self.jobs.measured(record.id, request.path_params["step"])))})
+
+    async def score_tokens(self, request: Request) -> Response:
+        """Return the log-probability that the sampler gives to the last token of each sequence; null for tokens that
+        are not among the 20 likeliest."""
+        body = await read_body(request, _ScoreTokens, self.max_body_bytes)
+        target = await asyncio.to_thread(self.registry.resolve, body.model)
+        scores = await asyncio.gather(*(self._score(target, ids) for ids in body.token_ids))
+        return JSONResponse({"model": target.key, "logprobs": scores})
+
+    async def _score(self, target: Target, ids: list[int]) -> float | None:
+        asked = SampleRequest(
+            tuple(ids[:-1]), target.key, max_tokens=1, temperature=0.0, seed=0, top_logprobs=MAX_TOP_LOGPROBS
+        )
+        sample = await self.compute.sample(target, asked)
+        return dict([*sample.top[0], (sample.ids[0], sample.logprobs[0])]).get(ids[-1]) if sample.top else None
 
     async def create_training_job(self, request: Request) -> Response:
         """Queue one GRPO step on groups of trajectories."""

@@ -21,6 +21,7 @@ from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
 from training.engine.trainer.peers import Alone, Peers
+from training.engine.trainer.trust_region import MeasuredToken
 from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights import llama_modules
 from training.engine.weights.adapters import base_of
@@ -51,6 +52,8 @@ class Policy:
         self.optimizer = Optimizer((n, p) for n, p in model.named_parameters() if p.requires_grad)
         self.peers: Peers = Alone()
         """The trainers that take steps together with this one."""
+        self.measured: tuple[MeasuredToken, ...] = ()
+        """Tokens at which the last step was measured (trust_region.py)."""
         self._base_directory = base_directory
         self._reference: Model | None = None
         self.recomputing = False

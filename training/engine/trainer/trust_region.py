@@ -10,14 +10,17 @@ token.
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from training.engine.trainer.padded_batches import Batch
-from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import TrainSequence
+
+if TYPE_CHECKING:  # a policy keeps what is measured here
+    from training.engine.trainer.policy import Policy
 
 _MEASURED = 16
 """Number of sequences that are measured, spread evenly over the step's, so that the forward pass costs little."""
@@ -26,12 +29,32 @@ _AIM = 2 / 3
 _LEAST = 0.1
 """Smallest share of a step that remains after it is shortened once."""
 _MOST_CUTS = 6
+_KEPT = 8
+"""Number of measured tokens that are kept, so that the sampler can be compared at them."""
+_LONGEST = 4096
+"""Most tokens up to and including a kept one."""
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredToken:
+    """The last of these token ids, with its log-probability given those before it: as the sampler recorded it, and of
+    the trained weights before and after the step."""
+
+    token_ids: tuple[int, ...]
+    recorded: float
+    before: float
+    after: float
+
+    @property
+    def moved(self) -> float:
+        """How far the step moved it."""
+        return abs(self.after - self.before)
+
+
 def keep_within(
-    policy: Policy,
+    policy: "Policy",
     items: Sequence[TrainSequence],
     before: Mapping[int, Tensor],
     max_kl: float,
@@ -44,12 +67,12 @@ def keep_within(
 
     `before` has the log-probabilities [N] of the trained tokens before the step, by item number, for the items that are
     this trainer's share. Returns `step_kl`, the divergence caused by the step, and `step_share`, the fraction of the
-    step that is left.
+    step that is left. The tokens that it moved most are kept in `policy.measured`.
     """
     chosen = [number for number in range(0, len(items), math.ceil(len(items) / _MEASURED)) if number in before]
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
     share = 1.0
-    kl = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+    kl, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
     for _ in range(_MOST_CUTS):
         if kl <= max_kl:
             break
@@ -57,31 +80,51 @@ def keep_within(
         kept = max(_LEAST, math.sqrt(_AIM * max_kl / kl)) if math.isfinite(kl) else _LEAST
         policy.optimizer.take_back(share * (1 - kept))
         share *= kept
-        kl = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+        kl, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+    policy.measured = _moved_most(measured, old, after)
     return {"step_kl": kl, "step_share": share}
 
 
+def _moved_most(
+    items: Sequence[TrainSequence], before: Sequence[Tensor], after: Mapping[int, Tensor]
+) -> tuple[MeasuredToken, ...]:
+    """Return the token that moved most of each sequence, for those in which it moved most."""
+    found = []
+    for number, now in after.items():
+        item, old = items[number], before[number].tolist()
+        tokens = [
+            MeasuredToken(item.ids[: place + 1], recorded, was, value)
+            for place, recorded, was, value in zip(item.trained, item.logprobs, old, now.tolist(), strict=True)
+            if place < _LONGEST
+        ]
+        found += [max(tokens, key=lambda token: token.moved)] if tokens else []
+    return tuple(sorted(found, key=lambda token: -token.moved)[:_KEPT])
+
+
 def _divergence(
-    policy: Policy,
+    policy: "Policy",
     items: Sequence[TrainSequence],
     before: Sequence[Tensor],
     progress: T,
     micro_batch_tokens: int | None,
-) -> Generator[T, None, float]:
-    """Return Schulman's k3 estimate of KL(before || now) per token, in nats."""
+) -> Generator[T, None, tuple[float, dict[int, Tensor]]]:
+    """Return Schulman's k3 estimate of KL(before || now) per token, in nats, and the log-probabilities now by sequence
+    number."""
 
-    def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int]]:
-        total, tokens = 0.0, 0
+    def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int, dict[int, Tensor]]]:
+        total, tokens, after = 0.0, 0, dict[int, Tensor]()
         for batch in batches:
             with torch.no_grad():
                 now, _ = batch.logprobs(policy.model)
             change = now - torch.cat([before[number] for number in batch.members])
             total += float((torch.expm1(change) - change).sum())
             tokens += len(change)
+            parts = torch.split(now, [len(before[number]) for number in batch.members])
+            after |= dict(zip(batch.members, parts, strict=True))
             yield progress
-        return total, tokens
+        return total, tokens, after
 
     ids, trained = [item.ids for item in items], [item.trained for item in items]
-    mine = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
+    *mine, after = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
     total, tokens = yield from policy.peers.totals(mine, progress)
-    return total / tokens
+    return total / tokens, after

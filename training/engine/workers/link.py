@@ -18,6 +18,7 @@ from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_step import Progress
+from training.engine.trainer.trust_region import MeasuredToken
 
 
 class LinkClosed(Exception):
@@ -134,6 +135,7 @@ class Trained:
     trained: bool
     metrics: dict[str, float]
     written: Checkpoint | None
+    measured: tuple[MeasuredToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class WorkerPool:
             if isinstance(ends[0], Trained):
                 if ends[0].written is not None:
                     await self._register(record, parent, self._registry.add, ends[0].written)
-                return TrainResult(ends[0].step, ends[0].trained, ends[0].metrics)
+                return TrainResult(ends[0].step, ends[0].trained, ends[0].metrics, ends[0].measured)
             await self._register(record, parent, self._registry.look)
             newest = self._registry.newest(record.id)
             if newest.step > parent.step:  # the checkpoint was written before the trainer died

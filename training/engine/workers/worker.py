@@ -182,7 +182,7 @@ class _Worker:
             raise outcome
         writes = outcome.trained and (command.group is None or command.group.rank == 0)
         written = self._registry.newest(command.steps.model_id) if writes else None
-        return Trained(outcome.step, outcome.trained, outcome.metrics, written)
+        return Trained(outcome.step, outcome.trained, outcome.metrics, written, outcome.measured)
 
 
 class _GroupMembership:

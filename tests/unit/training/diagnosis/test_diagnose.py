@@ -8,7 +8,7 @@ import pytest
 from app.schemas.run_request import ForkRequest
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
-from training.diagnosis.facts import Facts, Form, GroupFacts, Readings
+from training.diagnosis.facts import Facts, Form, GroupFacts, Probe, Readings
 from training.types import PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
@@ -31,6 +31,7 @@ def facts(iterations: int, group: GroupFacts = HEALTHY, onset: int = 1, **more: 
             has_oracle=True,
             groups=(group if number >= onset else HEALTHY,) * 8,
             readings={"train": Readings(16, 0)},
+            probe=Probe(8, moved=0.2, noise=1e-4, sampler_after=1e-4, sampler_before=0.2),
         )
         for number in range(1, iterations + 1)
     ]
@@ -159,6 +160,24 @@ def test_replies_that_are_read_differently_are_a_fault() -> None:
     assert "2 of 16 replies of evaluation rollouts" in found.summary
     assert found.evidence["text"] == "<tool_call>"
     assert found.remedy.how == "none"
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "says"),
+    [(0.2, 1e-4, "still has the weights of the step before"), (0.5, 0.4, "has other weights")],
+)
+def test_a_sampler_with_other_weights_is_a_fault_that_names_what_it_has(after: float, before: float, says: str) -> None:
+    probe = Probe(8, moved=0.2, noise=1e-4, sampler_after=after, sampler_before=before)
+    found = only(diagnose(facts(4, onset=3, probe=probe), SETTINGS))
+    assert (found.cause, found.severity, found.first_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, Severity.FAULT, 3)
+    assert says in found.summary
+    assert found.remedy.how == "none"
+
+
+def test_an_imprecise_sampler_is_not_blamed_for_steps_that_move_less_than_its_noise() -> None:
+    """As with a sampler in 8 bits and small steps: nothing can be told, so nothing is named."""
+    probe = Probe(8, moved=0.05, noise=0.03, sampler_after=0.04, sampler_before=0.04)
+    assert diagnose(facts(4, probe=probe), SETTINGS) == []
 
 
 def test_what_a_backend_does_not_report_is_not_examined() -> None:
