@@ -11,6 +11,8 @@ from training.rollout.histories import messages_of
 from training.types import FailureKind, Group, IterationResult, Rollout, RunConfig
 
 if TYPE_CHECKING:  # importing it takes long
+    from art import Trajectory
+    from art.trajectories import History
     from openai.types.chat.chat_completion import Choice
 
 _INFRASTRUCTURE = (FailureKind.BACKEND_AWAY, FailureKind.TIMEOUT, FailureKind.MODEL_NOT_FOUND)
@@ -75,7 +77,7 @@ def truncated(rollout: Rollout, limit: int) -> bool:
 
 def choices_of(rollout: Rollout) -> "Iterator[Choice]":
     """Yield the replies that were sampled in a rollout."""
-    histories = (rollout.trajectory, *rollout.trajectory.additional_histories)
+    histories: tuple[Trajectory | History, ...] = (rollout.trajectory, *rollout.trajectory.additional_histories)
     for history in histories:
         yield from (item for item in history.messages_and_choices if not isinstance(item, dict))
 

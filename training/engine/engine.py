@@ -34,6 +34,7 @@ from training.engine.tokenizers import Tokenizers
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
+from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.peers import Alone, Peers, digest
 from training.engine.trainer.policy import Policy, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
@@ -46,7 +47,6 @@ from training.engine.trainer.trajectories import (
     counts,
     sequences,
 )
-from training.engine.trainer.trust_region import MeasuredToken
 from training.engine.weights.flash_attention import use_newest
 from training.engine.weights.fp8 import check_device
 from training.engine.weights.joined import SHARED_PARAMETER_BYTES

@@ -101,8 +101,9 @@ async def test_an_evaluation_that_reads_tool_calls_differently_is_named(
 
     async def without_brace(self: EndpointChat, body: Any) -> Any:
         completion = await complete(self, body)
-        for call in (completion.choices[0].message.tool_calls or ()) if body["temperature"] == 0 else ():
-            call.function.arguments = call.function.arguments[:-1]
+        for call in completion.choices[0].message.tool_calls or ():
+            if call.type == "function" and body["temperature"] == 0:
+                call.function.arguments = call.function.arguments[:-1]
         return completion
 
     monkeypatch.setattr(EndpointChat, "complete", without_brace)

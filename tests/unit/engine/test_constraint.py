@@ -14,7 +14,8 @@ from tests.fakes.tiny_model import make_tiny_model
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.reply_grammar import reply_grammar
 from training.engine.sampling.constraint import FORCED_CHARACTERS, BadGrammar, Grammar, Vocabulary, _Tokens
-from training.engine.tokens import ChatTokenizer, Reply
+from training.engine.tokens import ChatTokenizer
+from training.protocol.tool_calls import Reply
 
 MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"', "}", "]")
 MOST_TOKENS = 400

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.tokens import BadConversation, ChatTokenizer, Reply
+from training.engine.tokens import BadConversation, ChatTokenizer
+from training.protocol.tool_calls import Reply
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -12,7 +12,7 @@ import structlog
 from training.engine.computing import Computing, Steps, TrainingTask
 from training.engine.engine import StepConflict, TrainResult
 from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.trust_region import MeasuredToken
+from training.engine.trainer.measured_token import MeasuredToken
 
 log = structlog.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.registry.tuning import Tuning
 from training.engine.trainer.joined_layers import JoinedLayers
+from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
 from training.engine.trainer.peers import Alone, Peers
-from training.engine.trainer.trust_region import MeasuredToken
 from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights import llama_modules
 from training.engine.weights.adapters import base_of

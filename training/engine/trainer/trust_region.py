@@ -10,17 +10,15 @@ token.
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.padded_batches import Batch
+from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import TrainSequence
-
-if TYPE_CHECKING:  # a policy keeps what is measured here
-    from training.engine.trainer.policy import Policy
 
 _MEASURED = 16
 """Number of sequences that are measured, spread evenly over the step's, so that the forward pass costs little."""
@@ -37,24 +35,8 @@ _LONGEST = 4096
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredToken:
-    """The last of these token ids, with its log-probability given those before it: as the sampler recorded it, and of
-    the trained weights before and after the step."""
-
-    token_ids: tuple[int, ...]
-    recorded: float
-    before: float
-    after: float
-
-    @property
-    def moved(self) -> float:
-        """How far the step moved it."""
-        return abs(self.after - self.before)
-
-
 def keep_within(
-    policy: "Policy",
+    policy: Policy,
     items: Sequence[TrainSequence],
     before: Mapping[int, Tensor],
     max_kl: float,
@@ -102,7 +84,7 @@ def _moved_most(
 
 
 def _divergence(
-    policy: "Policy",
+    policy: Policy,
     items: Sequence[TrainSequence],
     before: Sequence[Tensor],
     progress: T,

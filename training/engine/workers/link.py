@@ -18,7 +18,7 @@ from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.trust_region import MeasuredToken
+from training.engine.trainer.measured_token import MeasuredToken
 
 
 class LinkClosed(Exception):
