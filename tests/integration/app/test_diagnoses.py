@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -157,6 +158,33 @@ async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, dat
         run_id = (await _ended(client))["run_id"]
         code, printed = await _learnloop(client, run_id)
         assert (code, printed.splitlines()[0]) == (0, "no cause of trouble was found")
+
+
+async def test_a_run_that_is_taken_over_after_each_iteration_gets_the_same_diagnoses(
+    data_dir: Path, database_url: str
+) -> None:
+    """Each pause ends the work, and the next worker reads the facts from the database."""
+    async with _service(data_dir, database_url) as client:
+        undisturbed = await _ended(client, iterations=5)
+        run = await _ended(client, iterations=5, on_no_signal={"action": "pause", "after": 1})
+        pauses = 0
+        while run["status"] == "paused":
+            pauses += 1
+            assert (await client.post(f"/runs/{run['run_id']}/resume")).status_code == 202
+            run = await run_with(client, run["run_id"], "completed", "failed", "paused")
+        assert (run["status"], pauses) == ("completed", 4)
+        shown = [
+            re.sub(
+                "[0-9A-Z]{26}", "ID", json.dumps([await _diagnosis(client, each), _data(await _events(client, each))])
+            )
+            for each in (undisturbed, run)
+        ]
+        assert shown[0] == shown[1]
+        assert "ID" in shown[0]
+
+
+def _data(events: list[Any]) -> list[Any]:
+    return [(event["iteration"], event["data"]) for event in events]
 
 
 async def test_the_remedy_starts_a_fork(data_dir: Path, database_url: str) -> None:

@@ -101,6 +101,29 @@ async def test_whatever_an_agent_does_to_its_history_is_trained_as_it_was_sample
         await train(policy, group, 1)
 
 
+async def test_the_sampler_scores_the_tokens_at_which_a_step_was_measured(policy: EmbeddedPolicy) -> None:
+    assert await policy.measured(0) == []
+    before = await policy.weights_sha256(0)
+    assert await train(policy, await sampled_group(policy), 0, max_kl=10.0) == 1
+    measured = await policy.measured(1)
+    assert 1 <= len(measured) <= 4
+    tokens = [each.token_ids for each in measured]
+    for step, expected in ((0, [each.before for each in measured]), (1, [each.after for each in measured])):
+        scores = await policy.logprobs(step, tokens)
+        known = [(score, value) for score, value in zip(scores, expected, strict=True) if score is not None]
+        assert all(score == pytest.approx(value, abs=1e-4) for score, value in known)
+    assert [each.recorded for each in measured] == pytest.approx([each.before for each in measured], abs=1e-4)
+    assert max(abs(each.after - each.before) for each in measured) > 1e-3
+    assert None not in (before, await policy.weights_sha256(1))
+    assert before != await policy.weights_sha256(1)
+    assert await policy.weights_sha256(0) is None  # only the newest is reported
+    assert await policy.logprobs(1, []) == []
+    with pytest.raises(ValueError, match="token_ids"):
+        await policy.logprobs(1, [[5]])
+    with pytest.raises(ValueError, match="no"):
+        await policy.logprobs(9, tokens)
+
+
 async def test_the_engine_says_whether_a_model_repeats_to_the_bit(
     backend: EmbeddedBackend, engine: EngineProcess
 ) -> None:
