@@ -12,6 +12,9 @@ from training.diagnosis.facts import Facts, Probe
 from training.diagnosis.reread import readings_of
 from training.types import IterationResult, RunConfig
 
+_PROBED_FIRST, _PROBED_EVERY = 3, 4
+"""The sampler is asked after each of the first iterations, and then after every few."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -23,10 +26,16 @@ async def examine(result: IterationResult, config: RunConfig, policy: Policy, en
     facts = replace(facts, base_model=policy.base_model, readings=readings_of(result))
     try:
         facts = replace(facts, weights_sha256=await policy.weights_sha256(result.step))
-        return replace(facts, probe=await _probe(policy, result.step) if result.groups else None)
+        return replace(facts, probe=await _probe(policy, result.step) if _is_probed(result, config) else None)
     except (BackendUnavailable, BackendRefused, ValueError) as error:
         log.warning("the policy could not be examined", iteration=result.iteration, error=str(error))
         return facts
+
+
+def _is_probed(result: IterationResult, config: RunConfig) -> bool:
+    """Return whether the sampler is asked after this iteration. At every one it would take 4% of the time on a CPU."""
+    number = result.iteration - config.supervised_iterations
+    return bool(result.groups) and (number <= _PROBED_FIRST or number % _PROBED_EVERY == 0)
 
 
 async def _probe(policy: ReportingPolicy, step: int) -> Probe | None:
