@@ -1,7 +1,7 @@
 """The archive of rollouts: token ids and exact log-probabilities stay when an iteration is saved.
 
-Revision: 0037
-Revises: 0033
+Revision: 0036
+Revises: 0035
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0037"
-down_revision: str | Sequence[str] | None = "0033"
+revision: str = "0036"
+down_revision: str | Sequence[str] | None = "0035"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 

@@ -1,7 +1,7 @@
 """Facts of iterations, and the causes of a run's trouble that they name.
 
-Revision: 0038
-Revises: 0037
+Revision: 0037
+Revises: 0036
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision: str = "0038"
-down_revision: str | Sequence[str] | None = "0037"
+revision: str = "0037"
+down_revision: str | Sequence[str] | None = "0036"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
