@@ -17,7 +17,7 @@ import torch
 from environment.first_line import first_line
 from training.base_model_files import MAX_TOKENS, base_model_fault
 from training.engine.registry.tuning import Tuning
-from training.engine.tokens import BadConversation, ChatTokenizer
+from training.engine.tokens import BadConversation, ChatTokenizer, Message
 from training.engine.trainer.policy import load_checkpoint
 from training.engine.weights import llama_modules
 
@@ -27,7 +27,7 @@ _MAX_MESSAGE = 300
 _TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 _CALL = {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
 _QUESTION = {"role": "user", "content": "When is the kickoff?"}
-_CALLS = [
+_CALLS: list[Message] = [
     _QUESTION,
     {"role": "assistant", "content": "", "tool_calls": [_CALL]},
     {"role": "tool", "content": "12 May", "tool_call_id": "call-1"},

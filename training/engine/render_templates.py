@@ -54,14 +54,14 @@ def _render(template: str, request: dict[str, Any]) -> str:
     messages, tools = json.loads(request["messages"]), json.loads(request["tools"])
     # As `apply_chat_template` does, because many templates would show None as a word.
     chat = [{key: value for key, value in message.items() if value is not None} for message in messages]
-    rendered, _ = render_jinja_template(
+    rendered: Any = render_jinja_template(
         conversations=[chat],
         tools=tools,
         chat_template=template,
         add_generation_prompt=request["reply"],
         **request["special"],
     )
-    return str(rendered[0])
+    return str(rendered[0][0])
 
 
 if __name__ == "__main__":
