@@ -16,7 +16,6 @@ from app.runs.lost_rollouts import lost_warnings
 from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
-from app.runs.verdicts import run_verdict
 from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
@@ -30,7 +29,7 @@ from app.schemas.runs import (
     RunWebhookCreated,
     SupervisedFigures,
 )
-from app.statistics.verdict import Verdict
+from app.statistics.verdict import Verdict, verdict
 from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")
@@ -76,7 +75,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
         _brief(run)
         | {
             "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
-            "verdict": asdict(run_verdict(figures.evaluations, run.best_step)),
+            "verdict": asdict(verdict(figures.evaluations, run.best_step, causes_of(run))),
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,

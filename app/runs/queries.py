@@ -25,8 +25,9 @@ from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
+from app.runs.diagnoses import causes_of
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
-from app.runs.verdicts import EVALUATION, verdicts
+from app.runs.verdicts import EVALUATION, Judged, verdicts
 from app.statistics.verdict import Verdict
 
 _Entity = TypeVar("_Entity")
@@ -178,7 +179,7 @@ class RunQueries:
     async def verdicts(self, runs: Sequence[Run]) -> dict[str, Verdict]:
         """Return the verdicts on those runs, by run."""
         async with self._database() as tx:
-            return await verdicts(tx, {run.id: run.best_step for run in runs})
+            return await verdicts(tx, {run.id: Judged(run.best_step, causes_of(run)) for run in runs})
 
     async def iterations(self, run_id: str, *, after: int, limit: int) -> Sequence[ShownIteration]:
         """Return iterations in order, from the one after `after`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -25,9 +25,17 @@ EVALUATION = (
 """Columns of an evaluation that the API shows."""
 
 
-async def verdicts(tx: AsyncSession, best_steps: Mapping[str, int | None]) -> dict[str, Verdict]:
-    """Return the verdicts on runs. `best_steps` has the steps of their best checkpoints."""
-    sampled = and_(Evaluation.run_id.in_(best_steps), Evaluation.mode == "sampled")
+class Judged(NamedTuple):
+    """What a run's verdict says besides its evaluations."""
+
+    best_step: int | None
+    causes: Sequence[str]
+    """Names of its current diagnoses."""
+
+
+async def verdicts(tx: AsyncSession, runs: Mapping[str, Judged]) -> dict[str, Verdict]:
+    """Return the verdicts on runs, by id."""
+    sampled = and_(Evaluation.run_id.in_(runs), Evaluation.mode == "sampled")
     ends = (
         select(Evaluation.run_id, Evaluation.split, func.max(Evaluation.iteration).label("latest"))
         .where(sampled)
@@ -44,18 +52,13 @@ async def verdicts(tx: AsyncSession, best_steps: Mapping[str, int | None]) -> di
         .join(Run, Run.id == Evaluation.run_id)
         .where(sampled, at_ends)
     )
-    found: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in best_steps}
+    found: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in runs}
     for run_id, *values in await tx.execute(query):
         found[run_id].append(dict(zip(EVALUATION, values, strict=True)))
-    return {run_id: run_verdict(rows, best_steps[run_id]) for run_id, rows in found.items()}
-
-
-def run_verdict(evaluations: Sequence[Mapping[str, Any]], best_step: int | None) -> Verdict:
-    """Return the verdict on a run with these evaluations."""
-    return verdict(evaluations, best_step, causes=())
+    return {run_id: verdict(rows, *runs[run_id]) for run_id, rows in found.items()}
 
 
 async def verdict_on(tx: AsyncSession, run_id: str) -> dict[str, Any]:
     """Return the part of an event's data that says whether the run learned."""
-    best_step = (await tx.execute(select(Run.best_step).where(Run.id == run_id))).scalar_one()
-    return {"verdict": asdict((await verdicts(tx, {run_id: best_step}))[run_id])}
+    judged = Judged(*(await tx.execute(select(Run.best_step, Run.causes).where(Run.id == run_id))).one())
+    return {"verdict": asdict((await verdicts(tx, {run_id: judged}))[run_id])}
