@@ -62,6 +62,8 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
     async with _service(data_dir, database_url) as client:
         run = await _ended(client)
         assert run["diagnosis"] == "malformed_replies"
+        assert run["verdict"]["causes"] == ["malformed_replies"]
+        assert run["verdict"]["text"].endswith("Diagnosed: malformed_replies.")
         assert (await client.get("/runs")).json()["items"][0]["diagnosis"] == "malformed_replies"
         found = await _diagnosis(client, run)
         assert found["cause"] == "malformed_replies"
