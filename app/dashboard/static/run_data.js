@@ -104,7 +104,7 @@ export function openRun(runId) {
   /** Show the figures in the event at once, and read the others of the iteration. @param {Event} event */
   function completed(event) {
     const { iteration, step, rewards, success, supervised = null } = event.data;
-    add([{ iteration, step, rewards, success, malformed: null, no_signal: null, supervised }]);
+    add([{ iteration, step, rewards, success, malformed: null, no_signal: null, lost_rollouts: {}, supervised }]);
     if (run.value) run.value = { ...run.value, progress: { ...run.value.progress, iterations_done: iteration } };
     readIterations(iteration - 1).catch(() => {});
   }

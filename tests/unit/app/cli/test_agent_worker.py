@@ -9,6 +9,8 @@ import pytest
 from app.cli.agent_worker import AgentWorker, CommandFailed, outcome_of, passed_on, variables
 from app.cli.terminal import Failure
 
+RANGE = "a finite number from -1e+09 to 1e+09"
+
 
 @pytest.mark.parametrize(
     ("printed", "outcome"),
@@ -19,7 +21,7 @@ from app.cli.terminal import Failure
         ("It is 42.", {"output": "It is 42."}),
         ("42", {"output": "42"}),
         ("\n \n", {"reward": None, "reason": "the command printed nothing"}),
-        ('{"reward": NaN}', {"reward": None, "reason": "the command printed reward is a finite number, not nan"}),
+        ('{"reward": NaN}', {"reward": None, "reason": f"the command printed reward is {RANGE}, not nan"}),
     ],
 )
 def test_the_last_line_is_the_outcome(printed: str, outcome: Any) -> None:
