@@ -76,7 +76,11 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
         request = diagnosis["remedy"]["request"]
         assert request["warm_start"] == {"demonstrations": {"oracle": 64}}
         ForkRequest.model_validate(request)
-        assert [each["cause"] for each in found["not_examined"]] == ["weights_unchanged", "parser_drift"]
+        assert [each["cause"] for each in found["not_examined"]] == [
+            "sampler_is_not_trainer",
+            "weights_unchanged",
+            "parser_drift",
+        ]
         [event] = await _events(client, run)
         assert event["iteration"] == diagnosis["named_at_iteration"]
         assert (event["data"]["cause"], event["data"]["state"]) == ("malformed_replies", "active")
