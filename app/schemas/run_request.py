@@ -322,8 +322,8 @@ class LearnLoopRequest(RequestBody):
     checkpoints: CheckpointsChoice | None = None
     """Which checkpoints to keep. Default: all."""
     keep_rollouts: bool | None = None
-    """Whether to keep the token ids and exact log-probabilities of rollouts, a few kB each. Default: true with
-    the backend `embedded`, false with others."""
+    """Whether to keep the token ids and exact log-probabilities of the run's rollouts, a few kB each. Default: true
+    with the backend `embedded`, false with others."""
     on_no_signal: NoSignalChoice = Field(default_factory=NoSignalChoice)
     """What to do if iterations train nothing, because no rewards differ. Default: only warn."""
     on_diagnosis: DiagnosisChoice = Field(default_factory=DiagnosisChoice)

@@ -6,19 +6,17 @@ It names what has been true since some iteration. It does not foretell what a ru
 from collections.abc import Sequence
 from dataclasses import replace
 
-from training.diagnosis.causes import (
-    Detector,
-    InfrastructureFailures,
-    MalformedReplies,
+from training.diagnosis.contradictions import (
     ParserDrift,
     SamplerIsNotTrainer,
     StalePolicy,
-    TruncatedReplies,
     UnusualLearningRate,
     WeightsUnchanged,
 )
+from training.diagnosis.detector import Detector
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined
 from training.diagnosis.facts import Facts
+from training.diagnosis.symptoms import InfrastructureFailures, MalformedReplies, TruncatedReplies
 
 _DETECTORS: dict[Cause, type[Detector]] = {
     Cause.INFRASTRUCTURE_FAILURES: InfrastructureFailures,

@@ -1,0 +1,226 @@
+"""Causes that contradict a record or a default: one contradiction is enough to name them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from statistics import fmean
+
+from environment.json_type import Json
+from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from training.diagnosis.facts import Facts, Probe, Readings
+from training.protocol.tool_calls import PARSER
+
+_CLEAR_AFTER = 3
+"""Iterations in a row whose records agree, after which a contradiction is cleared."""
+_HIGHEST_RATE = 0.1
+"""Limit of the request's field (app/schemas/run_request.py)."""
+_FAR = 100
+"""Factor between a learning rate and its base's default from which it is named."""
+_DEFAULT_RATES = {"learnloop/tiny": 7e-4}
+_DEFAULT_RATE = 1e-5
+"""Default of base models with billions of parameters."""
+_FAULTY_SHARE = 0.5
+"""Of how far a step moved the policy, the share that a sampler may be away from the trained weights."""
+_CLEAR_MOVE = 5.0
+"""How many times the noise a step must move the policy to show which weights the sampler has."""
+_LEAST_NOISE = 1e-6
+"""Nats: float32 sums in another order differ by less."""
+
+
+class SamplerIsNotTrainer(Detector):
+    """The rollouts come from other weights than those that are trained."""
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        first = next((each.probe for each in facts if each.probe and each.staleness == 0), None)
+        noise = max(first.noise if first else 0.0, _LEAST_NOISE)
+
+        def contradicts(each: Facts) -> bool | None:
+            probe = each.probe
+            if first is None or probe is None or probe.moved <= _CLEAR_MOVE * noise:
+                return None  # the step moved the policy too little to tell
+            return probe.sampler_after > _FAULTY_SHARE * probe.moved
+
+        return contradiction_spans(facts, contradicts)
+
+    def _probe(self, facts: AllFacts, span: Span) -> tuple[Facts, Probe]:
+        found = next(each for each in facts if each.iteration == span.first)
+        assert found.probe is not None
+        return found, found.probe
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        found, probe = self._probe(facts, span)
+        has_before = probe.sampler_before < _FAULTY_SHARE * probe.moved
+        has = "still has the weights of the step before" if has_before else "has other weights"
+        return f"The sampler was asked for step {found.step} and {has}."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        found, probe = self._probe(facts, span)
+        return {"step": found.step, **asdict(probe), "ratio": probe.sampler_after / probe.moved, "bound": _FAULTY_SHARE}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy(
+            "Restart the process that samples (the engine, or the vLLM that it asks), and make sure that trained "
+            "weights reach it: since the first iteration of this diagnosis, what was sampled is not what was trained."
+        )
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        probed = any(each.probe for each in facts)
+        return None if probed else "The backend does not compute log-probabilities of given tokens."
+
+
+class WeightsUnchanged(Detector):
+    """The policy's step rose, and its weights are the same."""
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        before = dict(zip((each.iteration for each in facts[1:]), facts, strict=False))
+
+        def contradicts(each: Facts) -> bool | None:
+            earlier = before.get(each.iteration)
+            if earlier is None or each.step == earlier.step or None in (each.weights_sha256, earlier.weights_sha256):
+                return None
+            return each.weights_sha256 == earlier.weights_sha256
+
+        return contradiction_spans(facts, contradicts)
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        step = next(each.step for each in facts if each.iteration == span.first)
+        return f"Step {step} was trained, and its weights are exactly those of the step before."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        hashes = {each.step: each.weights_sha256 for each in facts if each.iteration >= span.first - 1}
+        last = dict(list(hashes.items())[:5])
+        return {"weights_sha256": {str(step): found for step, found in last.items()}}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        rate, usual = self.config.learning_rate, default_rate(self.settings, facts)
+        raised = min(max(10 * rate, usual), _HIGHEST_RATE)
+        text = (
+            f"Raise the learning rate from {rate:g} to {raised:g}: an update below the precision of the weights is "
+            "lost. If the rate is not small, the trainer does not apply its steps."
+        )
+        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": raised})
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        reported = any(each.weights_sha256 for each in facts)
+        return None if reported else "The backend does not report hashes of its weights."
+
+
+class UnusualLearningRate(Detector):
+    """The learning rate is far from the base model's default."""
+
+    severity = Severity.WARNING
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        first = next((each.iteration for each in facts if each.groups), None)
+        ratio = self.config.learning_rate / default_rate(self.settings, facts)
+        far = abs(math.log(ratio)) >= math.log(_FAR) * (1 - 1e-9)
+        return [Span(first, first)] if first is not None and far else []
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        usual = default_rate(self.settings, facts)
+        much = "above" if self.config.learning_rate > usual else "below"
+        return f"The learning rate {self.config.learning_rate:g} is far {much} {usual:g}, which suits this base model."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        usual = default_rate(self.settings, facts)
+        return {"learning_rate": self.config.learning_rate, "default": usual, "factor": _FAR}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        usual = default_rate(self.settings, facts)
+        request = {"checkpoint": step_before(facts, span.first), "learning_rate": usual}
+        return Remedy(f"Use the learning rate {usual:g}.", request)
+
+
+class StalePolicy(Detector):
+    """Rollouts come from an older policy than the run allows."""
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        most = self.config.pipeline.max_staleness
+
+        def contradicts(each: Facts) -> bool | None:
+            return None if each.staleness is None else each.staleness > most
+
+        return contradiction_spans(facts, contradicts)
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        oldest = max(each.staleness or 0 for each in facts if each.iteration >= span.first)
+        allowed = self.config.pipeline.max_staleness
+        return f"Rollouts were sampled from a policy {oldest} steps old, and pipeline.max_staleness allows {allowed}."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        since = [each for each in facts if each.iteration >= span.first]
+        diverged = [each.kl_div for each in since if each.kl_div is not None]
+        return {
+            "staleness": [each.staleness for each in since][:5],
+            "bound": self.config.pipeline.max_staleness,
+            "mean_kl_div": fmean(diverged) if diverged else None,
+        }
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        request = {"checkpoint": step_before(facts, span.first), "pipeline": {"max_staleness": 0}}
+        return Remedy("Sample each iteration with the newest policy.", request)
+
+
+class ParserDrift(Detector):
+    """Tool calls were recorded that are not what this service reads in the same replies."""
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        def contradicts(each: Facts) -> bool | None:
+            return any(found.different for found in each.readings.values()) if each.readings else None
+
+        return contradiction_spans(facts, contradicts)
+
+    def _newest(self, facts: AllFacts, span: Span) -> tuple[str, Readings]:
+        """Return the readings that differ in the span's first iteration, and of what."""
+        readings = next(each.readings for each in facts if each.iteration == span.first)
+        return next((kind, found) for kind, found in readings.items() if found.different)
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        kind, found = self._newest(facts, span)
+        return (
+            f"{found.different} of {found.read} replies of {kind} rollouts were recorded with other tool calls than "
+            f"the parser {PARSER} reads in them."
+        )
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        readings = next(each.readings for each in facts if each.iteration == span.first)
+        _, found = self._newest(facts, span)
+        return {
+            "parser": PARSER,
+            **{kind: {"read": each.read, "different": each.different} for kind, each in readings.items()},
+            "text": found.text,
+            "trajectories": [found.trajectory_id],
+        }
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy(
+            "Have training, evaluation and questions served by engines of the same version: one of them reads tool "
+            "calls in another way."
+        )
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        read = any(each.readings for each in facts)
+        return None if read else "The backend has a parser of its own, or does not report the bytes of its tokens."
+
+
+def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | None]) -> list[Span]:
+    """Return when records that must agree did not. `contradicts` returns None where it cannot tell."""
+    spans: list[Span] = []
+    current, agreed = None, 0
+    for each in facts:
+        found = contradicts(each)
+        if found:
+            current, agreed = current or Span(each.iteration, each.iteration), 0
+        elif found is False:
+            agreed += 1
+        if current is not None and agreed >= _CLEAR_AFTER:
+            spans.append(Span(current.first, current.named, each.iteration))
+            current = None
+    return [*spans, current] if current is not None else spans
+
+
+def default_rate(settings: DiagnosisSettings, facts: AllFacts) -> float:
+    """Return the learning rate that suits the run's base model."""
+    known = next((each.base_model for each in reversed(facts) if each.base_model), settings.base_model)
+    return _DEFAULT_RATES.get(known, _DEFAULT_RATE)
