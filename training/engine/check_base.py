@@ -36,7 +36,7 @@ _CALLS: list[Message] = [
 
 def main() -> int:
     directory, seconds, memory = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    os.nice(10)
+    os.nice(5)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     used = _address_space()
