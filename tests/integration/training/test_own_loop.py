@@ -327,7 +327,7 @@ async def test_a_model_that_is_away_is_no_failure_of_the_agent() -> None:
     async with scripted_chat(in_turn([READ, *[Reply(status=500)] * 9])) as model:
         done = await roll(model, swallows)
     assert done.failure is not None
-    assert done.failure.kind is FailureKind.OTHER
+    assert done.failure.kind is FailureKind.BACKEND_ERROR
     assert "as scripted" in done.failure.message
 
 
