@@ -33,7 +33,7 @@ from tests.fakes.engine_process import ROOT
 
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs/cli.md"})
 ILLUSTRATIONS = {
-    "64 held-out tasks (test)": "output of a demo of minutes",
+    "Learned: held-out success rose": "output of a demo of minutes",
     "POST /learn-loop            the service": "a drawing",
     "POST /learn-loop            {": "an outline of requests",
     '"on_no_signal"': "one member of a request",
