@@ -45,6 +45,7 @@ async def _ask(http: httpx.AsyncClient, model: str, content: str = "hello") -> h
     return await http.post("/v1/chat/completions", json=body)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(HOSTILE)), ids=list(HOSTILE))
 async def test_a_hostile_base_is_refused_by_name_and_others_are_answered(http: httpx.AsyncClient, number: int) -> None:
     name, said = f"bad{number}", list(HOSTILE.values())[number][1]
@@ -74,6 +75,7 @@ async def test_a_template_of_its_own_is_rendered_as_transformers_does(
     assert reply.json()["tokens"] == tokenizer.encode(text, add_special_tokens=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("content", "said"), [("loop", "takes too long"), ("text", "too much memory")])
 async def test_a_call_that_renders_too_long_is_refused(http: httpx.AsyncClient, content: str, said: str) -> None:
     assert (await _ask(http, "later")).status_code == 200

@@ -47,6 +47,7 @@ def named(facts: Sequence[Facts], config: RunConfig) -> list[Diagnosis]:
     return diagnose(facts, DiagnosisSettings(config, TINY))
 
 
+@pytest.mark.long
 async def test_a_healthy_run_has_no_diagnosis_although_everything_is_examined(backend: EmbeddedBackend) -> None:
     facts = await examined(backend, CONFIG)
     assert named(facts, CONFIG) == []
