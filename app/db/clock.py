@@ -13,12 +13,12 @@ from app.db.database import Database
 class DatabaseTime:
     """A time from the database. The time since then is measured with the monotonic clock, which does not jump."""
 
-    told: datetime
+    read_at: datetime
     _at: float = field(default_factory=time.monotonic)
 
     def now(self) -> datetime:
         """Return the database's current time."""
-        return self.told + timedelta(seconds=time.monotonic() - self._at)
+        return self.read_at + timedelta(seconds=time.monotonic() - self._at)
 
 
 async def database_time(database: Database) -> DatabaseTime:

@@ -124,7 +124,7 @@ class EventFeed:
         """
         tail = self._tails[run_id]
         tail.watchers += 1
-        told: Moved | None = None
+        last_progress: Moved | None = None
         try:
             while not (tail.gone or self._ended):
                 changed = tail.changed
@@ -134,9 +134,9 @@ class EventFeed:
                 if new:
                     after = new[-1].seq
                     yield new
-                elif tail.moved is not None and tail.moved != told:
-                    told = tail.moved
-                    yield told
+                elif tail.moved is not None and tail.moved != last_progress:
+                    last_progress = tail.moved
+                    yield last_progress
                 elif not await _changed_in_time(changed):
                     yield []
         finally:

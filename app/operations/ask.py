@@ -70,7 +70,7 @@ class _ReportingChat:
 
     chat: Chat
     tell: Tell
-    told: Counter[str] = field(default_factory=Counter)
+    reported: Counter[str] = field(default_factory=Counter)
     """How often each message was reported. An agent that owns its loop can hold another conversation in between."""
 
     @property
@@ -89,7 +89,7 @@ class _ReportingChat:
         shown = Counter[str]()
         for message in body["messages"]:
             shown[identity(message)] += 1
-            if shown[identity(message)] > self.told[identity(message)]:
+            if shown[identity(message)] > self.reported[identity(message)]:
                 self._tell(message)
         completion = await self.chat.complete(body)
         self._tell(message_of(completion.choices[0]))
@@ -97,7 +97,7 @@ class _ReportingChat:
 
     def _tell(self, message: dict[str, Json]) -> None:
         self.tell(message)
-        self.told[identity(message)] += 1
+        self.reported[identity(message)] += 1
 
 
 async def ask(

@@ -174,9 +174,9 @@ class _Check:
         tried: defaultdict[tuple[str, str, int | None], list[Trajectory]] = defaultdict(list)
         for row in _of_kind(stored, "evaluation"):
             tried[row.split, row.mode, row.step].append(row)
-        told = {(row.split, row.mode, row.step): row for row in stored.evaluations}
-        self._compare(number, "evaluations", sorted(map(list, told)), sorted(map(list, tried)))
-        for key in sorted(told.keys() & tried.keys()):
+        kept = {(row.split, row.mode, row.step): row for row in stored.evaluations}
+        self._compare(number, "evaluations", sorted(map(list, kept)), sorted(map(list, tried)))
+        for key in sorted(kept.keys() & tried.keys()):
             samples = self._config.evaluation.samples if key[1] == "sampled" else 1
             groups = self._groups(tried[key], samples)
             scored = [rollout for group in groups for rollout in group.rollouts]
@@ -189,11 +189,11 @@ class _Check:
             }
             if number == 0:
                 self._baseline[key[:2]] = successes(scored)
-            elif told[key].difference is not None:  # earlier versions stored none
+            elif kept[key].difference is not None:  # earlier versions stored none
                 found = difference(self._baseline.get(key[:2], {}), successes(scored))
                 recomputed["difference"] = None if found is None else asdict(found)
             for name, value in recomputed.items():
-                self._compare(number, f"{key[0]} {key[1]} {name}", getattr(told[key], name), value)
+                self._compare(number, f"{key[0]} {key[1]} {name}", getattr(kept[key], name), value)
 
     def _compare_reflection(self, stored: _Stored, groups: Sequence[Group]) -> None:
         number, environment = stored.iteration.iteration, self._environment
@@ -203,12 +203,12 @@ class _Check:
         environment.reflect(rewarded(groups))
         environment.showcase(self._config.seed)  # called here because the learn loop calls it before reading the state
         state = json.loads(json_text.dumps(environment.state()))
-        told = dict(stored.reflection.state)
-        scores, told_scores = state.pop("node_scores", {}), told.pop("node_scores", {})
-        self._node_scores += len(told_scores)
-        for id in sorted(scores.keys() | told_scores.keys()):
-            self._compare(number, f"node score of {id}", told_scores.get(id), scores.get(id))
-        self._compare(number, "state", told, state)
+        kept = dict(stored.reflection.state)
+        scores, kept_scores = state.pop("node_scores", {}), kept.pop("node_scores", {})
+        self._node_scores += len(kept_scores)
+        for id in sorted(scores.keys() | kept_scores.keys()):
+            self._compare(number, f"node score of {id}", kept_scores.get(id), scores.get(id))
+        self._compare(number, "state", kept, state)
 
     def _compare(
         self, iteration: int | None, what: str, stored: Any, recomputed: Any, trajectory_id: str | None = None

@@ -199,11 +199,11 @@ class ChatTokenizer:
     def _render(self, messages: str, tools: str, reply: bool) -> str:
         if messages == "[]" and not tools:
             return ""
-        told, offered = json.loads(messages), json.loads(tools) if tools else None
+        shown, offered = json.loads(messages), json.loads(tools) if tools else None
         if not self._knows_tools:
-            told, offered = with_tools_as_text(told, offered or (), system_role=self._knows_system), None
+            shown, offered = with_tools_as_text(shown, offered or (), system_role=self._knows_system), None
         try:
-            return self._apply(told, offered, reply=reply)
+            return self._apply(shown, offered, reply=reply)
         except _REFUSALS as error:
             raise BadConversation(f"the chat template refuses the conversation: {error}") from error
 

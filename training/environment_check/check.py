@@ -180,8 +180,8 @@ class _Check:
     def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
         """Check whether references can be read without doing the task."""
         found = leaks.leaks(self.environment, scenarios)
-        for where, told in found.items():
-            said = f"{where}, in {len(told)} of {len(scenarios)} scenarios, such as {told[0]}"
+        for where, examples in found.items():
+            said = f"{where}, in {len(examples)} of {len(scenarios)} scenarios, such as {examples[0]}"
             yield Finding("leaks", State.FAILED, said)
         if not found:
             yield Finding("leaks", State.OK, "no reference can be read from its task, opening messages or tools")

@@ -131,8 +131,8 @@ def transcript_of(trajectory: "Trajectory") -> list[dict[str, Json]]:
 
 def transcript(histories: Sequence[Sequence[dict[str, Json]]]) -> list[dict[str, Json]]:
     """Return the same as `transcript_of` for stored conversations."""
-    told, seen = [], set[str]()
+    joined, seen = [], set[str]()
     for number, messages in enumerate(histories):
-        told += [each for each in messages if not number or identity(each) not in seen]
+        joined += [each for each in messages if not number or identity(each) not in seen]
         seen |= set(map(identity, messages))
-    return told
+    return joined

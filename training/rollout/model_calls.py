@@ -159,7 +159,7 @@ class ModelCalls:
 
         This is needed after recorded answers were used, because the endpoint may not remember that conversation.
         """
-        told = list(messages)
+        exact = list(messages)
         for call in self.answered if self._chat.tells_token_ids else ():
             place = len(call.messages)
             if tuple(messages[:place]) != call.messages or place == len(messages):
@@ -167,8 +167,8 @@ class ModelCalls:
             for choice in call.completion.choices:
                 ids = sampled_ids(choice)
                 if ids and identity(message_of(choice)) == identity(messages[place]):
-                    told[place] = {**messages[place], "token_ids": ids}
-        return told
+                    exact[place] = {**messages[place], "token_ids": ids}
+        return exact
 
     def _record_answer(
         self, number: int, messages: tuple[Message, ...], tools: Sequence[Json], completion: "ChatCompletion"

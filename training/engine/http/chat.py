@@ -282,13 +282,13 @@ class _StreamedChoice:
         """Return the delta that a token causes, if any. Log-probabilities are sent with their token, even if its text
         is held back."""
         text = self._text.push(token)
-        told: dict[str, Json] = {}
+        extra: dict[str, Json] = {}
         if self._prepared.logprobs and not self._prepared.request.top_logprobs:
             sample = Sample([token], [logprob], "stop", 0, 0)
-            told["logprobs"] = {"content": token_logprobs(self._prepared.texts, sample), "refusal": None}
+            extra["logprobs"] = {"content": token_logprobs(self._prepared.texts, sample), "refusal": None}
         if self._prepared.request.return_token_ids:
-            told["token_ids"] = [token]
-        return {**self._delta({"content": text}), **told} if told or text else None
+            extra["token_ids"] = [token]
+        return {**self._delta({"content": text}), **extra} if extra or text else None
 
     def closing(self, made: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
         """Return the last deltas: the missing part of the content, complete tool calls, and the finish reason."""

@@ -104,8 +104,8 @@ async def _health(compute: Computing, _: Request) -> Response:
         "reason": found.reason if found else "No model has been loaded yet.",
     }
     figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
-    told = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
-    return JSONResponse({**told, **compute.details})
+    status = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
+    return JSONResponse({**status, **compute.details})
 
 
 class _ChatApi:

@@ -106,11 +106,11 @@ class VllmCompute(Compute):
         weights = self._weights(target)
         seed = secrets.randbits(53) if request.seed is None else request.seed
         grammar = None if request.grammar is None else for_vllm(request.grammar.text, self._engine.tokenizer(target))
-        told = 0
+        tokens_sent = 0
 
         def on_new_token(id: int, logprob: float) -> None:
-            nonlocal told
-            told += 1
+            nonlocal tokens_sent
+            tokens_sent += 1
             if on_token:
                 on_token(id, logprob)
 
@@ -122,7 +122,7 @@ class VllmCompute(Compute):
                 break
             except VllmLost as error:
                 why = await self._server.why_lost(error)
-                if told or beginning == _BEGINNINGS:
+                if tokens_sent or beginning == _BEGINNINGS:
                     raise SamplerUnavailable(why) from error
                 log.warning("a conversation begins again: vLLM was lost", model=target.key, why=why)
             except BadReply as error:

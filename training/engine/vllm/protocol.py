@@ -90,12 +90,12 @@ class Reply:
                 return []
             [choice] = piece["choices"]
             ids = [int(id) for id in choice["token_ids"] or ()]
-            told = choice["logprobs"] or {"token_logprobs": [], "top_logprobs": []}
-            logprobs = [_logprob(value) for value in told["token_logprobs"]]
+            given = choice["logprobs"] or {"token_logprobs": [], "top_logprobs": []}
+            logprobs = [_logprob(value) for value in given["token_logprobs"]]
             if len(ids) != len(logprobs):
                 raise BadReply(f"vLLM answered with {len(ids)} tokens and {len(logprobs)} log-probabilities")
             if top:
-                self.top += [_likeliest(each, top) for each in told["top_logprobs"]]
+                self.top += [_likeliest(each, top) for each in given["top_logprobs"]]
             self.finish_reason = choice["finish_reason"] or self.finish_reason
             stopped_by = choice.get("stop_reason")
             self.stop_text = stopped_by if isinstance(stopped_by, str) else self.stop_text

@@ -93,8 +93,8 @@ class Trainers:
         found[self._rank] = digest
         yield from self._add(found, progress)
         if len(set(found.tolist())) > 1:
-            told = ", ".join(f"{each:016x}" for each in found.tolist())
-            raise WeightsDiffer(f"the trainers have different weights after the step (digests {told})")
+            digests = ", ".join(f"{each:016x}" for each in found.tolist())
+            raise WeightsDiffer(f"the trainers have different weights after the step (digests {digests})")
 
     def leave(self) -> None:
         """Stop waiting for the others. Anything they wait for raises TrainerLost. Can be called from any thread."""
