@@ -54,7 +54,7 @@ async def test_a_message_is_signed_as_of_the_moment_when_it_is_sent(monkeypatch:
     assert result.error is None
     [(_, headers, _)] = it.received
     sent = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC)
-    assert sent - claimed.told >= timedelta(minutes=10)
+    assert sent - claimed.read_at >= timedelta(minutes=10)
 
 
 async def test_a_key_lives_by_the_databases_clock(data_dir: Path, database_url: str, jumped: None) -> None:
