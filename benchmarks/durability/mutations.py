@@ -141,7 +141,7 @@ MUTATIONS = (
         "app/claims/turns.py",
         "        turn.c.running,\n",
         "",
-        f"{_LEASES}::test_projects_take_turns",
+        f"{_LEASES}::test_a_project_with_less_in_progress",
     ),
     _one(
         "of projects with equally much in progress, the one that waited longest is next",

@@ -195,6 +195,17 @@ async def test_projects_take_turns(kind: Kind) -> None:
     ]
 
 
+async def test_a_project_with_less_in_progress_goes_first_even_if_it_was_served_last(kind: Kind) -> None:
+    busy = [await kind.queue("busy") for _ in range(2)]
+    quick = [await kind.queue("quick") for _ in range(2)]
+    claims = kind.worker("w")
+    assert (await claimed(claims)).id == busy[0]
+    lease = await claimed(claims)
+    assert lease.id == quick[0]
+    await kind.end(lease)
+    assert (await claimed(claims)).id == quick[1]
+
+
 async def test_with_one_place_the_project_that_waited_longest_is_next(kind: Kind) -> None:
     """None is in progress when the next one is claimed, so the number in progress does not decide."""
     many, single = [await kind.queue("many") for _ in range(3)], await kind.queue("single")
