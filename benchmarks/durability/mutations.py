@@ -358,7 +358,7 @@ def run_test(code: Path, test: str) -> str:
         done = subprocess.run(
             command,
             cwd=code,
-            env=os.environ | {"LEARNLOOP_SHRINK": "0"},
+            env=os.environ | {"LEARNLOOP_SHRINK": "0", "LEARNLOOP_SEQUENCES": "80"},
             capture_output=True,
             text=True,
             timeout=_TEST_S,
