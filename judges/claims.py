@@ -2,7 +2,7 @@
 
 Every sentence is a claim but the greeting, sentences of mere courtesy or names, the sign-off, and the question at the
 end. Words are compared without case and plural; numbers and names must stand in the sources, and a number beside what
-it counts. That finds what was invented, and cannot tell a lie that is told in the sources' own words.
+it counts. That finds what was invented, and cannot detect a lie in the sources' own words.
 """
 
 import re

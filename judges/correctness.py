@@ -182,7 +182,7 @@ class CorrectnessJudge:
 
 
 def _obvious(answer: Json, reference: str) -> Score | None:
-    """The score of an answer that nobody need be asked about."""
+    """The score of an answer that needs no model to judge it."""
     if not isinstance(answer, str) or not answer.strip():
         return Score(0.0, "no answer was given")
     if (phrase := addresses_judge(answer)) is not None:

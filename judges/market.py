@@ -1,4 +1,4 @@
-"""The market simulator: an invented market that answers sales emails where nobody real does.
+"""The market simulator: an invented market that answers sales emails in place of real customers.
 
 Nothing in it was measured; it exists so that feedback can be shown and tested before there are customers. Whatever
 shows its figures calls them "market simulator".
@@ -8,7 +8,7 @@ attract it, and how well each goal goes down. They make an email's interest in [
 each stage of the funnel with the probability interest ** hardness of the stage, and falls out at the first that it
 fails. Chance is drawn from the email itself: the same email always fares the same.
 
-The hardness is set so that an email that cites nothing and addresses nobody is mostly not even opened, while a
+The hardness is set so that an email that cites nothing and addresses no one is mostly not even opened, while a
 grounded and short one that names prospect and company gets somewhat more than half of what there is to get.
 """
 

@@ -32,7 +32,7 @@ WITH asked AS (
     UPDATE agent_session AS session SET uses = session.uses + 1, calls = session.calls + 1,
         opening_digest = coalesce(session.opening_digest, asked.digest)
     FROM asked JOIN free USING (id) JOIN agent_session AS seen USING (id)
-    -- What this statement sees of the session's calls and keys is only right if nobody changed the session meanwhile.
+    -- What this statement sees of the session's calls and keys is only right if the session did not change meanwhile.
     WHERE session.id = asked.id AND session.xmin = seen.xmin
         AND seen.state = 'open' AND seen.expires_at > clock_timestamp()
         AND (seen.max_calls IS NULL OR seen.uses < seen.max_calls)

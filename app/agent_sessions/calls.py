@@ -293,7 +293,7 @@ class SessionCalls:
         if key in self._replying or (row.holder == self._holder and key in self._claiming):
             return Holder.US
         of_another = row.holder not in (None, self._holder)
-        return Holder.OTHER if of_another and row.held else Holder.NOBODY
+        return Holder.OTHER if of_another and row.held else Holder.NONE
 
     async def answer(self, call: BegunCall, completion: dict[str, Json]) -> dict[str, Json]:
         """Record the answer durably. Returns the recorded answer, which is another process's if that was first. Raises

@@ -14,7 +14,7 @@ from enum import Enum
 class Holder(Enum):
     """The process that samples a call or sends its answer."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     US = "us"
     """This process."""
     OTHER = "other"
@@ -40,7 +40,7 @@ class RecordedCall:
     @property
     def is_abandoned(self) -> bool:
         """Whether this attempt's request was cut off, so that repeating it means the same call."""
-        return not (self.answered and self.delivered) and self.holder is Holder.NOBODY
+        return not (self.answered and self.delivered) and self.holder is Holder.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def decide(calls: Sequence[RecordedCall], asked: Repetition) -> Decision:
         return Begun(occurrence, None)
     if call.answered:
         return Answered(occurrence, call.number)
-    return Begun(occurrence, call.number) if call.holder is Holder.NOBODY else Wait()
+    return Begun(occurrence, call.number) if call.holder is Holder.NONE else Wait()
 
 
 def restarts(calls: Sequence[RecordedCall], asked: Repetition) -> bool:

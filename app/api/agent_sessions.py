@@ -120,8 +120,8 @@ async def restart_agent_session(
 ) -> AgentSessionAccess:
     """Begin the next attempt of a session, with a new key: for an agent that died.
 
-    Requests that an earlier attempt made get the recorded answers, so the agent goes on at the turn where it died. Keys
-    of earlier attempts are refused.
+    Requests that an earlier attempt made get the recorded answers, so the agent continues at the turn where it died.
+    Keys of earlier attempts are refused.
     """
     return _access(http, await store.restart(caller, id))
 

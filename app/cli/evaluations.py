@@ -112,8 +112,7 @@ def evaluate(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare models on the same held-out scenarios. Ctrl-C stops watching; the evaluation goes on where the service
-    does."""
+    """Compare models on the same held-out scenarios. Ctrl-C stops watching; the evaluation continues in the service."""
     flags = {
         "run_id": run,
         "scenarios": scenarios,

@@ -82,7 +82,7 @@ class DirectConnection:
 
 
 class GroupedStatement:
-    """A statement that handles many rows at once, given as one array per column.
+    """A statement that handles many rows together, given as one array per column.
 
     It returns at most one row for each given row. That row begins with the given row's first column, which is unique
     within a group.

@@ -187,8 +187,8 @@ class PipelineChoice(RequestPart):
     """The asynchronous pipeline: rollouts that begin while earlier iterations train and are evaluated."""
 
     max_staleness: int = Field(default=_DEFAULTS.pipeline.max_staleness, ge=0, le=32)
-    """Number of iterations that rollouts may run ahead; they are sampled from a policy at most so many steps older than
-    the one that is trained on them. 0: rollouts, then training, one after the other."""
+    """Number of iterations that rollouts may run ahead; they are sampled from a policy at most that many steps older
+    than the one that is trained on them. 0: rollouts, then training, one after the other."""
 
 
 class StoredDemonstrations(RequestPart):

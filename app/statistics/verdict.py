@@ -23,7 +23,7 @@ class VerdictState(StrEnum):
     LEARNED = "learned"
     GOT_WORSE = "got_worse"
     NO_CHANGE_SHOWN = "no_change_shown"
-    """There may be a change, but it cannot be told from chance."""
+    """There may be a change, but it cannot be distinguished from chance."""
     TOO_EARLY = "too_early"
     """There is no later evaluation to compare with the first one."""
 

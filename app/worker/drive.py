@@ -240,7 +240,7 @@ class Driver:
         await run_on_loop(main_loop, self._check_rules(work))  # the previous worker may have died before its check
         work.facts = await work.query(lambda: diagnoses.facts_of(self.database, run.id))
         resume = await work.query(lambda: resume_of(self.database, run.id))
-        log.info("run goes on", environment=run.environment, iteration=resume.iteration if resume else 0)
+        log.info("run continues", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await work.query(
                 lambda: resolve_references(self.database, self.data_dir, request.environment, run.model_project)

@@ -60,8 +60,8 @@ class MailDesk:
         except ToolError as error:
             episode.end("malformed", str(error))
             return JSONResponse({"content": str(error), "final": True, "outcome": await _outcome(episode)})
-        told: dict[str, Json] = {"content": result.content, "final": result.final}
-        return JSONResponse(told | ({"outcome": await _outcome(episode)} if result.final else {}))
+        shown: dict[str, Json] = {"content": result.content, "final": result.final}
+        return JSONResponse(shown | ({"outcome": await _outcome(episode)} if result.final else {}))
 
     async def end(self, request: Request) -> JSONResponse:
         asked = await request.json()

@@ -81,15 +81,16 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
         nemesis = Nemesis(workers, postgres, random.Random(plan.seed))
         seconds = await _disturbed(plan, workers, nemesis, database)
         calm_s = await _calm(workers, nemesis, database)
-        told = await stories(database, directory)
+        all_stories = await stories(database, directory)
     finally:
         workers.close()
         await database_engine.dispose()
         await postgres.stop()
     never = [f"the fault {kind} was never injected" for kind in FAULTS if not nemesis.injected[kind]]
     figures = {"seconds": round(seconds, 1), "calm_s": round(calm_s, 1), "workers_started": workers.started}
-    wrong = [wrong for story in told for wrong in violations(story)]
-    return asdict(plan) | figures | {"faults": dict(nemesis.injected)} | _counts(told) | {"violations": wrong + never}
+    wrong = [wrong for story in all_stories for wrong in violations(story)]
+    checked = {"faults": dict(nemesis.injected)} | _counts(all_stories) | {"violations": wrong + never}
+    return asdict(plan) | figures | checked
 
 
 async def create_run(database: Database, name: str, iterations: int, engine: str | None = None) -> str:
@@ -160,15 +161,15 @@ async def _count(database: Database, runs: ColumnElement[bool]) -> int:
     return await retry_while_database_is_down(count)
 
 
-def _counts(told: list[Story]) -> dict[str, Any]:
-    rollouts = [act for story in told for act in story.acts if act["act"].startswith("rollout/")]
+def _counts(all_stories: list[Story]) -> dict[str, Any]:
+    rollouts = [act for story in all_stories for act in story.acts if act["act"].startswith("rollout/")]
     counts = (
-        sum(len(story.iterations) for story in told),
-        sum(len(story.events) for story in told),
-        sum(story.run.epoch for story in told),
+        sum(len(story.iterations) for story in all_stories),
+        sum(len(story.events) for story in all_stories),
+        sum(story.run.epoch for story in all_stories),
         len(rollouts),
-        sum(entry.name.startswith("rollout/") for story in told for entry in story.kept),
-        sum(len(story.trained) for story in told),
+        sum(entry.name.startswith("rollout/") for story in all_stories for entry in story.kept),
+        sum(len(story.trained) for story in all_stories),
     )
     return dict(zip(_COUNTED, counts, strict=True))
 

@@ -126,9 +126,9 @@ def _complete(story: Story) -> Iterator[str]:
         yield f"its checkpoints are {story.checkpoints}"
     if [step for step, _ in story.trained] != [*range(1, total + 1)]:
         yield f"its trainer took the steps {story.trained}"
-    told = [event.iteration for event in story.events if event.type == EventType.ITERATION_COMPLETED]
-    if told != [*range(total + 1)]:
-        yield f"its events tell of the iterations {told}"
+    completed = [event.iteration for event in story.events if event.type == EventType.ITERATION_COMPLETED]
+    if completed != [*range(total + 1)]:
+        yield f"its events are about the iterations {completed}"
     ends = [event.type for event in story.events if event.type in _ENDS]
     if ends != [EventType.RUN_COMPLETED]:
         yield f"its ends are {ends}"
@@ -169,11 +169,11 @@ def _done_once(story: Story) -> Iterator[str]:
         if times > 1:
             yield f"{act} of iteration {iteration} was done {times} times under epoch {epoch}"
         if act.startswith("rollout/") and epoch > kept.get((iteration, act), epoch):
-            told = _told(story, iteration)
-            yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}: {told}"
+            timeline = _timeline(story, iteration)
+            yield f"{act} of iteration {iteration} was kept, and done again under epoch {epoch}: {timeline}"
 
 
-def _told(story: Story, iteration: int) -> str:
+def _timeline(story: Story, iteration: int) -> str:
     """List what happened around an iteration, in order of time."""
     acts = [
         (a["at"], f"{a['act']} under {a['epoch']} by {a['pid']}") for a in story.acts if a["iteration"] == iteration

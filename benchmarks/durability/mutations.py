@@ -242,7 +242,7 @@ MUTATIONS = (
         f"{_PROTOCOL}::test_a_body_is_about_one_model",
     ),
     _one(
-        "nobody else trains the model of a live run",
+        "only its run trains the model of a live run",
         "app/runs/store.py",
         "                raise ModelBusy(str(model), holder)\n",
         "                pass\n",

@@ -213,11 +213,11 @@ def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:
         trained = connection.execute("SELECT tokens FROM trajectory WHERE kind = 'train'").fetchall()
         failed = connection.execute("SELECT error FROM trajectory WHERE error IS NOT NULL").fetchall()
         unfinished = connection.execute("SELECT count(*) FROM session_call WHERE answer IS NULL").fetchone()
-    told, sampled = set[tuple[str, str, str]](), set[str]()
+    recorded, sampled = set[tuple[str, str, str]](), set[str]()
     for session, answer in calls:
         for choice in unpack_answer(bytes(answer))["choices"]:
             for call in choice["message"].get("tool_calls") or []:
-                told.add((session, call["function"]["name"], call["function"]["arguments"]))
+                recorded.add((session, call["function"]["name"], call["function"]["arguments"]))
             sampled.add(_logprobs(token["logprob"] for token in choice["logprobs"]["content"]))
     turns = [_logprobs(turn["logprobs"]) for (tokens,) in trained for turn in tokens]
     return {
@@ -227,7 +227,7 @@ def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:
         "trained_turns": len(turns),
         "failed_rollouts": [error for (error,) in failed],
         "violations": violations,
-        "tool_calls_without_a_record": len(called - told),
+        "tool_calls_without_a_record": len(called - recorded),
         "trained_turns_without_a_record": sum(turn not in sampled for turn in turns),
     }
 

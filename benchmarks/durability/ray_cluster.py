@@ -117,7 +117,7 @@ def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     def goes_on(killed: str, before: dict[str, Any], since: float) -> None:
         assert watched.wait_until(moved_from(where(before)), _MOST_S), f"the run does not go on after: {killed}"
         seconds[killed] = round(time.monotonic() - since, 1)
-        print(f"{killed}: goes on after {seconds[killed]} s", file=sys.stderr)
+        print(f"{killed}: continues after {seconds[killed]} s", file=sys.stderr)
 
     with database(directory / "postgres") as url:
         service = Service(f"http://127.0.0.1:{port}", timeout_s=30)

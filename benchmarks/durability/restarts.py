@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _TRAINING, _TOKEN = "training begins", "first token sampled"
-_TIMELINE = ("engine starts", "engine is up", "service is up", "run claimed", "run goes on", _TRAINING, _TOKEN)
+_TIMELINE = ("engine starts", "engine is up", "service is up", "run claimed", "run continues", _TRAINING, _TOKEN)
 """Log events from the start of a process to its first newly sampled token."""
 
 

@@ -27,15 +27,15 @@ class Story:
     """All attempts of `deliveries`."""
 
 
-def violations(story: Story, told: set[tuple[str, int]]) -> list[str]:
-    """Describe every violation; `told` contains run id and event number of all events."""
-    return [f"{story.name}: {wrong}" for wrong in _violations(story, told)]
+def violations(story: Story, events: set[tuple[str, int]]) -> list[str]:
+    """Describe every violation; `events` contains run id and event number of all events."""
+    return [f"{story.name}: {wrong}" for wrong in _violations(story, events)]
 
 
-def _violations(story: Story, told: set[tuple[str, int]]) -> Iterator[str]:
+def _violations(story: Story, events: set[tuple[str, int]]) -> Iterator[str]:
     rows, arrivals = story.deliveries, story.receiver.arrivals
-    if {(row.run_id, row.event_seq) for row in rows} != told or len(rows) != len(told):
-        yield f"{len(rows)} deliveries for {len(told)} events"
+    if {(row.run_id, row.event_seq) for row in rows} != events or len(rows) != len(events):
+        yield f"{len(rows)} deliveries for {len(events)} events"
     if undelivered := sum(row.state != "delivered" for row in rows):
         yield f"{undelivered} were not delivered"
     if {arrival.id for arrival in story.receiver.taken()} != {row.id for row in rows}:

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument(
         "--hide", type=float, default=VISIBILITY_TIMEOUT_S, help="seconds until what was claimed is anybody's"
     )
-    parser.add_argument("--quick", action="store_true", help="try again at once")
+    parser.add_argument("--quick", action="store_true", help="try again immediately")
     configure_logs("error", "json")
     asyncio.run(dispatch(parser.parse_args()))
 

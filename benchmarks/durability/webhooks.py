@@ -177,20 +177,20 @@ async def faulty_figures(stage: Stage, options: argparse.Namespace) -> dict[str,
         gone = await stack.enter_async_context(faulty_receiver(lambda n: "200 OK" if n < gone_after else "410 Gone"))
         endpoints = [await stage.endpoint(each.url, "faulty") for each in (*receivers, gone)]
         dispatchers = await stack.enter_async_context(stage.dispatchers(*_QUICK))
-        told = await _told_while_killed(stage, dispatchers, [*receivers, gone], options, rng)
+        events = await _append_events_while_killing(stage, dispatchers, [*receivers, gone], options, rng)
         calm_s = await _calm(stage, dispatchers)
         stories = [
             await stage.story(f"receiver {n}", endpoint, receiver)
             for n, (endpoint, receiver) in enumerate(zip(endpoints, [*receivers, gone], strict=True))
         ]
-        wrong = [wrong for story in stories[:-1] for wrong in violations(story, told)]
+        wrong = [wrong for story in stories[:-1] for wrong in violations(story, events)]
         wrong += [*_gone_wrong(stories[-1], (await stage.endpoints.get(endpoints[-1].row.id)).disabled_reason)]
         wrong += [f"a redirect was followed {elsewhere.requests} times"] if elsewhere.requests else []
     met = sum((each.met for each in chances), Counter[str]())
     wrong += [f"{kind} never happened" for kind in (kind.split()[0] for kind in _FAULTS) if not met[kind]]
     arrivals = [arrival for story in stories[:-1] for arrival in story.receiver.arrivals]
     return {
-        "events": len(told),
+        "events": len(events),
         "kills": options.kills,
         "deliveries": sum(len(story.deliveries) for story in stories[:-1]),
         "requests": sum(receiver.requests for receiver in receivers),
@@ -202,7 +202,7 @@ async def faulty_figures(stage: Stage, options: argparse.Namespace) -> dict[str,
     }
 
 
-async def _told_while_killed(
+async def _append_events_while_killing(
     stage: Stage,
     dispatchers: Dispatchers,
     receivers: Sequence[FaultyReceiver],
@@ -211,16 +211,16 @@ async def _told_while_killed(
 ) -> set[tuple[str, int]]:
     """Append events while dispatchers are killed at work; return the run id and number of each event."""
     runs = [await stage.run("faulty") for _ in range(_RUNS)]
-    told = {(run_id, 1) for run_id in runs}
+    events = {(run_id, 1) for run_id in runs}
     for number in range(options.kills):
         dispatchers.mend(_DISPATCHERS)
         for _ in range(options.events // options.kills):
-            told.add(await stage.event(rng.choice(runs)))
+            events.add(await stage.event(rng.choice(runs)))
         enough = _requests(receivers) + rng.randint(5, 50)
         while _requests(receivers) < enough and await stage.pending():
             await asyncio.sleep(_LOOK_S)
         await asyncio.to_thread(dispatchers.kill, number % _DISPATCHERS)
-    return told
+    return events
 
 
 def _requests(receivers: Sequence[FaultyReceiver]) -> int:

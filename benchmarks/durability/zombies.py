@@ -59,7 +59,7 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
         seconds = [
             await _frozen_at(point, number, database, workers[0]) for number in range(rounds) for point in POINTS
         ]
-        told = await stories(database, directory)
+        all_stories = await stories(database, directory)
     finally:
         for worker in workers:
             worker.kill()
@@ -67,12 +67,12 @@ async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, An
         forks.close()
         await database_engine.dispose()
         await postgres.stop()
-    wrong = [wrong for story in told for wrong in (*violations(story), *_by_zombies(story))]
+    wrong = [wrong for story in all_stories for wrong in (*violations(story), *_by_zombies(story))]
     return {
         "freezes": len(seconds),
         "ttl_s": ttl_s,
         "taken_over_after_s": [round(each, 1) for each in seconds],
-        "claims": sum(story.run.epoch for story in told),
+        "claims": sum(story.run.epoch for story in all_stories),
         "violations": wrong,
     }
 

@@ -289,7 +289,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--staleness", default="0", help="steps that rollouts may be old, with commas")
     parser.add_argument("--judge", type=float, default=0.0, metavar="SECONDS", help="what judging a group takes")
-    parser.add_argument("--adapters", type=int, default=0, help="sample so many adapters of the base, and nothing else")
+    parser.add_argument("--adapters", type=int, default=0, help="only sample this number of adapters")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where models are written")
     parser.add_argument("--make", nargs=2, metavar=("MODEL", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()

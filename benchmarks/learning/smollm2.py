@@ -205,10 +205,10 @@ def stage_figures(reported: Json, trajectories: Sequence[Json]) -> dict[str, Jso
 
 
 def _conversation(service: Service, stage: str, brief: Json) -> dict[str, Json]:
-    told = ("mode", "scenario_id", "scenario", "reward", "success", "outcome", "error")
+    fields = ("mode", "scenario_id", "scenario", "reward", "success", "outcome", "error")
     return {
         "stage": stage,
-        **{name: brief[name] for name in told},
+        **{name: brief[name] for name in fields},
         "messages": service.trajectory(brief["id"])["messages"],
     }
 

@@ -56,7 +56,7 @@ class Fuzzed:
     operations: int
     seconds: float
     violations: dict[str, list[str]]
-    told: str
+    output: str
     """The output of schemathesis: each failure with a request that shows it."""
 
 
@@ -74,12 +74,12 @@ async def fuzz(data_dir: Path, database_url: str | None, *, examples: int, seed:
         work.joinpath("schemathesis.toml").write_text(_CONFIG)
         work.joinpath("api.json").write_text(json.dumps(openapi.described(create_app(settings).openapi())))
         async with served(settings, _ShortLoop()) as client:
-            told = await _run(work, str(client.base_url), f"-n {examples} --seed {seed} --phases {phases}".split())
+            output = await _run(work, str(client.base_url), f"-n {examples} --seed {seed} --phases {phases}".split())
         try:
             report = json.loads(work.joinpath("report.json").read_text())
         except FileNotFoundError:
-            raise RuntimeError(told) from None
-    return _result(report, told)
+            raise RuntimeError(output) from None
+    return _result(report, output)
 
 
 async def _run(work: Path, url: str, options: list[str]) -> str:
@@ -103,13 +103,13 @@ async def _run(work: Path, url: str, options: list[str]) -> str:
     return printed.decode(errors="replace")
 
 
-def _result(report: dict[str, Any], told: str) -> Fuzzed:
+def _result(report: dict[str, Any], output: str) -> Fuzzed:
     violations = {f"{each['code']} {each['title']}": list(map(str, each["operations"])) for each in report["failures"]}
     violations |= {f"error {number}": [json.dumps(each)] for number, each in enumerate(report["errors"])}
     if not report["complete"]:
         violations["stopped"] = [str(report["stop_reason"])]
     return Fuzzed(
-        report["test_cases"]["generated"], report["operations"]["tested"], report["running_time"], violations, told
+        report["test_cases"]["generated"], report["operations"]["tested"], report["running_time"], violations, output
     )
 
 
@@ -125,7 +125,7 @@ def main() -> None:
             fuzz(Path(name), None, examples=options.examples, seed=options.seed, phases=options.phases)
         )
     if result.violations:
-        print(result.told)
+        print(result.output)
     print(
         f"{result.requests} requests to {result.operations} operations in {result.seconds:.0f} s, seed {options.seed}"
     )

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--database", required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--runs", type=int, required=True, help="driven at once")
+    parser.add_argument("--runs", type=int, required=True, help="driven simultaneously")
     parser.add_argument("--pause", type=float, required=True, help="seconds before each rollout")
     options = parser.parse_args()
     configure_logs("warning", "json")

@@ -1,5 +1,6 @@
 """What all detectors share: when a cause was true, what the facts show, and what to change."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from environment.json_type import Json
@@ -15,7 +16,7 @@ def step_before(facts: AllFacts, iteration: int) -> int:
     return next((each.step for each in reversed(facts) if each.iteration < iteration), facts[0].step)
 
 
-class Detector:
+class Detector(ABC):
     """Detects one cause. Subclasses say when it is true, how serious it is, what the facts show, and the remedy."""
 
     severity = Severity.FAULT
@@ -24,21 +25,21 @@ class Detector:
         self.settings = settings
         self.config = settings.config
 
+    @abstractmethod
     def spans(self, facts: AllFacts) -> list[Span]:
         """Return when the cause was true."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self, facts: AllFacts, span: Span) -> str:
         """Return one sentence for people."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
         """Return the figures, their bounds, and trajectory ids."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         """Return what to change."""
-        raise NotImplementedError
 
     def not_examined(self, facts: AllFacts) -> str | None:
         """Return why the cause cannot be examined, or None if it is."""

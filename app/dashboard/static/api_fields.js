@@ -172,7 +172,7 @@ export const FIELDS = {
     "type": "number"
   },
   "pipeline.max_staleness": {
-    "help": "Number of iterations that rollouts may run ahead; they are sampled from a policy at most so many steps older than the one that is trained on them. 0: rollouts, then training, one after the other.",
+    "help": "Number of iterations that rollouts may run ahead; they are sampled from a policy at most that many steps older than the one that is trained on them. 0: rollouts, then training, one after the other.",
     "type": "integer",
     "standard": 0
   },

@@ -101,7 +101,7 @@ export function openRun(runId) {
     if (event.type !== "phase.completed") refresh();
   }
 
-  /** Show the figures in the event at once, and read the others of the iteration. @param {Event} event */
+  /** Show the figures in the event immediately, and read the others of the iteration. @param {Event} event */
   function completed(event) {
     const { iteration, step, rewards, success, supervised = null } = event.data;
     add([{ iteration, step, rewards, success, malformed: null, no_signal: null, lost_rollouts: {}, supervised }]);

@@ -17,7 +17,7 @@ EXAMPLES = 2
 @pytest.mark.long
 async def test_no_request_makes_an_error_of_ours_or_an_undocumented_reply(data_dir: Path, database_url: str) -> None:
     result = await fuzz(data_dir, database_url, examples=EXAMPLES, seed=7, phases="fuzzing")
-    assert result.violations == {}, result.told
+    assert result.violations == {}, result.output
     assert result.operations >= 48
     assert result.requests > 2 * result.operations
 

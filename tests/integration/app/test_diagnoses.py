@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,9 @@ from app.db.database import make_engine, parse_url
 from app.schemas.run_request import ForkRequest
 from tests.fakes.engine_process import ROOT
 from tests.fakes.forked_learnloop import learnloop
-from tests.fakes.scripted_chat import Reply, call, scripted_chat
-from tests.fakes.scripted_learning import ScriptedBackend
-from tests.integration.app.served import run_with, served, settings_for
-from training.learn_loop import learn_loop
+from tests.fakes.scripted_chat import Reply
+from tests.integration.app.served import run_with
+from tests.integration.app.test_no_signal import WRONG, service
 
 RUN = {
     "iterations": 3,
@@ -28,20 +25,6 @@ RUN = {
     "evaluation": {"every": 4, "scenarios": 1, "test_scenarios": 0, "samples": 1},
 }
 MALFORMED = Reply(content='I would search for "the invoice of last month" now')
-ANSWER = call("return_final_answer", answer="no idea", sources=["x"])
-
-
-@asynccontextmanager
-async def _service(data_dir: Path, database_url: str, reply: Reply = MALFORMED) -> AsyncIterator[httpx.AsyncClient]:
-    """A service whose model always gives that reply."""
-
-    async def answer(request: Mapping[str, Any]) -> Reply:
-        return reply
-
-    async with scripted_chat(answer) as model:
-        settings = settings_for(data_dir, database_url)
-        async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
-            yield client
 
 
 async def _ended(client: httpx.AsyncClient, **more: Any) -> Any:
@@ -59,7 +42,7 @@ async def _events(client: httpx.AsyncClient, run: Any) -> list[Any]:
 
 
 async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: Path, database_url: str) -> None:
-    async with _service(data_dir, database_url) as client:
+    async with service(data_dir, database_url, MALFORMED) as client:
         run = await _ended(client)
         assert run["diagnosis"] == "malformed_replies"
         assert run["verdict"]["causes"] == ["malformed_replies"]
@@ -90,7 +73,7 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
 
 
 async def test_a_run_without_a_fault_has_no_diagnosis(data_dir: Path, database_url: str) -> None:
-    async with _service(data_dir, database_url, ANSWER) as client:
+    async with service(data_dir, database_url, WRONG) as client:
         run = await _ended(client)
         found = await _diagnosis(client, run)
         assert (run["diagnosis"], found["cause"], found["diagnoses"]) == (None, None, [])
@@ -109,7 +92,7 @@ async def test_a_run_without_a_fault_has_no_diagnosis(data_dir: Path, database_u
 async def test_a_run_pauses_when_a_cause_is_serious_enough(
     data_dir: Path, database_url: str, rule: Any, status: str
 ) -> None:
-    async with _service(data_dir, database_url) as client:
+    async with service(data_dir, database_url, MALFORMED) as client:
         run = await _ended(client, on_diagnosis=rule, iterations=5)
         assert run["status"] == status
         if status == "paused":
@@ -125,7 +108,7 @@ async def test_a_run_pauses_when_a_cause_is_serious_enough(
 
 async def test_a_worker_that_takes_over_keeps_to_the_rule(data_dir: Path, database_url: str) -> None:
     """The worker before saved the iteration that named the cause, and died before it paused the run."""
-    async with _service(data_dir, database_url) as client:
+    async with service(data_dir, database_url, MALFORMED) as client:
         run = await _ended(client, on_diagnosis={"action": "pause", "severity": "warning"}, iterations=5)
         engine = make_engine(parse_url(database_url))
         async with engine.begin() as connection:
@@ -147,7 +130,7 @@ async def _learnloop(client: httpx.AsyncClient, *arguments: str) -> tuple[int | 
 
 
 async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, database_url: str) -> None:
-    async with _service(data_dir, database_url) as client:
+    async with service(data_dir, database_url, MALFORMED) as client:
         run_id = (await _ended(client))["run_id"]
         code, printed = await _learnloop(client, run_id)
         assert code == 2
@@ -160,7 +143,7 @@ async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, dat
         assert code == 0
         made = json.loads(printed)["fork"]["run_id"]
         assert (await client.get(f"/runs/{made}")).json()["parent"] == {"run_id": run_id, "step": 0}
-    async with _service(data_dir, database_url, ANSWER) as client:
+    async with service(data_dir, database_url, WRONG) as client:
         run_id = (await _ended(client))["run_id"]
         code, printed = await _learnloop(client, run_id)
         assert (code, printed.splitlines()[0]) == (0, "no cause of trouble was found")
@@ -170,7 +153,7 @@ async def test_a_run_that_is_taken_over_after_each_iteration_gets_the_same_diagn
     data_dir: Path, database_url: str
 ) -> None:
     """Each pause ends the work, and the next worker reads the facts from the database."""
-    async with _service(data_dir, database_url) as client:
+    async with service(data_dir, database_url, MALFORMED) as client:
         undisturbed = await _ended(client, iterations=5)
         run = await _ended(client, iterations=5, on_no_signal={"action": "pause", "after": 1})
         pauses = 0
@@ -194,7 +177,7 @@ def _data(events: list[Any]) -> list[Any]:
 
 
 async def test_the_remedy_starts_a_fork(data_dir: Path, database_url: str) -> None:
-    async with _service(data_dir, database_url) as client:
+    async with service(data_dir, database_url, MALFORMED) as client:
         run = await _ended(client)
         [diagnosis] = (await _diagnosis(client, run))["diagnoses"]
         forked = await client.post(f"/runs/{run['run_id']}/fork", json=diagnosis["remedy"]["request"])

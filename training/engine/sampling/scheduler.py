@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 PREFILL_CHUNK = 256
 """Prompt tokens in one forward pass on a CPU."""
 PREFILL_FLOPS = 2e10
-"""About how much prefill one step does before the batch goes on: a fraction of a second on one core."""
+"""Approximate prefill of one step before the batch continues: a fraction of a second on one core."""
 PACKED_PREFILL = 8192
 """Prompt tokens in one forward pass where rows are packed: enough to fill a GPU."""
 IDLE_PASSES = 4
@@ -106,7 +106,7 @@ class Scheduler:
         self._members[key] = _Member(weights, decode, next(self._numbers))
 
     def rename(self, key: str, new: str) -> None:
-        """Let weights that nobody samples from, and that were changed in place, stand for another key."""
+        """Move idle weights, which were changed in place, to another key."""
         self._members[new] = member = self._members.pop(key)
         self._rows.forget_all_of(member.number)
 

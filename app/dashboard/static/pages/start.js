@@ -29,7 +29,7 @@ export function Start({ query }) {
   const state = useLoaded((aborted) => load(parent, aborted), [parent]);
   return html`<h1>${parent ? "Fork a run" : "Start a run"}</h1>
     <p class="muted">${parent
-      ? html`A new run that goes on from a checkpoint of <code>${label(parent)}</code>, with its settings except for what you change.`
+      ? html`A new run that continues from a checkpoint of <code>${label(parent)}</code>, with its settings except for what you change.`
       : "Every setting has a default that works on this machine. The run starts in the background; its page shows it learn."}</p>
     <${Loaded} state=${state} rows=${8}>${(/** @type {Choices} */ choices) => html`<${Form} choices=${choices} />`}<//>`;
 }

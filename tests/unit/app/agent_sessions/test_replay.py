@@ -18,7 +18,7 @@ from app.agent_sessions.replay import (
     restarts,
 )
 
-CALL = RecordedCall(1, 0, 7, answered=True, holder=Holder.NOBODY, use=1, delivered=True, idempotency_key=None)
+CALL = RecordedCall(1, 0, 7, answered=True, holder=Holder.NONE, use=1, delivered=True, idempotency_key=None)
 
 
 @dataclass
@@ -105,8 +105,8 @@ def test_parallel_requests_are_samples_of_their_own() -> None:
 def test_whether_another_process_died_is_waited_for() -> None:
     running = replace(CALL, answered=False, holder=Holder.OTHER)
     assert decide([running], Repetition()) == Wait()
-    assert decide([replace(running, holder=Holder.NOBODY)], Repetition()) == Begun(0, 1)
-    assert decide([replace(running, answered=True, holder=Holder.NOBODY)], Repetition()) == Begun(1, None)
+    assert decide([replace(running, holder=Holder.NONE)], Repetition()) == Begun(0, 1)
+    assert decide([replace(running, answered=True, holder=Holder.NONE)], Repetition()) == Begun(1, None)
 
 
 def test_a_call_of_an_earlier_attempt_that_still_runs_is_waited_for() -> None:
