@@ -10,6 +10,7 @@ from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
 from training.diagnosis.facts import Facts, Probe, Readings
 from training.protocol.tool_calls import PARSER
+from training.types import RunConfig
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""
@@ -17,7 +18,7 @@ _HIGHEST_RATE = 0.1
 """Limit of the request's field (app/schemas/run_request.py)."""
 _FAR = 100
 """Factor between a learning rate and its base's default from which it is named."""
-_DEFAULT_RATES = {"learnloop/tiny": 7e-4}
+_DEFAULT_RATES = {"learnloop/tiny": RunConfig().learning_rate}
 _DEFAULT_RATE = 1e-5
 """Default of base models with billions of parameters."""
 _FAULTY_SHARE = 0.5
