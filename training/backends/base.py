@@ -180,6 +180,10 @@ class ReportingPolicy(Policy, Protocol):
     def base_model(self) -> str:
         """The base model that the weights were first made from."""
 
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes tool calls."""
+
     async def weights_sha256(self, step: int) -> str | None:
         """Return a hash of the newest checkpoint's weights; None if it is not of that step, or if hashes are not
         reported. Raises BackendUnavailable."""

@@ -23,7 +23,7 @@ async def examine(result: IterationResult, config: RunConfig, policy: Policy, en
     facts = replace(facts_of(result, config), has_oracle=isinstance(environment, Solvable))
     if not isinstance(policy, ReportingPolicy):
         return facts
-    facts = replace(facts, base_model=policy.base_model, readings=readings_of(result))
+    facts = replace(facts, base_model=policy.base_model, readings=readings_of(result, policy.tool_format))
     try:
         facts = replace(facts, weights_sha256=await policy.weights_sha256(result.step))
         return replace(facts, probe=await _probe(policy, result.step) if _is_probed(result, config) else None)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from training.diagnosis.facts import Readings
-from training.protocol import tool_calls
+from training.protocol.tool_formats.formats import ToolFormat
 from training.types import IterationResult, Rollout
 
 if TYPE_CHECKING:  # importing it takes long
@@ -18,18 +18,18 @@ Call = tuple[str, str]
 """Name and arguments of a call."""
 
 
-def readings_of(result: IterationResult) -> dict[str, Readings]:
-    """Return how many of the iteration's replies the parser reads differently than they were recorded."""
+def readings_of(result: IterationResult, tool_format: ToolFormat) -> dict[str, Readings]:
+    """Return how many of the iteration's replies the model's format reads differently than they were recorded."""
     train = [scored.rollout for group in result.groups for scored in group.rollouts]
     evaluated = [scored.rollout for evaluation in result.evaluations for scored in evaluation.rollouts]
-    found = {"train": _readings(train), "evaluation": _readings(evaluated)}
+    found = {"train": _readings(train, tool_format), "evaluation": _readings(evaluated, tool_format)}
     return {kind: readings for kind, readings in found.items() if readings.read}
 
 
-def _readings(rollouts: Sequence[Rollout]) -> Readings:
+def _readings(rollouts: Sequence[Rollout], tool_format: ToolFormat) -> Readings:
     chosen = rollouts[:: max(1, len(rollouts) // _REPLIES)][:_REPLIES]
     read = [(rollout.id, text, recorded) for rollout in chosen for text, recorded in _first_reply(rollout)]
-    different = [(id, text) for id, text, recorded in read if _calls(text) != recorded]
+    different = [(id, text) for id, text, recorded in read if _calls(text, tool_format) != recorded]
     if not different:
         return Readings(len(read), 0)
     id, text = different[0]
@@ -61,5 +61,5 @@ def _recorded(choice: "Choice") -> list[Call]:
     return [(call.function.name, call.function.arguments) for call in calls if call.type == "function"]
 
 
-def _calls(text: str) -> list[Call]:
-    return [(call.name, call.arguments) for call in tool_calls.read(text).tool_calls]
+def _calls(text: str, tool_format: ToolFormat) -> list[Call]:
+    return [(call.name, call.arguments) for call in tool_format.read(text).tool_calls]

@@ -17,8 +17,8 @@ from jinja2 import TemplateError
 from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer, is_ours
 from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
-from training.protocol.tool_calls import Reply
-from training.protocol.tool_calls import read as read_reply
+from training.protocol.tool_formats.chosen import chosen_format
+from training.protocol.tool_formats.formats import Reply, format_of_template
 
 CACHED_TEXTS = 4096
 _PROBE = "probe_of_the_template"
@@ -56,6 +56,10 @@ class ChatTokenizer:
         )
         self._knows_tools = self._shows([user], [{"type": "function", "function": tool}], _PROBE)
         self._knows_system = self._shows([{"role": "system", "content": _PROBE}, user], None, _PROBE)
+        shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self._knows_tools)
+        self.tool_format = chosen_format(directory) or shown
+        """How the model writes tool calls."""
+        self._tools_as_text = self.tool_format.shown_as_text or not self._knows_tools
         self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
         self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
 
@@ -200,8 +204,9 @@ class ChatTokenizer:
         if messages == "[]" and not tools:
             return ""
         shown, offered = json.loads(messages), json.loads(tools) if tools else None
-        if not self._knows_tools:
-            shown, offered = with_tools_as_text(shown, offered or (), system_role=self._knows_system), None
+        if self._tools_as_text:
+            shown = with_tools_as_text(shown, offered or (), self.tool_format, system_role=self._knows_system)
+            offered = None
         try:
             return self._apply(shown, offered, reply=reply)
         except _REFUSALS as error:
@@ -237,8 +242,8 @@ class ChatTokenizer:
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, text: str, *, call_seed: str = "") -> Reply:
-        """Return the content and the calls of a sampled text; see `read_reply`."""
-        return read_reply(text, call_seed=call_seed)
+        """Return the content and the calls of a sampled text; see ToolFormat.read."""
+        return self.tool_format.read(text, call_seed=call_seed)
 
 
 def _of_transformers(directory: Path) -> Any:

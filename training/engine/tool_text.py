@@ -4,27 +4,30 @@ import json
 from collections.abc import Mapping, Sequence
 
 from environment.json_type import Json
+from training.protocol.tool_formats.formats import ToolFormat
+from training.protocol.tool_formats.written_calls import WrittenCall
 
-_FORMAT = """To call a tool, write:
-<tool_call>
-{"name": "TOOL", "arguments": {"ARGUMENT": "VALUE"}}
-</tool_call>"""
+_EXAMPLE = WrittenCall("TOOL", '{"ARGUMENT": "VALUE"}')
 
 
 def with_tools_as_text(
-    messages: Sequence[Mapping[str, Json]], tools: Sequence[Mapping[str, Json]], *, system_role: bool
+    messages: Sequence[Mapping[str, Json]],
+    tools: Sequence[Mapping[str, Json]],
+    tool_format: ToolFormat,
+    *,
+    system_role: bool,
 ) -> list[dict[str, Json]]:
     """Return the conversation with tools, calls and results as text. Without a `system_role`, the user message
     introduces the tools."""
     plain: list[dict[str, Json]] = []
     for message in messages:
-        role, content = _as_text(message)
+        role, content = _as_text(message, tool_format)
         # Many templates require user and assistant to alternate.
         if plain and role == plain[-1]["role"] == "user":
             plain[-1]["content"] += f"\n{content}"
         else:
             plain.append({"role": role, "content": content})
-    return _introduced(plain, _listed(tools), system_role) if tools else plain
+    return _introduced(plain, _listed(tools, tool_format), system_role) if tools else plain
 
 
 def _introduced(messages: list[dict[str, Json]], tools: str, system_role: bool) -> list[dict[str, Json]]:
@@ -34,24 +37,26 @@ def _introduced(messages: list[dict[str, Json]], tools: str, system_role: bool) 
     return [{"role": "system" if system_role else "user", "content": tools}, *messages]
 
 
-def _as_text(message: Mapping[str, Json]) -> tuple[str, str]:
+def _as_text(message: Mapping[str, Json], tool_format: ToolFormat) -> tuple[str, str]:
     if message["role"] == "tool":
         return "user", f"<tool_response>\n{message['content']}\n</tool_response>"
     calls = [_call(call["function"]) for call in message.get("tool_calls") or []]
-    return message["role"], "\n".join([*([message["content"]] if message["content"] else []), *calls])
+    parts = [message["content"], tool_format.write(calls) if calls else ""]
+    return message["role"], "\n".join(filter(None, parts))
 
 
-def _call(function: Mapping[str, Json]) -> str:
+def _call(function: Mapping[str, Json]) -> WrittenCall:
     arguments = function["arguments"]
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    name = json.dumps(function["name"], ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {name}, "arguments": {written}}}\n</tool_call>'
+    return WrittenCall(
+        function["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    )
 
 
-def _listed(tools: Sequence[Mapping[str, Json]]) -> str:
+def _listed(tools: Sequence[Mapping[str, Json]], tool_format: ToolFormat) -> str:
     """List the tools as our own template does, because a JSON schema takes seven times as many tokens as a
     signature."""
-    return "\n".join(["Tools:", *(_signature(tool.get("function", tool)) for tool in tools), _FORMAT])
+    signatures = (_signature(tool.get("function", tool)) for tool in tools)
+    return "\n".join(["Tools:", *signatures, "To call a tool, write:", tool_format.write([_EXAMPLE])])
 
 
 def _signature(function: Mapping[str, Json]) -> str:

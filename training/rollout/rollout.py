@@ -258,7 +258,8 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
             answered = episode.reply(choice.message.content or "")
             return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
         said = (choice.message.content or "")[:200]
-        episode.end("malformed", f"no tool call in the reply ({choice.finish_reason}): {said!r}")
+        why = (choice.model_extra or {}).get("malformed_tool_call") or "There is no tool call in the reply."
+        episode.end("malformed", f"{why} ({choice.finish_reason}): {said!r}")
         return [], True
     results: list[dict[str, Json]] = []
     for call in calls:

@@ -19,10 +19,9 @@ from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error
 from training.engine.http.grammars import Grammars
 from training.engine.http.replies import (
-    TOOL_CALL_END,
-    TOOL_CALL_MARK,
     TokenTexts,
     choice,
+    closing_mark,
     finish_reason,
     token_logprobs,
     usage,
@@ -194,7 +193,7 @@ class Chat:
         """Prepare a request for sampling. Slow parts run in threads: reading a tokenizer, rendering and tokenizing the
         conversation, compiling a grammar."""
         (target, tokenizer), grammar = await self._target(request.model), None
-        if (wanted := reply_grammar(request)) is not None:
+        if (wanted := reply_grammar(request, tokenizer.tool_format)) is not None:
             grammar = await self._grammars.compile(wanted, tokenizer)
         async with self._turn_to_render(tokenizer):
             return await asyncio.to_thread(self._prepare, request, target, tokenizer, grammar)
@@ -219,7 +218,8 @@ class Chat:
         prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
         # same text.
-        stop = (*request.stop, TOOL_CALL_END) if request.only_one_call and not grammar else tuple(request.stop)
+        closing = closing_mark(tokenizer) if request.only_one_call and not grammar else ""
+        stop = (*request.stop, closing) if closing else tuple(request.stop)
         id = f"chatcmpl-{secrets.token_hex(12)}"
         samples = tuple(
             SampleRequest(
@@ -271,7 +271,7 @@ class _StreamedChoice:
         request = prepared.request
         self._prepared = prepared
         self._index = index
-        marks = [*request.stop, *([TOOL_CALL_MARK] if request.offered_tools else [])]
+        marks = [*request.stop, *(prepared.tokenizer.tool_format.marks if request.offered_tools else ())]
         self._text = TextStream(prepared.tokenizer, marks)
 
     def opening(self) -> dict[str, Json]:

@@ -8,9 +8,8 @@ from environment.json_type import Json
 from training.engine.http.chat_request import ChatRequest
 from training.engine.sampling.requests import Sample
 from training.engine.tokens import ChatTokenizer
+from training.protocol.tool_formats.formats import Reply
 
-TOOL_CALL_MARK = "<tool_call>"
-TOOL_CALL_END = "</tool_call>"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -54,16 +53,17 @@ def _gpt2_bytes() -> dict[str, int]:
 _GPT2_BYTES = _gpt2_bytes()
 
 
-def reply_message(
-    request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]
-) -> dict[str, Json]:
-    """Return the assistant message of a sample. A call that was cut off is returned unchanged as content."""
+def _read(request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt: Sequence[int]) -> Reply:
+    """Read a sample. A call that was cut off stays content."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
-        return {"role": "assistant", "content": text, "refusal": None}
+        return Reply(text, ())
     # The same call in two turns gets different ids, and the same sample always gets the same id.
     digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
-    reply = tokenizer.parse(text, call_seed=digest)
+    return tokenizer.parse(text, call_seed=digest)
+
+
+def _message(reply: Reply) -> dict[str, Json]:
     message: dict[str, Json] = {"role": "assistant", "content": reply.content, "refusal": None}
     if reply.tool_calls:
         message["tool_calls"] = [
@@ -80,7 +80,12 @@ def reply_text(tokenizer: ChatTokenizer, sample: Sample) -> str:
     """
     text = tokenizer.decode(sample.ids)
     before, stop, _ = text.partition(sample.stop_text) if sample.stop_text else (text, "", "")
-    return before + stop if stop == TOOL_CALL_END else before
+    return before + stop if stop == closing_mark(tokenizer) else before
+
+
+def closing_mark(tokenizer: ChatTokenizer) -> str:
+    """Return the mark that ends a tool call, or an empty string if calls have none."""
+    return tokenizer.tool_format.closing.strip()
 
 
 def choice(
@@ -92,13 +97,19 @@ def choice(
     index: int,
     logprobs: bool,
 ) -> dict[str, Json]:
-    """Return a choice of a chat completion. With logprobs its tokens are `token_id:N`, which training needs."""
-    message = reply_message(request, tokenizer, sample, prompt)
+    """Return a choice of a chat completion. With logprobs its tokens are `token_id:N`, which training needs.
+
+    `malformed_tool_call` says in a sentence why a text that looks like a tool call cannot be read as one.
+    """
+    reply = _read(request, tokenizer, sample, prompt)
+    message = _message(reply)
+    malformed = {"malformed_tool_call": reply.malformed} if reply.malformed else {}
     return {
         "index": index,
         "message": message,
         "finish_reason": finish_reason(message, sample),
         "logprobs": {"content": token_logprobs(texts, sample), "refusal": None} if logprobs else None,
+        **malformed,
     }
 
 

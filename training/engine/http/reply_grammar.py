@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from environment.json_type import Json
 from training.engine.http.chat_request import ChatRequest
+from training.protocol.tool_formats.formats import ToolFormat
 
-_TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\/?tool_call>(?s:.*)/"
-"""Any text without the mark of a tool call."""
 _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
 """White space as people use it to indent JSON. A model that may write any amount can get stuck writing nothing else."""
 
@@ -36,13 +35,13 @@ class ReplyGrammar:
     schemas: tuple[Schema, ...]
 
 
-def reply_grammar(request: ChatRequest) -> ReplyGrammar | None:
+def reply_grammar(request: ChatRequest, tool_format: ToolFormat) -> ReplyGrammar | None:
     """Return the grammar that the reply must conform to, or None if the request has no constraints."""
     schema = _text_schema(request)
-    tools = _callable_tools(request)
+    tools = _callable_tools(request, tool_format)
     if schema is None and not tools:
         return None
-    rules = {"WS": f"/{_WHITE_SPACE}/", "TEXT": _TEXT}
+    rules = {"WS": f"/{_WHITE_SPACE}/", "TEXT": f"/(?s:.*)/ & ~/(?s:.*){tool_format.no_text}(?s:.*)/"}
     schemas = []
     if schema is not None:
         schemas.append(schema)
@@ -55,26 +54,48 @@ def reply_grammar(request: ChatRequest) -> ReplyGrammar | None:
         arguments = f"arguments_{number}"
         rules[arguments] = _json_rule(schemas[-1])
         rules[f"call_{number}"] = (
-            rf'"{{" WS? "\"name\"" WS? ":" WS? {name} WS? "," WS? "\"arguments\"" WS? ":" WS? {arguments} WS? "}}"'
+            rf'"{{" WS? "\"name\"" WS? ":" WS? {name} WS? "," WS? '
+            rf'"\"{tool_format.arguments_key}\"" WS? ":" WS? {arguments} WS? "}}"'
         )
-    rules |= _calls(request, [f"call_{number}" for number in tools], text=schema is None)
+    rules |= _calls(request, tool_format, [f"call_{number}" for number in tools], text=schema is None)
     text = "\n".join(f"{name}: {rule}" for name, rule in rules.items())
     return ReplyGrammar(text, tuple(schemas))
 
 
-def _calls(request: ChatRequest, calls: Sequence[str], *, text: bool) -> dict[str, str]:
+def _calls(request: ChatRequest, tool_format: ToolFormat, calls: Sequence[str], *, text: bool) -> dict[str, str]:
     """Return the rules around `said`, with calls before, after or instead of it."""
     if not calls:
         return {"start": "said"}
     one = request.parallel_tool_calls is False or isinstance(request.tool_choice, dict)
-    rules = {"call": f'WS? ({" | ".join(calls)}) WS? "</tool_call>"'}
-    if text and not _must_call(request):
+    rules = {"call": _call(tool_format, f"({' | '.join(calls)})", one=one)}
+    if (mark := _mark(tool_format)) and text and not _must_call(request):
         # A lazy rule ends at the first mark, so texts cannot contain one.
         more = "" if one else " start"
-        return rules | {"opening[lazy]": 'TEXT "<tool_call>"', "start": f"said | opening call{more}"}
-    again = "" if one else ' (WS? "<tool_call>" call)*'
-    made = f'"<tool_call>" call{again}'
-    return rules | {"start": made if _must_call(request) else f"said | {made}"}
+        return rules | {"opening[lazy]": f'TEXT "{mark}"', "start": f"said | opening call{more}"}
+    between = f'"{tool_format.separator.strip()}" WS? ' if tool_format.separator.strip() else ""
+    again = "" if one or tool_format.before else f" (WS? {between}{_quoted(mark)}call)*"
+    made = f"{_quoted(mark)}call{again}"
+    if _must_call(request):
+        return rules | {"start": made}
+    return rules | {"start": f"said | {'TEXT? ' if text else ''}{made}"}
+
+
+def _mark(tool_format: ToolFormat) -> str:
+    """Return the mark before the first call, or an empty string if it begins with its JSON."""
+    return (tool_format.before or tool_format.opening).strip()
+
+
+def _call(tool_format: ToolFormat, call: str, *, one: bool) -> str:
+    """Return the right side of the rule for what follows the mark."""
+    if tool_format.after:  # one mark before a list of all calls
+        more = "" if one else f' (WS? "{tool_format.separator.strip()}" WS? {call})*'
+        return f'WS? {call}{more} WS? "{tool_format.after}"'
+    closing = tool_format.closing.strip()
+    return f'WS? {call} WS? "{closing}"' if closing else call
+
+
+def _quoted(mark: str) -> str:
+    return f'"{mark}" ' if mark else ""
 
 
 def _text_schema(request: ChatRequest) -> Schema | None:
@@ -89,7 +110,7 @@ def _text_schema(request: ChatRequest) -> Schema | None:
     return Schema(place, wanted.json_schema.schema_ or {"type": "object"}, strict=bool(wanted.json_schema.strict))
 
 
-def _callable_tools(request: ChatRequest) -> dict[int, dict[str, Json]]:
+def _callable_tools(request: ChatRequest, tool_format: ToolFormat) -> dict[int, dict[str, Json]]:
     """Return the functions that can be called, by index of the tool. Empty if calls are not constrained."""
     functions = {number: tool["function"] for number, tool in enumerate(request.offered_tools or [])}
     if isinstance(request.tool_choice, dict):
@@ -99,6 +120,7 @@ def _callable_tools(request: ChatRequest) -> dict[int, dict[str, Json]]:
         request.tool_choice == "required"
         or _text_schema(request) is not None
         or any(each.get("strict") for each in functions.values())
+        or (request.only_one_call and not tool_format.closing)  # sampling cannot end at a mark
     )
     return functions if demanding else {}
 

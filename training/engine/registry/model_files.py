@@ -14,6 +14,7 @@ from training.engine.registry import checkpoints
 from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
 from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from training.engine.registry.tuning import Tuning
+from training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,7 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
     "tokenizer.model",
+    CHOSEN_FORMAT,
 )
 _MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "generation_config.json", "model.safetensors.index.json")
 

@@ -1,9 +1,6 @@
 """Adapts reply grammars to vLLM's llguidance."""
 
-from training.engine.http.replies import TOOL_CALL_END, TOOL_CALL_MARK
 from training.engine.tokens import ChatTokenizer
-
-_LAZY = f'opening[lazy]: TEXT "{TOOL_CALL_MARK}"'
 
 
 def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:
@@ -14,13 +11,15 @@ def for_vllm(text: str, tokenizer: ChatTokenizer) -> str:
     token, so the one before the first call ends without it; texts cannot contain a mark anyway.
     """
     vocabulary = tokenizer.fast.get_vocab()
-    marks = {f'"{mark}"': f"<[{vocabulary[mark]}]>" for mark in (TOOL_CALL_MARK, TOOL_CALL_END) if mark in vocabulary}
+    own = (tokenizer.tool_format.opening.strip(), tokenizer.tool_format.closing.strip())
+    marks = {f'"{mark}"': f"<[{vocabulary[mark]}]>" for mark in own if mark in vocabulary}
     return "\n".join(line if ": %json " in line else _spelled(line, marks) for line in text.split("\n"))
 
 
 def _spelled(line: str, marks: dict[str, str]) -> str:
-    if line == _LAZY and f'"{TOOL_CALL_MARK}"' in marks:
-        line = f'opening: TEXT? "{TOOL_CALL_MARK}"'
+    for mark in marks:
+        if line == f"opening[lazy]: TEXT {mark}":
+            line = f"opening: TEXT? {mark}"
     for mark, token in marks.items():
         line = line.replace(mark, token)
     return line

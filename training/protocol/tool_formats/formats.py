@@ -1,0 +1,137 @@
+"""The formats in which models write tool calls, by name.
+
+A base model has one: the one that its `learnloop.json` names, which `learnloop bases add` writes after trying them, or
+else the one that its chat template shows. Training, evaluation, questions and every API read calls with `read`.
+
+transformers can parse replies with a `response_schema` of the tokenizer, which no model had when this was written, and
+which cannot say why a reply is malformed. vLLM's parsers belong to its server, and drop what they cannot read.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+
+from training.protocol.tool_formats import bare_json, hermes, mistral
+from training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool call as the model wrote it. `arguments` is its JSON text, character for character."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The content of a sampled text. `content` is None if there are only calls. `malformed` says why the text has no
+    calls although it looks like one; the whole text is content then."""
+
+    content: str | None
+    tool_calls: tuple[ToolCall, ...]
+    malformed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How a model writes tool calls: `before`, the calls, `after`. A call is a JSON object, and between `opening` and
+    `closing` if the format has these marks."""
+
+    name: str
+    find: Callable[[str], WrittenCalls] = field(repr=False)
+    opening: str = ""
+    closing: str = ""
+    before: str = ""
+    after: str = ""
+    separator: str = "\n"
+    """Stands between two calls."""
+    arguments_key: str = "arguments"
+    marks: tuple[str, ...] = ()
+    """Texts with which calls can begin. A streamed reply is held back from the first one on."""
+    no_text: str = r"\{"
+    """Regular expression of what a text without calls cannot contain, if the reply is constrained to a grammar."""
+    shown_as_text: bool = False
+    """Whether tools, calls and results are shown as text even if the chat template can show them."""
+
+    def read(self, text: str, *, call_seed: str = "") -> Reply:
+        """Extract the calls from a sampled text. Never raises.
+
+        If any call is malformed, the whole text is content, so that the caller sees what the model wrote. Ids of calls
+        are digests of `call_seed`, the text and their position.
+        """
+        found = self.find(text)
+        if not found.calls:
+            return Reply(text, (), found.malformed)
+        calls = [_identified(call, f"{call_seed}\n{number}\n{text}") for number, call in enumerate(found.calls)]
+        return Reply(found.content.strip() or None, tuple(calls))
+
+    def write(self, calls: Sequence[WrittenCall]) -> str:
+        """Return calls as a model writes them. `read` gives them back."""
+        written = self.separator.join(f"{self.opening}{self._object(call)}{self.closing}" for call in calls)
+        return f"{self.before}{written}{self.after}"
+
+    def _object(self, call: WrittenCall) -> str:
+        return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "{self.arguments_key}": {call.arguments}}}'
+
+
+def _identified(call: WrittenCall, seed: str) -> ToolCall:
+    return ToolCall(f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}", call.name, call.arguments)
+
+
+_JSON_MARKS = ("{", "[{", "```", "<tool_call>", "<tools>")
+
+HERMES = ToolFormat(
+    "hermes",
+    hermes.find,
+    opening=f"{hermes.OPENING}\n",
+    closing=f"\n{hermes.CLOSING}",
+    marks=(hermes.OPENING,),
+    no_text=r"<\/?tool_call>",
+)
+JSON = ToolFormat("json", partial(bare_json.find, keys=("arguments",)), marks=_JSON_MARKS)
+LLAMA3_JSON = ToolFormat(
+    "llama3_json",
+    partial(bare_json.find, keys=("parameters", "arguments"), separator=";"),
+    separator="; ",
+    arguments_key="parameters",
+    marks=("<|python_tag|>", *_JSON_MARKS),
+)
+MISTRAL = ToolFormat(
+    "mistral",
+    mistral.find,
+    before=f"{mistral.OPENING}[",
+    after="]",
+    separator=", ",
+    marks=(mistral.OPENING,),
+    no_text=r"\[TOOL_CALLS\]",
+)
+TEXT = ToolFormat(
+    "text",
+    partial(bare_json.find, keys=("arguments",)),
+    opening="```json\n",
+    closing="\n```",
+    marks=_JSON_MARKS,
+    shown_as_text=True,
+)
+FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
+    {each.name: each for each in (HERMES, JSON, LLAMA3_JSON, MISTRAL, TEXT)}
+)
+"""All formats by name."""
+
+
+def format_of_template(template: str, *, shows_tools: bool) -> ToolFormat:
+    """Return the format that a chat template shows its model, by the marks in it."""
+    if not shows_tools:
+        return TEXT
+    if mistral.OPENING in template:
+        return MISTRAL
+    if hermes.OPENING in template:
+        return HERMES
+    if "<|python_tag|>" in template or ("ipython" in template and '"parameters"' in template):
+        return LLAMA3_JSON
+    return JSON
