@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Json
+from training.protocol.tool_formats.formats import ToolFormat
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import TrajectoryGroup

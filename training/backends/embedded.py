@@ -20,6 +20,7 @@ from training.backends.base import (
 )
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
 from training.protocol.model_name import ModelName
+from training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model
@@ -41,17 +42,20 @@ class EmbeddedBackend(HostedBackend):
     async def register(self, model: ModelSpec) -> "EmbeddedPolicy":
         """Create the model, or continue an existing one of that name. Raises BackendUnavailable or ValueError."""
         registered = await self._get_or_create_model(model)
-        return EmbeddedPolicy(self.server, self.client, registered, await self._reproducibility(registered.id))
+        return EmbeddedPolicy(self.server, self.client, registered, *await self._reproducibility(registered.id))
 
-    async def _reproducibility(self, model_id: str) -> Reproducibility:
+    async def _reproducibility(self, model_id: str) -> tuple[Reproducibility, ToolFormat]:
+        """Return whether samples of the model are reproducible, and how it writes tool calls."""
         import openai
 
         with self.server.translated():
             try:
                 found = await self.client.get(f"/preview/models/{model_id}/reproducibility", cast_to=dict[str, Any])
             except openai.NotFoundError:
-                return Reproducibility(False, "The engine is of an earlier version, which does not check it.")
-        return Reproducibility(found["reproducible"], found["reason"], found.get("fingerprint"))
+                earlier = Reproducibility(False, "The engine is of an earlier version, which does not check it.")
+                return earlier, HERMES
+        reproducibility = Reproducibility(found["reproducible"], found["reason"], found.get("fingerprint"))
+        return reproducibility, FORMATS.get(found.get("tool_format", ""), HERMES)
 
     async def checkpoints(self, project: str, name: str) -> frozenset[int]:
         """Return the steps of the model's checkpoints in the engine. Raises BackendUnavailable."""
@@ -104,9 +108,17 @@ class EmbeddedPolicy(FencedPolicy):
 
     _options = _OPTIONS
 
-    def __init__(self, server: Server, client: "Client", model: "Model", reproducibility: Reproducibility) -> None:
+    def __init__(
+        self,
+        server: Server,
+        client: "Client",
+        model: "Model",
+        reproducibility: Reproducibility,
+        tool_format: ToolFormat,
+    ) -> None:
         super().__init__(server, client, model)
         self.reproducibility = reproducibility
+        self.tool_format = tool_format
 
     async def submit_supervised(self, request: SupervisedRequest) -> str:
         """Return the job's id. Like `submit`, it waits for a running training first."""

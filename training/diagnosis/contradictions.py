@@ -9,7 +9,6 @@ from environment.json_type import Json
 from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
 from training.diagnosis.facts import Facts, Probe, Readings
-from training.protocol.tool_calls import PARSER
 from training.types import RunConfig
 
 _CLEAR_AFTER = 3
@@ -181,14 +180,14 @@ class ParserDrift(Detector):
         kind, found = self._newest(facts, span)
         return (
             f"{found.different} of {found.read} replies of {kind} rollouts were recorded with other tool calls than "
-            f"the parser {PARSER} reads in them."
+            f"the format {found.tool_format} has in them."
         )
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
         readings = next(each.readings for each in facts if each.iteration == span.first)
         _, found = self._newest(facts, span)
         return {
-            "parser": PARSER,
+            "tool_format": found.tool_format,
             **{kind: {"read": each.read, "different": each.different} for kind, each in readings.items()},
             "text": found.text,
             "trajectories": [found.trajectory_id],

@@ -50,6 +50,8 @@ class Readings:
     text: str = ""
     """The first reply that is read differently."""
     trajectory_id: str = ""
+    tool_format: str = "hermes"
+    """The format in which they were read."""
 
 
 @dataclass(frozen=True, slots=True)

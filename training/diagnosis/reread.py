@@ -31,9 +31,9 @@ def _readings(rollouts: Sequence[Rollout], tool_format: ToolFormat) -> Readings:
     read = [(rollout.id, text, recorded) for rollout in chosen for text, recorded in _first_reply(rollout)]
     different = [(id, text) for id, text, recorded in read if _calls(text, tool_format) != recorded]
     if not different:
-        return Readings(len(read), 0)
+        return Readings(len(read), 0, tool_format=tool_format.name)
     id, text = different[0]
-    return Readings(len(read), len(different), text[:_SHOWN], id)
+    return Readings(len(read), len(different), text[:_SHOWN], id, tool_format.name)
 
 
 def _first_reply(rollout: Rollout) -> Iterator[tuple[str, list[Call]]]:

@@ -143,7 +143,16 @@ class ChatTokenizer:
         if not through.startswith(before):
             raise BadConversation(f"the chat template does not show assistant message {index} as a reply")
         ends = [match.end() for match in self._stop.finditer(through, len(before))]
-        return through[len(before) : ends[-1] if ends else None]
+        mine = self._stops(messages[: index + 1], tools) - len(self._stop.findall(before))
+        return through[len(before) : ends[min(mine, len(ends)) - 1] if ends and mine > 0 else None]
+
+    def _stops(self, messages: list[dict[str, Any]], tools: str) -> int:
+        """Count the stop tokens of a conversation up to the end of its last message.
+
+        It is rendered with the beginning of a reply after it, because some templates end a conversation without one
+        with a stop token of its own.
+        """
+        return len(self._stop.findall(self._rendered(messages, tools, reply=True)))
 
     def _spliced(
         self,
@@ -186,9 +195,9 @@ class ChatTokenizer:
         if last is None:
             return self._encode_cached(text)
         before = self._rendered(messages[:last], tools, reply=True)
-        through = self._rendered(messages[: last + 1], tools, reply=False)
-        count = len(self._stop.findall(through))
+        count = self._stops(messages[: last + 1], tools)
         if count <= len(self._stop.findall(before)):
+            through = self._rendered(messages[: last + 1], tools, reply=False)
             return self._encode_cached(text[len(through) :]) if text.startswith(through) else None
         ends = [match.start() for match in self._stop.finditer(text)]
         if len(ends) < count:

@@ -126,7 +126,7 @@ async def test_the_seed_decides_the_seeds_of_the_turns() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (Reply(content="It is on 14 March."), "no tool call in the reply (stop): 'It is on 14 March.'"),
+        (Reply(content="It is on 14 March."), "There is no tool call in the reply. (stop): 'It is on 14 March.'"),
         (Reply(), "no tool call"),
         (Reply((("read_email", '{"email_id": "a"'),)), "not JSON"),
         (Reply((("read_email", ""),)), "not JSON"),

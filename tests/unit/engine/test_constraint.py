@@ -15,7 +15,7 @@ from training.engine.http.chat_request import ChatRequest
 from training.engine.http.reply_grammar import reply_grammar
 from training.engine.sampling.constraint import FORCED_CHARACTERS, BadGrammar, Grammar, Vocabulary, _Tokens
 from training.engine.tokens import ChatTokenizer
-from training.protocol.tool_calls import Reply
+from training.protocol.tool_formats.formats import HERMES, Reply
 
 MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"', "}", "]")
 MOST_TOKENS = 400
@@ -33,7 +33,7 @@ def vocabulary(tokenizer: ChatTokenizer) -> Vocabulary:
 
 def grammar_of(vocabulary: Vocabulary, **fields: Json) -> Grammar:
     request = ChatRequest.model_validate({"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields})
-    wanted = reply_grammar(request)
+    wanted = reply_grammar(request, HERMES)
     assert wanted is not None
     return Grammar(vocabulary, wanted.text)
 
@@ -177,7 +177,7 @@ def test_a_schema_and_tools_leave_the_choice_between_both(vocabulary: Vocabulary
 )
 def test_who_demands_nothing_is_not_constrained(fields: Json) -> None:
     body = {"model": "any", "messages": [{"role": "user", "content": "Go."}], **fields}
-    assert reply_grammar(ChatRequest.model_validate(body)) is None
+    assert reply_grammar(ChatRequest.model_validate(body), HERMES) is None
 
 
 def test_a_schema_that_nothing_satisfies_is_refused(vocabulary: Vocabulary) -> None:

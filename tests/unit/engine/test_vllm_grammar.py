@@ -14,6 +14,7 @@ from training.engine.http.chat_request import ChatRequest
 from training.engine.http.reply_grammar import reply_grammar
 from training.engine.tokens import ChatTokenizer
 from training.engine.vllm.grammar import for_vllm
+from training.protocol.tool_formats.formats import HERMES
 
 TINY = Path(training.engine.__path__[0]) / "tiny_base" / "model"
 CALL = '<tool_call>\n{"name": "find", "arguments": {"word": "kickoff"}}\n</tool_call>'
@@ -28,7 +29,7 @@ def _grammar(**fields: Any) -> str:
     parameters = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
     tool = {"type": "function", "function": {"name": "find", "parameters": parameters, "strict": True}}
     body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [tool], **fields}
-    wanted = reply_grammar(ChatRequest.model_validate(body))
+    wanted = reply_grammar(ChatRequest.model_validate(body), HERMES)
     assert wanted is not None
     return wanted.text
 

@@ -66,7 +66,7 @@ def create_app(
     chat = _ChatApi(Chat(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
     models = _ModelsApi(registry)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
-    training = TrainingApi(registry, compute, Jobs(compute), turns, data, checks, max_body_bytes)
+    training = TrainingApi(registry, compute, tokenizer, Jobs(compute), turns, data, checks, max_body_bytes)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

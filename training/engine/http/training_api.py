@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,6 +29,7 @@ from training.engine.registry.model_record import ModelRecord, Target
 from training.engine.registry.registry import Registry
 from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import SampleRequest
+from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
 from training.engine.trainer.trajectories import Group, read_groups
@@ -106,6 +108,7 @@ class TrainingApi:
 
     registry: Registry
     compute: Computing
+    tokenizer: Callable[[Target], ChatTokenizer]
     jobs: Jobs
     turns: SampledTurns
     data: TrainingData
@@ -168,10 +171,14 @@ class TrainingApi:
 
     async def get_reproducibility(self, request: Request) -> Response:
         """Report whether the same seed gives bit-identical samples and weights of this model, and why, with a
-        `fingerprint` of its newest checkpoint. Equal fingerprints mean equal samples."""
+        `fingerprint` of its newest checkpoint. Equal fingerprints mean equal samples. `tool_format` is how it writes
+        tool calls."""
         model_id = request.path_params["model_id"]
         await asyncio.to_thread(self._fetch_newest, model_id)
-        return JSONResponse(asdict(await self.compute.check(model_id)))
+        found = await self.compute.check(model_id)
+        target = self.registry.resolve(self.registry.get(model_id).full_name)
+        tokenizer = await asyncio.to_thread(self.tokenizer, target)
+        return JSONResponse({**asdict(found), "tool_format": tokenizer.tool_format.name})
 
     async def delete_model(self, request: Request) -> Response:
         """Delete a model. Its training jobs fail."""

@@ -18,7 +18,9 @@ from training.protocol.tool_formats.written_calls import (
     call_at,
 )
 
-_WRAPPERS = re.compile(r"```[a-z_]*[ \t]*|</?(?:tool_call|tool_calls|tools|function_call)>|<\|python_tag\|>")
+_WRAPPERS = re.compile(
+    r"```[a-z_]*[ \t]*|</?(?:tool_call|tool_calls|tools|function_call)>|<\|(?:python_tag|tool_call)\|>"
+)
 _CALL = re.compile(r'\{\s*(?P<doubled>\{\s*)?"(?:name|arguments|parameters)"\s*:')
 _LIST = re.compile(r'\[\s*\{\s*"(?:name|arguments|parameters)"\s*:')
 _ARGUMENTS = ("arguments", "parameters")

@@ -1,0 +1,184 @@
+"""Tool calls in every format: what is written is read back, and what is damaged is never read as another call."""
+
+import json
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.engine.tiny_base.careless import Demonstration
+from training.protocol.tool_formats import chosen
+from training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
+from training.protocol.tool_formats.written_calls import WrittenCall
+
+MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "```", "<|python_tag|>", "{{", "}}", "; ", '"', "\\")
+texts = st.lists(st.sampled_from(MARKS) | st.text(max_size=8), max_size=4).map("".join)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+arguments = st.dictionaries(texts, values, max_size=3)
+spaced = st.sampled_from([None, (",", ":"), (" , ", " : ")])
+calls = st.builds(
+    lambda name, value, separators, ascii: WrittenCall(
+        name, json.dumps(value, separators=separators, ensure_ascii=ascii)
+    ),
+    texts,
+    arguments,
+    spaced,
+    st.booleans(),
+)
+formats = st.sampled_from(list(FORMATS.values()))
+
+
+def read(tool_format: ToolFormat, text: str) -> list[WrittenCall]:
+    return [WrittenCall(call.name, call.arguments) for call in tool_format.read(text).tool_calls]
+
+
+@given(tool_format=formats, written=st.lists(calls, min_size=1, max_size=3))
+def test_written_calls_are_read_back(tool_format: ToolFormat, written: list[WrittenCall]) -> None:
+    text = tool_format.write(written)
+    assert read(tool_format, text) == written
+    reply = tool_format.read(text)
+    assert (reply.content, reply.malformed) == (None, None)
+    assert len({call.id for call in reply.tool_calls}) == len(written)
+    assert tool_format.read(text) == reply
+    assert tool_format.read(text, call_seed="turn 2").tool_calls[0].id != reply.tool_calls[0].id
+
+
+@given(tool_format=formats, written=st.lists(calls, min_size=1, max_size=2), data=st.data())
+def test_a_text_that_is_cut_has_the_whole_calls_or_a_reason(
+    tool_format: ToolFormat, written: list[WrittenCall], data: st.DataObject
+) -> None:
+    text = tool_format.write(written)
+    cut = text[: data.draw(st.integers(1, len(text) - 1))]
+    reply, found = tool_format.read(cut), read(tool_format, cut)
+    assert found == written[: len(found)]
+    if not found:
+        assert (reply.content, reply.tool_calls) == (cut, ())
+        assert reply.malformed is not None or not any(mark in cut for mark in tool_format.marks)
+
+
+@given(tool_format=formats, text=st.lists(st.sampled_from((*MARKS, "{", "[", '"name": ', '"arguments": ')) | st.text()))
+def test_no_text_is_an_error(tool_format: ToolFormat, text: list[str]) -> None:
+    reply = tool_format.read("".join(text))
+    assert reply.tool_calls or reply.content == "".join(text)
+    assert not (reply.tool_calls and reply.malformed)
+
+
+@given(tool_format=formats, written=calls, place=st.integers(0), text=texts)
+def test_damage_outside_of_the_json_never_changes_a_call(
+    tool_format: ToolFormat, written: WrittenCall, place: int, text: str
+) -> None:
+    whole = tool_format.write([written])
+    start = whole.index("{")
+    edges = [*range(start + 1), *range(whole.rindex("}") + 1, len(whole) + 1)]
+    place = edges[place % len(edges)]
+    assert read(tool_format, whole[:place] + text + whole[place:]) in ([], [written])
+
+
+ASKED = '{"name": "search", "arguments": {"words": ["invoice"]}}'
+SEARCH = [WrittenCall("search", '{"words": ["invoice"]}')]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        ("json", ASKED, None),
+        ("json", f"```json\n{ASKED}\n```", None),
+        ("json", f"```json\n{ASKED}", None),
+        ("json", f"I will search.\n\n```\n{ASKED}\n```", "I will search."),
+        ("json", "{{" + ASKED[1:-1] + "}}", None),
+        ("json", "{{" + ASKED[1:-1] + "}", None),
+        ("json", f"<tools>\n{ASKED}\n</tools>", None),
+        ("json", f"<tool_call>\n{ASKED}", None),
+        ("json", f"[{ASKED}]", None),
+        ("json", '{"arguments": {"words": ["invoice"]}, "name": "search"}', None),
+        ("text", ASKED, None),
+        ("llama3_json", ASKED.replace("arguments", "parameters"), None),
+        ("llama3_json", "<|python_tag|>" + ASKED.replace("arguments", "parameters"), None),
+        ("llama3_json", ASKED, None),
+        ("mistral", f"[TOOL_CALLS][{ASKED}]", None),
+        ("mistral", f"Searching.[TOOL_CALLS] [{ASKED} ]", "Searching."),
+        ("mistral", '[TOOL_CALLS][{"name": "search", "arguments": {"words": ["invoice"]}, "id": "a1B2c3D4e"}]', None),
+        ("mistral", '[TOOL_CALLS]search[ARGS]{"words": ["invoice"]}', None),
+        ("mistral", '[TOOL_CALLS]search{"words": ["invoice"]}', None),
+        ("hermes", f"<tool_call>{ASKED}</tool_call>", None),
+    ],
+)
+def test_the_forms_that_models_write_are_read(name: str, text: str, content: str | None) -> None:
+    assert read(FORMATS[name], text) == SEARCH
+    assert FORMATS[name].read(text).content == content
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("hermes", ASKED, "A call does not stand between <tool_call> and </tool_call>."),
+        ("hermes", f"<tool_call>{ASKED}", "The call of search does not end with </tool_call>."),
+        ("hermes", "</tool_call>", "</tool_call> stands where no call ends."),
+        ("json", '{"name": "search", "arguments": {"words": ', "A call is not valid JSON: expecting value at"),
+        ("json", '{"name": "search", "arguments": "invoice"}', "The arguments of search are not a JSON object."),
+        ("json", '{"name": "search", "parameters": {}}', "The call of search has no arguments."),
+        ("json", '{"name": 3, "arguments": {}}', "A call has no name."),
+        ("json", "```json", "The reply has marks of a call, but no call."),
+        ("json", '{"words": ["invoice"', "The reply begins like a call, but is not valid JSON."),
+        ("llama3_json", '{"name": "search", "parameters": []}', "The parameters of search are not a JSON object."),
+        ("mistral", "[TOOL_CALLS]", "No call follows [TOOL_CALLS]."),
+        ("mistral", f"[TOOL_CALLS][{ASKED}", "The list of calls does not end with ]."),
+        ("mistral", f"[TOOL_CALLS][{ASKED}] done", "There is text after the calls."),
+        ("mistral", "[TOOL_CALLS]search[ARGS]{", "The arguments of search are not a JSON object."),
+    ],
+)
+def test_what_cannot_be_read_says_why(name: str, text: str, reason: str) -> None:
+    reply = FORMATS[name].read(text)
+    assert (reply.content, reply.tool_calls) == (text, ())
+    assert str(reply.malformed).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is due on 3 May.",
+        '{"answer": "3 May"}',
+        '[{"name": "Ann"}, {"name": "Bob"}]',
+        '{"name": "search", "description": "Search the inbox.", "parameters": {"type": "object"}}',
+        "Use {name} in the template.",
+    ],
+)
+def test_other_text_and_json_is_no_call(text: str) -> None:
+    for tool_format in FORMATS.values():
+        reply = tool_format.read(text)
+        assert (reply.content, reply.tool_calls, reply.malformed) == (text, (), None)
+
+
+def test_nesting_without_end_is_malformed() -> None:
+    for tool_format in FORMATS.values():
+        deep = tool_format.write([WrittenCall("a", '{"x": ' + "[" * 100_000)])
+        assert tool_format.read(deep).malformed
+
+
+def test_a_chosen_format_is_kept_in_the_directory(tmp_path: Path) -> None:
+    assert chosen.chosen_format(tmp_path) is None
+    for tool_format in FORMATS.values():
+        chosen.choose(tmp_path, tool_format)
+        assert chosen.chosen_format(tmp_path) is tool_format
+    for text in ('{"tool_format": "latin"}', "{}", "[]", "{"):
+        (tmp_path / chosen.FILE).write_text(text)
+        with pytest.raises(ValueError, match="must name a tool_format, one of hermes, json,"):
+            chosen.chosen_format(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_mistakes_of_the_tiny_base_stay_malformed(seed: int) -> None:
+    """It learns to avoid them, so nothing may be read into them."""
+    episode: Any = SimpleNamespace(messages=list)
+    demonstration = Demonstration(episode, Random(seed))
+    demonstration._malformed("search_inbox", '{"keywords": ["invoice"], "sender": "ann"}')
+    [message] = demonstration.messages
+    assert HERMES.read(message["content"]).tool_calls == ()
