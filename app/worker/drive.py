@@ -271,8 +271,12 @@ class Driver:
             files = await stack.enter_async_context(_BackgroundFiles(partial(self._write_files, work)))
             await stack.enter_async_context(aclosing(results))
             async for result in results:
+                clock = time.monotonic()
+                facts = await examine(result, request.config, policy, environment)
+                examine_s = time.monotonic() - clock
+                log.info("iteration examined", run_id=run.id, iteration=result.iteration, seconds=round(examine_s, 4))
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
-                await shielded(self._save(work, result, await examine(result, request.config, policy, environment)))
+                await shielded(self._save(work, result, facts))
                 await files.begin()
                 await run_on_loop(main_loop, self._check_rules(work))
                 await prune(self.database, main_loop, run, request.checkpoints, backend, policy)

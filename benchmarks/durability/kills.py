@@ -3,10 +3,11 @@
     python -m benchmarks.durability.kills --kills 100
 
 The same run, once undisturbed and once while the service and its engine are killed at random moments (Postgres keeps
-running), must end with the same weights. Each kill comes a random time (`--seconds-between`) after progress was seen.
-Prints the hashes, the number of finished rollouts that were repeated (must be 0), how often each phase was hit, the
-cost of the journal, and a timeline of the restarts in seconds from the start of the process, read from the service's
-log. Restarts into training are reported separately because they sample their first token only afterwards.
+running), must end with the same weights, verdict, diagnoses and events. Each kill comes a random time
+(`--seconds-between`) after progress was seen. Prints the hashes, the number of finished rollouts that were repeated
+(must be 0), how often each phase was hit, the cost of the journal, and a timeline of the restarts in seconds from the
+start of the process, read from the service's log. Restarts into training are reported separately because they sample
+their first token only afterwards. With `--max-completion-tokens 12` the run has something to diagnose.
 """
 
 import argparse
@@ -41,6 +42,8 @@ RUN = {
 }
 _CALM_LOG = Path("undisturbed", "service.log")
 _STATUSES = ("completed", "failed", "cancelled")
+_OF_CLAIMS = ("run.created", "run.started", "run.released")
+"""Events that a kill adds, or that come before the run's first claim."""
 
 
 @contextmanager
@@ -137,8 +140,21 @@ def saved_rollouts(url: str) -> set[str]:
         return {id for (id,) in connection.execute("SELECT id FROM trajectory").fetchall()}
 
 
-def undisturbed(directory: Path, request: dict[str, Any]) -> tuple[str, float]:
-    """Return the hash of the weights and the seconds that the run took."""
+def account(service: Service, run: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run says of itself, without times and ids, which differ between equal runs."""
+    events = [(each["type"], each["iteration"]) for each in service.events(run["run_id"])]
+    return {
+        "verdict": run["verdict"],
+        "diagnoses": [
+            (each["cause"], each["state"], each["first_iteration"], each["named_at_iteration"], each["summary"])
+            for each in service.diagnosis(run["run_id"])["diagnoses"]
+        ],
+        "events": [event for event in events if event[0] not in _OF_CLAIMS],
+    }
+
+
+def undisturbed(directory: Path, request: dict[str, Any]) -> tuple[str, dict[str, Any], float]:
+    """Return the hash of the weights, the run's account of itself, and the seconds that it took."""
     data_dir, port = directory / "undisturbed", free_port()
     data_dir.mkdir()
     with processes.service(data_dir, port) as child:
@@ -148,7 +164,7 @@ def undisturbed(directory: Path, request: dict[str, Any]) -> tuple[str, float]:
         run = Watched(service, post(service, request)).wait_until(ended, 3600)
         assert run is not None
         assert run["status"] == "completed", run["error"]
-        return weights(data_dir), time.monotonic() - started
+        return weights(data_dir), account(service, run), time.monotonic() - started
 
 
 def killed(
@@ -182,6 +198,7 @@ def killed(
                 assert run is not None
                 restarts.read(started, count=restarted)
                 if ended(run):
+                    says = account(service, run)
                     break
                 last, kept = where(run), kept | kept_rollouts(url)
                 ahead += begun_iterations(url) > 1
@@ -191,6 +208,7 @@ def killed(
         assert run["status"] == "completed", run["error"]
         return {
             "weights": weights(data_dir),
+            "account": says,
             "kills": hits.total(),
             "hits": dict(hits),
             "kills_with_rollouts_ahead": ahead,
@@ -217,6 +235,7 @@ def main() -> None:
         metavar=("LEAST", "MOST"),
         help="from new progress to the next kill",
     )
+    parser.add_argument("--max-completion-tokens", type=int, default=256, help="of a turn; few of them cut replies off")
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     request = {
@@ -224,6 +243,7 @@ def main() -> None:
         "iterations": options.iterations,
         "environment": {"name": options.environment},
         "pipeline": {"max_staleness": options.max_staleness},
+        "max_completion_tokens": options.max_completion_tokens,
     }
     os.environ.pop("DATABASE_URL", None)
     with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
@@ -231,12 +251,13 @@ def main() -> None:
         directory.chmod(0o755)
         os.chdir(freeze(directory))  # every start must run the same code
         machine = processes.machine()
-        expected, seconds = undisturbed(directory, request)
+        expected, says, seconds = undisturbed(directory, request)
         calm = {"undisturbed_s": round(seconds, 1), "journal_percent": journal_percent(directory / _CALM_LOG)}
         rng = random.Random(options.seed)
         found = killed(directory, request, options.kills, tuple(options.seconds_between), rng)
-    print(json.dumps({"machine": machine, "seed": options.seed, "expected": expected, **calm, **found}, indent=2))
-    if found["weights"] != expected or found["made_again"]:
+    expectation = {"expected": expected, "expected_account": says}
+    print(json.dumps({"machine": machine, "seed": options.seed, **expectation, **calm, **found}, indent=2))
+    if found["weights"] != expected or found["made_again"] or found["account"] != says:
         raise SystemExit("the killed run is not what the undisturbed one was")
     if found["kills"] < options.kills:
         raise SystemExit(f"the run ended after {found['kills']} of {options.kills} kills: give it more --iterations")

@@ -6,7 +6,8 @@ After a short warm-up run, drives a run in a real service and compares its wall 
 seconds of the engine's compute thread (its counters in `GET /health`). The rest is overhead: HTTP, JSON, judging,
 database, webhooks. The share is an upper bound, because tool time that does not overlap with the sampling of other
 conversations is not deducted. The next iteration's rollouts can start while an iteration is being saved, so rollouts
-and the time between iterations are one figure.
+and the time between iterations are one figure. What examining the iterations for diagnoses takes is read from the
+service's log; most of it is the probe, which asks the engine for a few tokens.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from app.cli.service_process import free_port
 from benchmarks import processes
 
 GOAL = 0.02
+EXAMINING_GOAL = 0.01
 _WARM_UP = {"iterations": 1, "groups_per_iteration": 2, "evaluation": {"scenarios": 2, "test_scenarios": 2}}
 _PAUSE_S = 0.25
 
@@ -49,6 +51,7 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
         page = httpx.get(
             f"{service.url}/runs/{run['run_id']}/iterations", params={"limit": 100}, trust_env=False
         ).json()
+    examining_s = examined_seconds(data_dir / "service.log", run["run_id"])
     sampling, training = (after[name] - before[name] for name in ("sampling", "training"))
     wall_s = (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
     train_s = sum(each["timing"]["train_s"] for each in page["items"])
@@ -66,7 +69,16 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
             "train_requests": round(train_s - training, 2),
         },
         "goal": GOAL,
+        "examining_s": round(examining_s, 3),
+        "examining_share": round(examining_s / wall_s, 4),
+        "examining_goal": EXAMINING_GOAL,
     }
+
+
+def examined_seconds(service_log: Path, run_id: str) -> float:
+    """Return the seconds that the service spent examining the iterations of a run."""
+    lines = [json.loads(line) for line in service_log.read_text().splitlines() if '"iteration examined"' in line]
+    return sum(float(line["seconds"]) for line in lines if line["run_id"] == run_id)
 
 
 def completed(child: "subprocess.Popen[bytes]", service: Service, request: dict[str, Any]) -> Any:
@@ -101,6 +113,11 @@ def main() -> None:
     verdict = "reached" if result["outside_share"] < GOAL else "not reached"
     print(f"outside {result['outside_s']:.2f} s: {parts}")
     print(f"share outside: {result['outside_share']:.1%} (goal: under {GOAL:.0%}, {verdict})")
+    verdict = "reached" if result["examining_share"] < EXAMINING_GOAL else "not reached"
+    print(
+        f"examining for diagnoses: {result['examining_s']:.2f} s, {result['examining_share']:.1%} "
+        f"(goal: under {EXAMINING_GOAL:.0%}, {verdict})"
+    )
 
 
 if __name__ == "__main__":

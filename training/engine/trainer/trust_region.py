@@ -27,8 +27,8 @@ _AIM = 2 / 3
 _LEAST = 0.1
 """Smallest share of a step that remains after it is shortened once."""
 _MOST_CUTS = 6
-_KEPT = 4
-"""Number of measured tokens that are kept, so that the sampler can be compared at them."""
+_KEPT = 2
+"""Number of measured tokens that are kept, so that the sampler can be compared at them. The prompt of each costs time."""
 _LONGEST = 4096
 """Most tokens up to and including a kept one."""
 
