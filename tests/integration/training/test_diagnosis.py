@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.faulty_engine import Planted
 from training.backends.base import ModelSpec, Policy
-from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy
+from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings
 from training.diagnosis.examine import examine
@@ -128,3 +131,20 @@ async def test_a_sampler_that_stays_at_the_first_step_is_named_at_once(
     assert (fault.cause, fault.named_at_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 1)
     assert fault.summary == "The sampler was asked for step 1 and still has the weights of the step before."
     assert fault.evidence["ratio"] == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("planted", "cause"),
+    [(Planted.STEP_SKIPPED, Cause.WEIGHTS_UNCHANGED), (Planted.SAMPLER_STAYS, Cause.SAMPLER_IS_NOT_TRAINER)],
+)
+async def test_a_fault_in_the_engine_itself_is_named(tmp_path: Path, planted: Planted, cause: Cause) -> None:
+    with EngineProcess(tmp_path, command=("tests.fakes.faulty_engine", planted)) as engine:
+        backend = await connect(engine.base_url, "none")
+        try:
+            facts = await examined(backend, SMALL)
+        finally:
+            await backend.close()
+    [fault] = named(facts, SMALL)
+    assert fault.cause == cause
+    assert fault.named_at_iteration <= 2
