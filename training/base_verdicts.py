@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.base_model_files import fingerprint
+from training.base_report import Report, read, written
 
 LOST_LOADS = 2
 """Number of loads in a row that ended with their process, after which a base model is set aside."""
@@ -22,9 +23,12 @@ LOST_LOADS = 2
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check: why the base model cannot be used, or None if it can."""
+    """The result of a check."""
 
     fault: str | None
+    """Why the base model cannot be used, or None if it can."""
+    report: Report | None = None
+    """What its examination found, or None if it was not examined."""
 
 
 class BaseVerdicts:
@@ -39,7 +43,8 @@ class BaseVerdicts:
         key = _key(directory)
         if key not in self._known:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                self._known[key] = Verdict(json.loads((self._folder / f"{key}.json").read_text())["fault"])
+                found = json.loads((self._folder / f"{key}.json").read_text())
+                self._known[key] = Verdict(found["fault"], read(found.get("report")))
         return self._known.get(key)
 
     def keep(self, directory: Path, verdict: Verdict) -> None:
@@ -49,7 +54,8 @@ class BaseVerdicts:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             unfinished = self._folder / f".{key}-{secrets.token_hex(4)}"
-            unfinished.write_text(json.dumps({"base_model": str(directory), "fault": verdict.fault}))
+            report = written(verdict.report) if verdict.report else None
+            unfinished.write_text(json.dumps({"base_model": str(directory), "fault": verdict.fault, "report": report}))
             unfinished.rename(self._folder / f"{key}.json")
 
     def fault(self, directory: Path) -> str | None:

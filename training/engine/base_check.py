@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from training.base_report import read
 from training.base_verdicts import Verdict
 
 CHECK_CPU_S = 60
@@ -27,7 +28,7 @@ class NotChecked(Exception):
 
 
 def check(directory: Path) -> Verdict:
-    """Load and render a base model in a child process. Raises NotChecked."""
+    """Load, render and examine a base model in a child process. Raises NotChecked."""
     command = (sys.executable, "-m", "training.engine.check_base", str(directory), str(CHECK_CPU_S), str(CHECK_BYTES))
     try:
         done = subprocess.run(
@@ -44,8 +45,8 @@ def check(directory: Path) -> Verdict:
     except OSError as error:
         raise NotChecked(f"the process that checks it did not start: {error.strerror}") from error
     if done.returncode == 0:
-        fault: str | None = json.loads(done.stdout.splitlines()[-1])
-        return Verdict(fault)
+        found = json.loads(done.stdout.splitlines()[-1])
+        return Verdict(found["fault"], read(found["report"]))
     if done.returncode == -signal.SIGXCPU:
         return Verdict(f"loading it and rendering a conversation take more than {CHECK_CPU_S} s of processor time")
     if done.returncode in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):

@@ -1,8 +1,8 @@
-"""`python -m training.engine.check_base DIRECTORY SECONDS BYTES`: loads a base model and renders a conversation.
+"""`python -m training.engine.check_base DIRECTORY SECONDS BYTES`: loads, renders and examines a base model.
 
-Prints why the base model cannot be used, or null, as JSON in the last line. The limits are processor time and address
-space beyond that of the libraries. Weights are read if they are small enough; of larger models only the modules are
-made, without memory for their weights.
+Prints JSON in the last line: as `fault` why the base model cannot be used, or null, and the `report` of its
+examination. The limits are processor time and address space beyond that of the libraries. Weights are read if they are
+small enough; of larger models only the modules are made, without memory for their weights, and single rows are read.
 """
 
 import json
@@ -16,6 +16,8 @@ import torch
 
 from environment.first_line import first_line
 from training.base_model_files import MAX_TOKENS, base_model_fault
+from training.base_report import Finding, Report, Severity, written
+from training.engine.examination.examine import examine
 from training.engine.registry.tuning import Tuning
 from training.engine.tokens import BadConversation, ChatTokenizer, Message
 from training.engine.trainer.policy import load_checkpoint
@@ -39,22 +41,29 @@ def main() -> int:
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    used = _address_space()
+    used = address_space()
     if used:
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+        # The examination maps whole files of weights to read single rows of them.
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory + _weights(directory)))
     torch.set_num_threads(1)
+    report = None
     try:
-        fault = base_model_fault(directory) or _fault(directory)
+        fault = base_model_fault(directory)
+        if fault is None:
+            tokenizer = ChatTokenizer(directory)
+            fault = _fault(directory, tokenizer)
+        if fault is None:
+            report = written(_report(directory, tokenizer))
     except (MemoryError, RecursionError, OverflowError):
         fault = f"loading it takes more than {memory >> 30} GiB of memory"
     except Exception as error:  # files from outside can cause any exception of the libraries
         said = f"{type(error).__name__}: {first_line(error)}".replace(str(directory), directory.name)
         fault = f"it cannot be loaded: {said[:_MAX_MESSAGE]}"
-    sys.stdout.write(f"\n{json.dumps(fault)}\n")
+    sys.stdout.write(f"\n{json.dumps({'fault': fault, 'report': report})}\n")
     return 0
 
 
-def _address_space() -> int:
+def address_space() -> int:
     """Return the size of this process's address space in bytes, or 0 on systems that do not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -62,18 +71,32 @@ def _address_space() -> int:
         return 0
 
 
-def _fault(directory: Path) -> str | None:
-    tokenizer = ChatTokenizer(directory)
+def _report(directory: Path, tokenizer: ChatTokenizer) -> Report:
+    """Examine a base model that can be used. If that fails, it can still be used."""
+    resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+    try:
+        return examine(directory, tokenizer)
+    except Exception as error:  # files from outside can cause any exception of the libraries
+        said = f"It could not be examined: {type(error).__name__}: {first_line(error)[:_MAX_MESSAGE]}"
+        return Report((Finding("examination", Severity.WARNING, said),))
+
+
+def _fault(directory: Path, tokenizer: ChatTokenizer) -> str | None:
     if tokenizer.vocab_size > MAX_TOKENS:
         return f"its tokenizer has {tokenizer.vocab_size:,} tokens; at most {MAX_TOKENS:,} are allowed"
     tokenizer.prompt([_QUESTION], None)
     with suppress(BadConversation):  # a template may know no tools
         tokenizer.prompt(_CALLS, [_TOOL])
-    if sum(path.stat().st_size for path in directory.glob("*.safetensors")) <= _READ_BYTES:
+    if _weights(directory) <= _READ_BYTES:
         load_checkpoint(directory, directory, Tuning(), torch.device("cpu"))
     elif not llama_modules.is_readable(directory):
         _make_modules(directory)
     return None
+
+
+def _weights(directory: Path) -> int:
+    """Return the total size of the weights in bytes."""
+    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
 
 def _make_modules(directory: Path) -> None:
