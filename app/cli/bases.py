@@ -1,52 +1,78 @@
-"""`learnloop bases`: base models in the data directory, for runs on the embedded backend."""
+"""`learnloop bases`: base models for runs on the embedded backend, in the data directory and elsewhere."""
 
 import re
 import shutil
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from app.cli.base_reports import print_verdict, state_of
 from app.cli.options import AsJson, DataDir
-from app.cli.serve import data_directory
-from app.cli.terminal import Failure, print_json, progress, results
+from app.cli.phase_bar import PhaseBar
+from app.cli.serve import data_directory, settings_with
+from app.cli.terminal import Failure, print_json, results
 from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
-from training.base_verdicts import BaseVerdicts
+from training.base_report import Severity, written
+from training.base_verdicts import BaseVerdicts, Verdict
 
 app = typer.Typer(
-    no_args_is_help=True, help="Add base models that others made to the data directory, list and remove them."
+    no_args_is_help=True, help="Add base models that others made to the data directory, examine, list and remove them."
 )
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class _Device(StrEnum):
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 Name = Annotated[str, typer.Argument(help="Name of the base model: lower-case letters, digits and ._-")]
+Prompts = Annotated[
+    int,
+    typer.Option(min=0, max=32, help="Number of questions in each tool format. 0 leaves out the probe."),
+]
+Device = Annotated[_Device, typer.Option(help="Device of the probe. auto takes a GPU if there is one.")]
 
 
 @dataclass(frozen=True, slots=True)
-class _AddedBase:
-    """An added base model and the directory with its files."""
+class _Base:
+    """A base model and the directory with its files."""
 
     name: str
     place: Path
+    data_dir: Path
 
     @property
     def size(self) -> int:
         """Total size in bytes."""
         return sum(path.stat().st_size for path in self.place.iterdir())
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict on its files, or None if they were not examined since they changed."""
+        return BaseVerdicts(self.data_dir).find(self.place)
+
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot be used, or None."""
+        return BaseVerdicts(self.data_dir).fault(self.place) or base_model_fault(self.place)
+
     def described(self) -> dict[str, Any]:
+        report = self.verdict.report if self.verdict else None
         return {
             "name": self.name,
             "path": str(self.place),
             "bytes": self.size,
             "fault": self.fault,
+            "tool_format": report.tool_format if report else None,
+            "report": written(report) if report else None,
         }
-
-    @property
-    def fault(self) -> str | None:
-        """Why it cannot be used, or None."""
-        return BaseVerdicts(data_dir_of(self.place)).fault(self.place) or base_model_fault(self.place)
 
 
 @app.command()
@@ -58,34 +84,87 @@ def add(
             help="A GGUF file, or a directory in Hugging Face layout. \\[default: of smollm2, the installed package]",
         ),
     ] = None,
+    prompts: Prompts = 32,
+    device: Device = _Device.AUTO,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a base model: a Hugging Face directory is copied, a GGUF file unpacked and converted.
 
-    It is loaded first, and a conversation rendered, in a process with limits. Runs can use it immediately, as
-    `"model": {"base_model": NAME}`; a running service needs no restart.
+    It is examined in a process with limits: special tokens that were never trained, the output head, stop tokens, the
+    chat template, and in which format it writes tool calls. What can be mended is mended in the copy. Runs can use it
+    immediately, as `"model": {"base_model": NAME}`; a running service needs no restart.
     """
     if not _NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")
     place = place_of_added(data_directory(data_dir), name)
-    with progress.status(f"adding {name}"):
-        from training.engine.registry import base_model_import
+    with PhaseBar() as bar:
+        from training.engine.registry import base_examination, base_model_import
 
         try:
-            base_model_import.add(source or base_model_import.packaged(name), place)
+            verdict = base_model_import.add(source or base_model_import.packaged(name), place, bar)
         except base_model_import.CannotAdd as error:
             raise Failure(str(error)) from error
+        verdict = base_examination.ask_for_calls(
+            place, data_dir_of(place), verdict, prompts=prompts, device=device, progress=bar
+        )
     if as_json:
-        print_json(_AddedBase(name, place).described())
-    else:
-        results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
+        print_json(_Base(name, place, data_dir_of(place)).described())
+        return
+    results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
+    print_verdict(name, verdict)
+
+
+@app.command()
+def check(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the base model. \\[default: all that were added or configured]")
+    ] = None,
+    prompts: Prompts = 32,
+    device: Device = _Device.AUTO,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Examine base models again, and print what was found. Exits with 1 if one cannot be used."""
+    bases = _bases(data_dir)
+    if name is not None:
+        bases = [each for each in bases if each.name == name]
+    if not bases and name is not None:
+        raise Failure(f"no base model {name!r} was added or configured: learnloop bases list")
+    found = {each: _examined(each, prompts, device) for each in bases}
+    if as_json:
+        print_json([each.described() for each in found])
+    for each, verdict in () if as_json else found.items():
+        results.print(f"{each.name}, in {each.place}", soft_wrap=True)
+        print_verdict(each.name, verdict)
+    raise typer.Exit(1 if any(map(_is_faulty, found.values())) else 0)
+
+
+def _is_faulty(verdict: Verdict) -> bool:
+    return verdict.fault is not None or (verdict.report is not None and verdict.report.severity is Severity.FAULT)
+
+
+def _examined(base: _Base, prompts: int, device: _Device) -> Verdict:
+    with PhaseBar() as bar:
+        from training.engine.registry import base_examination
+
+        try:
+            return base_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
+        except base_examination.NotChecked as error:
+            raise Failure(f"{base.name} was not examined: {error}") from error
+
+
+def _bases(data_dir: Path | None) -> list[_Base]:
+    """Return the base models that were added, and those that the settings name."""
+    settings = settings_with(data_dir=data_dir)
+    return [_Base(name, place, settings.data_dir) for name, place in settings.base_models.items()]
 
 
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the base models that were added, and what is wrong with them."""
-    found = [_AddedBase(name, place) for name, place in added_base_models(data_directory(data_dir)).items()]
+    where = data_directory(data_dir)
+    found = [_Base(name, place, where) for name, place in added_base_models(where).items()]
     if as_json:
         print_json([each.described() for each in found])
         return
@@ -93,10 +172,12 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         results.print("None was added. Add one: learnloop bases add NAME SOURCE")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "SIZE", "STATE"):
+    for heading in ("NAME", "SIZE", "FORMAT", "STATE"):
         table.add_column(heading, overflow="fold")
     for each in found:
-        table.add_row(each.name, f"{each.size / 1e6:,.0f} MB", each.fault or "ok")
+        verdict = each.verdict
+        tool_format = (verdict.report.tool_format if verdict and verdict.report else None) or "-"
+        table.add_row(each.name, f"{each.size / 1e6:,.0f} MB", tool_format, state_of(verdict, each.fault))
     results.print(table)
 
 

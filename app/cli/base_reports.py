@@ -1,0 +1,59 @@
+"""Prints what is known of a base model: its verdict, the findings of its examination and what the probe counted."""
+
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.terminal import plain, results
+from training.base_report import FormatCount, Report
+from training.base_verdicts import Verdict
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "red"}
+_REASONS = 2
+
+
+def print_verdict(name: str, verdict: Verdict) -> None:
+    """Print the verdict on a base model, with its report."""
+    if verdict.fault is not None:
+        results.print(
+            Text.assemble((f"{'fault':9}", "red"), (name, "bold"), ": ", plain(verdict.fault)), soft_wrap=True
+        )
+    if verdict.report is not None:
+        _print_report(verdict.report)
+
+
+def state_of(verdict: Verdict | None, fault: str | None) -> str:
+    """Return in a few words whether runs can use a base model."""
+    if fault is not None:
+        return fault
+    if verdict is None or verdict.report is None:
+        return "not examined"
+    names = ", ".join(finding.name for finding in verdict.report.warnings)
+    if names:
+        return f"warning: {names}"
+    return "ok" if verdict.report.probe else "ok, not asked for calls"
+
+
+def _print_report(report: Report) -> None:
+    for finding in report.findings:
+        line = Text.assemble((f"{finding.severity:9}", _STYLES[finding.severity]), (finding.name, "bold"), ": ")
+        results.print(line + plain(finding.found), soft_wrap=True)
+        if finding.remedy is not None:
+            results.print(plain(f"{'':9}{finding.remedy}"), soft_wrap=True)
+    if report.probe:
+        results.print(_table(report))
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("FORMAT", "PROMPTS", "CALLS", "MALFORMED", "NO CALL", "MALFORMED BECAUSE"):
+        table.add_column(heading, overflow="fold")
+    for count in report.probe:
+        chosen = " *" if count.tool_format == report.tool_format else ""
+        numbers = map(str, (count.prompts, count.calls, count.malformed, count.no_call))
+        table.add_row(f"{count.tool_format}{chosen}", *numbers, plain(_reasons(count)))
+    return table
+
+
+def _reasons(count: FormatCount) -> str:
+    most = sorted(count.reasons.items(), key=lambda each: -each[1])[:_REASONS]
+    return "; ".join(f"{reason} ({number})" for reason, number in most)
