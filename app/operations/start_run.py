@@ -19,6 +19,7 @@ from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.listed_models import ListedModels
+from app.operations.base_model_warnings import base_model_warnings
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.operations.run_plan import RunPlan, WarmStartPlan, judge_with_defaults, plan_of
 from app.processes.engine import EngineUnavailable
@@ -320,7 +321,11 @@ def _validate_plan(
             make_agent(Choice(name=request.agent.name, config=request.agent.config))
     judge = judge_with_defaults(request.judge, made.default_judge)
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=ListedModels(settings)))
-    warnings = (*plan.warnings, *_warnings(plan.model.base_model, made, environment))
+    warnings = (
+        *plan.warnings,
+        *_warnings(plan.model.base_model, made, environment),
+        *base_model_warnings(settings, plan.backend, plan.model.base_model),
+    )
     return replace(plan, environment=stored, judge=judge, warnings=warnings), new
 
 

@@ -21,6 +21,7 @@ from app.db.reachable import NoConnection, connect_once
 from app.domain.names import TINY_BASE
 from app.errors import InvalidRequest
 from app.listed_models import ListedModels
+from app.operations.base_model_warnings import base_model_findings
 from app.operations.run_plan import judge_with_defaults, plan_of
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
@@ -105,6 +106,8 @@ def _base_model(settings: Settings, name: str) -> Iterator[Check]:
     trained = "a LoRA" if parameters > _LARGE else "all weights"
     needed = _BYTES_PER_PARAMETER[trained] * parameters + _BESIDE
     yield Check("base model", State.OK, f"{name}, {parameters / 1e9:.2f} billion parameters, {trained} trained")
+    for finding in base_model_findings(settings, embedded.NAME, name):
+        yield Check(f"base model, {finding.name}", State.WARNING, finding.found, finding.remedy)
     yield _memory(settings.engine_device, needed)
 
 

@@ -51,6 +51,11 @@ async def test_a_base_model_that_cannot_be_loaded_is_named_and_refused(tmp_path:
         assert (await client.get("/health/ready")).json()["unusable_base_models"] == {"cut": said}
         accepted = await client.post("/learn-loop", json={"model": {"base_model": "whole", "name": "a"}})
         assert accepted.status_code == 202
+        [warning] = accepted.json()["warnings"]
+        assert "It was never examined" in warning
+        assert "learnloop bases check whole" in warning
+        run = (await client.get(f"/runs/{accepted.json()['run_id']}")).json()
+        assert run["warnings"] == [warning]
 
 
 async def test_without_its_setting_a_backend_is_refused(tmp_path: Path, database_url: str) -> None:
