@@ -1,4 +1,7 @@
-"""Shows the phases of a long command on stderr, with a bar where it is known how much there is to do."""
+"""Shows the phases of a long command on stderr, with a bar where it is known how much there is to do.
+
+If stderr is no terminal, each phase is a line.
+"""
 
 from types import TracebackType
 
@@ -12,7 +15,7 @@ class PhaseBar:
 
     def __init__(self) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-        self._bars = Progress(*columns, TimeElapsedColumn(), console=progress)
+        self._bars = Progress(*columns, TimeElapsedColumn(), console=progress, disable=not progress.is_terminal)
 
     def __enter__(self) -> "PhaseBar":
         self._bars.start()
@@ -29,6 +32,8 @@ class PhaseBar:
         """Begin the next phase, with that much work if it is known."""
         self._end_phase()
         self._bars.add_task(name, total=total)
+        if not progress.is_terminal:
+            progress.print(plain(name), soft_wrap=True)
 
     def advance(self, amount: int) -> None:
         """Add to the work that is done."""

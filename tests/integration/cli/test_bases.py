@@ -43,6 +43,8 @@ def test_what_is_added_is_examined_mended_and_asked_for_calls(learnloop: Learnlo
     source, where = defective_bases.with_untrained(tmp_path / "source"), ("--data-dir", str(tmp_path / "data"))
     ran = learnloop("bases", "add", "mine", str(source), "--prompts", "2", "--device", "cpu", *where)
     assert ran.exit_code == 0, ran.stderr
+    phases = ("copying bytes", "examining it", "loading it for the probe", "asking it for calls on cpu")
+    assert [phase for phase in phases if phase not in ran.stderr] == []
     assert "were never trained as tokens; in the copy they are ordinary text" in ran.stdout
     assert "It writes no tool call in any format (2 prompts each)" in ran.stdout
     [counted] = learnloop("bases", "list", *where, "--json").json
