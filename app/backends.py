@@ -16,8 +16,10 @@ from training.backends.local import backend as local
 from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
 from training.backends.train_options import EMBEDDED, LOCAL, SERVERLESS
-from training.base_model_files import base_model_fault
+from training.base_defaults import Base
+from training.base_model_files import base_model_fault, parameter_count
 from training.base_verdicts import BaseVerdicts
+from training.tuning import Tuning, usual_tuning
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""
@@ -69,6 +71,19 @@ def unusable_base_models(settings: Settings) -> dict[str, str]:
         for name, directory in settings.base_models.items()
     }
     return {name: fault for name, fault in faults.items() if fault is not None}
+
+
+def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | None = None) -> Base:
+    """Return what is known here of a base model and of how it is trained; `tuning` is None unless it was asked for.
+
+    The size is unknown on backends that have base models of their own, and if the files are on another machine. Reads
+    files: call it in a thread.
+    """
+    directory = settings.base_models.get(base_model)
+    parameters = None if backend != embedded.NAME or directory is None else parameter_count(directory)
+    if not parameters:
+        return Base(base_model)
+    return Base(base_model, parameters, (tuning or usual_tuning(parameters)).mode, settings.engine_device)
 
 
 class Backends:

@@ -144,6 +144,9 @@ class Settings(BaseSettings):
 
     engine_args: Annotated[tuple[str, ...], NoDecode] = ()
     """Command-line flags for the `learnloop engine` that this process starts, with a shell's quoting."""
+    engine_cache_mb: int | None = Field(None, ge=1)
+    """Memory for the keys and values of conversations in our engine, in MB. None: 512, and on a GPU half of what is
+    free. `--cache-mb` in `engine_args` takes precedence."""
     engine_base_models: Annotated[dict[str, Path], NoDecode] = Field(default_factory=dict)
     """Additional base models: NAME=DIRECTORY, comma-separated. Those added to the data directory need no entry."""
     engine_checkpoint_store: str | None = Field(None, pattern=r"^(s3|file)://[^@?#]+$")

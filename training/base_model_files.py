@@ -146,18 +146,28 @@ def _weights(directory: Path, sizes: dict[str, int]) -> Iterator[str]:
     return iter(sorted(found))
 
 
+def parameter_count(directory: Path) -> int | None:
+    """Return the number of parameters by the headers of the weights, or None if the directory has no readable ones."""
+    tensors = tensor_shapes(directory)
+    return None if tensors is None else sum(math.prod(shape) for shape in tensors.values())
+
+
+def tensor_shapes(directory: Path) -> dict[str, list[int]] | None:
+    """Return the shape of each tensor of the weights by name, or None if the directory has no readable weights."""
+    files = sorted(directory.glob("*.safetensors"))
+    try:
+        headers = [_read_header(path) for path in files]
+        return {name: tensor["shape"] for _, header in headers for name, tensor in header.items()} if files else None
+    except (_Fault, OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        return None
+
+
 def _check_weights(path: Path, sizes: dict[str, int]) -> int:
     """Return the number of tensors in a file. Raises _Fault if its header does not describe exactly its content."""
     if path.name not in sizes:
         raise _Fault(path, "the index names this file, and it is missing")
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 0 < length <= _MAX_HEADER:
-            raise _Fault(path, "it is not a safetensors file")
-        header = file.read(length)
     try:
-        tensors = {name: tensor for name, tensor in json.loads(header).items() if name != "__metadata__"}
+        length, tensors = _read_header(path)
         end = _end_of(tensors)
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError, IndexError):
         raise _Fault(path, "its header is damaged, or the file is cut off in it") from None
@@ -165,6 +175,18 @@ def _check_weights(path: Path, sizes: dict[str, int]) -> int:
     if missing > 0:
         raise _Fault(path, f"it is cut off: {missing} bytes are missing at its end")
     return len(tensors)
+
+
+def _read_header(path: Path) -> tuple[int, dict[str, Json]]:
+    """Return the length of a file's header in bytes, and its tensors by name. Raises _Fault, OSError, and what
+    damaged JSON raises: ValueError, RecursionError or AttributeError."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 0 < length <= _MAX_HEADER:
+            raise _Fault(path, "it is not a safetensors file")
+        header = json.loads(file.read(length))
+    return length, {name: tensor for name, tensor in header.items() if name != "__metadata__"}
 
 
 def _end_of(tensors: Mapping[str, Json]) -> int:

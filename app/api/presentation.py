@@ -9,6 +9,7 @@ from app.db.tables import EvaluationJob, Reflection, Run
 from app.domain.run_state import RunStatus
 from app.domain.supervised import supervised_figures
 from app.errors import NotFound
+from app.operations.start_run import Started
 from app.results.showcase import showcase_email, shows_email
 from app.runs.diagnoses import causes_of
 from app.runs.ledger import Totals
@@ -20,6 +21,7 @@ from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
 from app.schemas.runs import (
+    DefaultOut,
     IterationOut,
     LearnLoopAccepted,
     Rewards,
@@ -30,7 +32,6 @@ from app.schemas.runs import (
     SupervisedFigures,
 )
 from app.statistics.verdict import Verdict, verdict
-from app.webhooks.endpoints import NewEndpoint
 
 Source = TypeVar("Source")
 Shown = TypeVar("Shown")
@@ -45,15 +46,18 @@ def page(
     return Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
-def accepted(run_id: str, warnings: Sequence[str], endpoints: Sequence[NewEndpoint] = ()) -> LearnLoopAccepted:
+def accepted(run_id: str, started: Started) -> LearnLoopAccepted:
     """Return the response to a request that created a run and its webhook endpoints."""
     return LearnLoopAccepted(
         run_id=run_id,
         status=RunStatus.QUEUED,
         results_path=results_path(run_id),
         links=run_links(run_id),
-        warnings=list(warnings),
-        webhooks=[RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in endpoints],
+        warnings=list(started.warnings),
+        defaults={path: DefaultOut(**asdict(default)) for path, default in started.defaults.items()},
+        webhooks=[
+            RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in started.endpoints
+        ],
     )
 
 
@@ -75,6 +79,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
         _brief(run)
         | {
             "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
+            "defaults": run.defaults,
             "verdict": asdict(verdict(figures.evaluations, run.best_step, causes_of(run))),
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,

@@ -153,7 +153,7 @@ async def fork_run(
     new_id = str(ULID())
     save = saved_reply(new_id, has_webhooks=bool(request.webhooks))
     started = await fork(starter, new_id, run_id, request, caller.actor, save)
-    return presentation.accepted(new_id, started.warnings, started.endpoints)
+    return presentation.accepted(new_id, started)
 
 
 def _accepted_move(runner: Runner, run_id: str, status: RunStatus) -> Accepted:

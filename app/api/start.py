@@ -1,7 +1,5 @@
 """Starts a learn-loop."""
 
-from collections.abc import Sequence
-
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
@@ -11,7 +9,7 @@ from app.api.ownership import in_project
 from app.api.presentation import accepted
 from app.api.routers import keyed_router
 from app.http import idempotency
-from app.operations.start_run import SaveReply
+from app.operations.start_run import SaveReply, Started
 from app.schemas.runs import LearnLoopAccepted
 
 router = keyed_router("runs", route_class=BigBodyRoute)
@@ -23,7 +21,7 @@ async def post_learn_loop(starter: CurrentStarter, caller: CurrentCaller, reques
     run_id = str(ULID())
     save = saved_reply(run_id, has_webhooks=bool(request.webhooks))
     started = await starter.start(run_id, in_project(request, caller), caller.actor, save)
-    return accepted(run_id, started.warnings, started.endpoints)
+    return accepted(run_id, started)
 
 
 def saved_reply(run_id: str, *, has_webhooks: bool) -> SaveReply:
@@ -31,7 +29,7 @@ def saved_reply(run_id: str, *, has_webhooks: bool) -> SaveReply:
     response is known before the run is created, except for secrets of webhooks: a response with secrets is not saved.
     """
 
-    async def save(tx: AsyncSession, warnings: Sequence[str]) -> None:
-        await idempotency.complete(tx, status=202, reply=accepted(run_id, warnings), has_secret=has_webhooks)
+    async def save(tx: AsyncSession, started: Started) -> None:
+        await idempotency.complete(tx, status=202, reply=accepted(run_id, started), has_secret=has_webhooks)
 
     return save

@@ -1,6 +1,6 @@
 """Prints a run as text and a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.table import Table
@@ -35,10 +35,26 @@ def print_run(run: Json) -> None:
         best = run["best_checkpoint"]
         facts.add_row("best checkpoint", f"step {best['step']} (validation success {percent(best['success'])})")
     results.print(facts)
+    print_defaults(run.get("defaults", {}))
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])
     if run["evaluations"]:
         results.print()
         results.print(held_out_table(run["evaluations"]))
+
+
+def print_defaults(defaults: Mapping[str, Json]) -> None:
+    """Print the settings that were not given, those with the same reason in one row."""
+    if not defaults:
+        return
+    settings: dict[str, list[str]] = {}
+    for path, default in defaults.items():
+        settings.setdefault(default["reason"], []).append(f"{path} {default['value']:g}")
+    table = Table(title="not given, so chosen for the base model", title_justify="left", box=None, show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(style="dim", overflow="fold")
+    for reason, found in settings.items():
+        table.add_row(plain(", ".join(found)), plain(reason))
+    results.print(table)
 
 
 def verdict_text(verdict: Json) -> Text:

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from training import base_defaults
+
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """Name of a project or model, which is also used as a directory name."""
 
@@ -22,7 +24,7 @@ PATH_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
 REPO_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 """Repository on a hub, as NAMESPACE/NAME."""
 
-TINY_BASE = "learnloop/tiny"
+TINY_BASE = base_defaults.TINY_BASE
 """The base model that ships with Learnloop."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]

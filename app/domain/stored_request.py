@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from environment.json_type import Json
+from training.tuning import Tuning
 from training.types import RunConfig
 
 
@@ -27,6 +28,13 @@ class StoredModel(_Stored):
     project: str
     name: str
     base_model: str
+    tuning: Tuning | None = None
+    """Which part of the model is trained; None if the request did not say, so that the backend decides."""
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the model as requests name it."""
+        found: dict[str, Json] = {"project": self.project, "name": self.name, "base_model": self.base_model}
+        return found if self.tuning is None else found | {"tuning": self.tuning.as_json()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ async def diagnosis(database: Database, run: Run) -> RunDiagnosis:
     """Return the run's diagnoses after its newest saved iteration."""
     rows = {row.cause: row for row in await diagnoses_of(database, run.id)}
     facts = await facts_of(database, run.id)
-    missing = not_examined(facts, DiagnosisSettings(run.stored_request.config, run.base_model))
+    missing = not_examined(facts, DiagnosisSettings(run.stored_request.config, run.base_model, run.usual_learning_rate))
     cause = next(iter(causes_of(run)), None)
     return RunDiagnosis(
         cause=None if cause is None else Cause(cause),

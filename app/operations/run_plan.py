@@ -1,9 +1,10 @@
 """The plan of a run that is about to start: its request with defaults filled in and short forms resolved."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.backends import base_of
 from app.domain.stored_request import Choice, StoredModel
 from app.errors import InvalidRequest
 from app.schemas.run_request import Judges, LearnLoopRequest, SourceChoice
@@ -11,6 +12,7 @@ from app.settings import Settings
 from environment.json_type import Json
 from environment.registry import documents
 from training.backends.embedded import NAME as EMBEDDED
+from training.base_defaults import Base, Default, defaults_of
 
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""
@@ -42,6 +44,10 @@ class RunPlan:
     """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
     """None without a warm start, or until its demonstrations are found."""
+    base: Base | None = None
+    """What is known of the base model; None until the environment is known."""
+    defaults: Mapping[str, Default] = field(default_factory=dict)
+    """Defaults for the settings that were not given, by their paths in the request."""
     warnings: tuple[str, ...] = ()
     """Reasons why the run may learn nothing, and notes on its data."""
 
@@ -59,11 +65,14 @@ class RunPlan:
     @property
     def iterations_total(self) -> int:
         """Total number of iterations, including those of the warm start."""
-        return self.request.iterations + (self.warm_start.iterations if self.warm_start else 0)
+        given = self.request.iterations
+        iterations = int(self.defaults["iterations"].value) if given is None else given
+        return iterations + (self.warm_start.iterations if self.warm_start else 0)
 
     def stored(self) -> dict[str, Json]:
         """Return the document for the run's row, which StoredRequest parses."""
         whole = self.request.model_dump(exclude=_RESOLVED)
+        fill_in(whole, self.defaults)
         if self.warm_start is not None:
             whole["warm_start"] |= {
                 "demonstrations": self.warm_start.demonstrations,
@@ -77,7 +86,7 @@ class RunPlan:
             "train_options": self.train_options,
             "backend": self.backend,
             "keep_rollouts": self.keep_rollouts,
-            "model": self.model.model_dump(),
+            "model": self.model.as_json(),
         }
 
 
@@ -91,10 +100,51 @@ def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPl
             name=request.model.name or settings.art_model_name or f"run-{run_id.lower()}",
             project=request.model.project or settings.art_project,
             base_model=request.model.base_model or settings.art_base_model,
+            tuning=request.model.tuning.tuning() if request.model.tuning else None,
         ),
         backend=request.backend or settings.backend,
         max_turns=_max_turns(request),
     )
+
+
+def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int]) -> RunPlan:
+    """Return the plan with the base's defaults for what was not given. `available` returns how many of a number of
+    scenarios of a split the environment has."""
+    request = plan.request
+    found = missing_defaults(request, base)
+    for path, split in (("evaluation.scenarios", "validation"), ("evaluation.test_scenarios", "test")):
+        if base.is_sized and path in found:
+            default = found[path]
+            if (count := available(split, int(default.value))) < default.value:
+                found[path] = Default(count, f"The environment has no more {split} scenarios.")
+    return replace(plan, base=base, defaults=found)
+
+
+def missing_defaults(request: LearnLoopRequest, base: Base) -> dict[str, Default]:
+    """Return the base's defaults for the settings that the request does not give."""
+    found = defaults_of(base, request.groups_per_iteration, request.rollouts_per_group)
+    return {path: default for path, default in found.items() if _is_missing(request, path)}
+
+
+def request_with_defaults(request: LearnLoopRequest, settings: Settings) -> dict[str, Json]:
+    """Return the request with the defaults of its base model, as far as this machine knows it."""
+    plan = plan_of(request, settings, "")
+    whole = request.model_dump()
+    fill_in(whole, missing_defaults(request, base_of(settings, plan.backend, plan.model.base_model, plan.model.tuning)))
+    return whole
+
+
+def fill_in(document: dict[str, Json], defaults: Mapping[str, Default]) -> None:
+    """Put the defaults at their paths in a request."""
+    for path, default in defaults.items():
+        *part, name = path.split(".")
+        (document[part[0]] if part else document)[name] = default.value
+
+
+def _is_missing(request: LearnLoopRequest, path: str) -> bool:
+    *part, name = path.split(".")
+    place = getattr(request, part[0]) if part else request
+    return place is not None and getattr(place, name) is None
 
 
 def judge_with_defaults(judge: Judges | None, default: str) -> Choice:

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import get_args
 
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.backends import refusal, train_options, unusable_base_models
+from app.backends import base_of, refusal, train_options, unusable_base_models
 from app.datasets.references import UnknownDataset, demonstrations, pin
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
@@ -19,9 +20,10 @@ from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.listed_models import ListedModels
+from app.operations.base_model import missing_modules, rate_warnings, root_of
 from app.operations.base_model_warnings import base_model_warnings
 from app.operations.own_agent_requests import OwnAgentRequests
-from app.operations.run_plan import RunPlan, WarmStartPlan, judge_with_defaults, plan_of
+from app.operations.run_plan import RunPlan, WarmStartPlan, judge_with_defaults, plan_of, with_defaults
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs import documents
@@ -39,12 +41,14 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
-from training.backends.base import BackendUnavailable
+from training.backends.base import BackendUnavailable, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
+from training.base_defaults import Base, Default, usual_rate
 from training.protocol.model_name import ModelName
 from training.rollout.agents.registry import UnknownAgent
+from training.tuning import Tuning
 from training.warm_start import NoOracle, iterations_of
 
 Location = tuple[str | int, ...]
@@ -53,16 +57,17 @@ Location = tuple[str | int, ...]
 
 MAX_SUPERVISED_ITERATIONS = 10_000
 
-SaveReply = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
-"""Saves the reply to the request in the caller's transaction, given the run's warnings."""
+SaveReply = Callable[[AsyncSession, "Started"], Awaitable[None]]
+"""Saves the reply to the request in the caller's transaction, given the run without its endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Webhook endpoints and warnings of a run that was queued."""
+    """Webhook endpoints, warnings and defaults of a run that was queued."""
 
     endpoints: Sequence[NewEndpoint]
     warnings: Sequence[str]
+    defaults: Mapping[str, Default]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +106,13 @@ class RunStarter:
         settings = self.resources.settings
         plan = plan_of(request, settings, run_id)
         engine = await self._check_backend(plan)
+        base = await self._base(plan)
         await self.endpoints.check(request.webhooks)
         plan = await self._pin_data(plan)
         plan = await self._add_warm_start(plan)
         environment = await self._resolve_documents(plan)
         state = parent.learned.state if parent and parent.learned else None
-        plan, new = await asyncio.to_thread(_validate_plan, plan, environment, settings, state)
+        plan, new = await asyncio.to_thread(_validate_plan, plan, base, environment, settings, state)
         run = _new_run(plan, engine, parent)
         endpoints: list[NewEndpoint] = []
 
@@ -115,11 +121,11 @@ class RunStarter:
             await tx.flush()  # the first event is sent to these endpoints as well
             if parent is not None:
                 await _save_fork(tx, run_id, parent, actor)
-            await save_reply(tx, plan.warnings)
+            await save_reply(tx, Started((), plan.warnings, plan.defaults))
 
         await self.store.create(run, new, also=also, actor=actor)
         self.wake_worker()
-        return Started(endpoints, plan.warnings)
+        return Started(endpoints, plan.warnings, plan.defaults)
 
     async def _check_backend(self, plan: RunPlan) -> str | ScalarSelect[str | None] | None:
         """Return the engine that must drive the run, None for any, or a query that finds it when the run is saved.
@@ -142,6 +148,12 @@ class RunStarter:
                 f"The backend {backend} does not train on demonstrations; {EMBEDDED} does. Leave out warm_start, or "
                 "start from a base model that can do the task.",
             )
+        if backend != EMBEDDED and plan.model.tuning is not None:
+            raise InvalidRequest(
+                ("body", "model", "tuning"),
+                f"The backend {backend} decides itself which part of a model it trains; {EMBEDDED} can be told. Leave "
+                "out model.tuning.",
+            )
         if backend != EMBEDDED:
             # other backends have their own base models, so an unknown one is only noticed when the run starts
             return None
@@ -151,11 +163,13 @@ class RunStarter:
                 raise InvalidRequest(
                     ("body", "model", "base_model"), f"The base model {base_model!r} cannot be used: {fault}"
                 )
+            await self._check_tuning(plan, ModelName(model.project, model.name))
             return selected_engine(backend, model.project, model.name).scalar_subquery()
         source = _checkpoint(base_model)
         if source is not None and source.project == model.project:
             engine = await self.queries.engine_of(backend, source.project, source.name)
             if source.step in await self._checkpoints(backend, engine, source):
+                await self._check_tuning(plan, source)
                 return engine
         raise InvalidRequest(
             ("body", "model", "base_model"),
@@ -168,6 +182,47 @@ class RunStarter:
         if base_model not in self.resources.settings.base_models:
             return None
         return (await asyncio.to_thread(unusable_base_models, self.resources.settings)).get(base_model)
+
+    async def _base(self, plan: RunPlan) -> Base:
+        """Return what is known of the base model, also behind checkpoints of earlier runs."""
+        name, tuning = await root_of(self.queries, plan)
+        return await asyncio.to_thread(base_of, self.resources.settings, plan.backend, name, tuning)
+
+    async def _check_tuning(self, plan: RunPlan, model: ModelName) -> None:
+        """Raise InvalidRequest if the request asks for a tuning that the existing model does not have, or for modules
+        that the base does not have. Raises Unavailable."""
+        asked, where = plan.model.tuning, ("body", "model", "tuning")
+        if asked is None:
+            return
+        directory = self.resources.settings.base_models.get(plan.model.base_model)
+        if directory is not None:
+            lacking = await asyncio.to_thread(missing_modules, directory, asked.target_modules)
+            if lacking:
+                raise InvalidRequest(
+                    (*where, "target_modules"),
+                    f"{plan.model.base_model} has no linear layer named {', '.join(lacking)}.",
+                )
+        found = await self._tuning(plan.backend, model)
+        if found is not None and not asked.equals(found):
+            raise InvalidRequest(
+                where,
+                f"The model {model.project}/{model.name} is trained {found}. Leave out model.tuning to keep that.",
+            )
+
+    async def _tuning(self, backend: str, model: ModelName) -> Tuning | None:
+        """Return how the model is trained; None if it does not exist or this process cannot reach its engine."""
+        if not self.resources.reaches(await self.queries.engine_of(backend, model.project, model.name)):
+            return None
+        try:
+            connected = await self.resources.connect(backend)
+            try:
+                if not isinstance(connected, TuningBackend):
+                    return None
+                return await connected.tuning(model.project, model.name)
+            finally:
+                await connected.close()
+        except (EngineUnavailable, BackendUnavailable) as error:
+            raise Unavailable(f"The model's tuning cannot be checked now: {error}") from error
 
     async def _checkpoints(self, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
         """Return the steps of a model that a run can start from.
@@ -263,6 +318,7 @@ def _checkpoint(base_model: str) -> ModelName | None:
 
 def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, parent: Parent | None) -> Run:
     assert plan.judge is not None
+    assert plan.base is not None
     return Run(
         id=plan.run_id,
         status=RunStatus.QUEUED,
@@ -276,6 +332,8 @@ def _new_run(plan: RunPlan, engine: str | ScalarSelect[str | None] | None, paren
         base_model=plan.model.base_model,
         iterations_total=plan.iterations_total,
         warnings=list(plan.warnings),
+        defaults={path: asdict(default) for path, default in plan.defaults.items()},
+        usual_learning_rate=usual_rate(plan.base) if plan.base.is_sized else None,
         parent_run_id=parent.run_id if parent else None,
         parent_step=parent.step if parent else None,
     )
@@ -291,7 +349,7 @@ async def _save_fork(tx: AsyncSession, run_id: str, parent: Parent, actor: str) 
 
 
 def _validate_plan(
-    plan: RunPlan, environment: Choice, settings: Settings, state: Mapping[str, Json] | None
+    plan: RunPlan, base: Base, environment: Choice, settings: Settings, state: Mapping[str, Json] | None
 ) -> tuple[RunPlan, list[NewDocument]]:
     """Return the complete plan, with references to documents and warnings, and the documents to store.
 
@@ -309,6 +367,7 @@ def _validate_plan(
             for split in get_args(Split):
                 made.scenarios(split, 1, request.seed)
             _check_oracle(plan.warm_start, made)
+            plan = with_defaults(plan, base, partial(_available, made, request.seed))
         finally:
             made.close()
         stored, new = documents.extract_documents(plan.environment, environment, plan.model.project)
@@ -325,8 +384,14 @@ def _validate_plan(
         *plan.warnings,
         *_warnings(plan.model.base_model, made, environment),
         *base_model_warnings(settings, plan.backend, plan.model.base_model),
+        *rate_warnings(request, base),
     )
     return replace(plan, environment=stored, judge=judge, warnings=warnings), new
+
+
+def _available(environment: Environment, seed: int, split: Split, count: int) -> int:
+    """Return how many of that many scenarios of a split differ."""
+    return len({scenario.id for scenario in environment.scenarios(split, count, seed)})
 
 
 def _check_oracle(warm_start: WarmStartPlan | None, environment: Environment) -> None:

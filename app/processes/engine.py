@@ -40,6 +40,9 @@ _LONGEST_PAUSE_S = 15.0
 _TRAIN_THREADS = 2
 """Default number of training threads. No other part of the service is busy during training, while sampling takes turns
 with tools and judges."""
+_GPU_SLOTS = 128
+"""Default number of conversations that a GPU decodes together: all rollouts of an iteration, by default, of base models
+whose size is known (training/base_defaults.py)."""
 _STOP_TIMEOUT_S = 10.0
 """Time to finish writing a checkpoint."""
 _KEPT_LINES = 20
@@ -227,6 +230,10 @@ class EngineProcess:
         flags = [text for name, value in options.items() for text in (name, str(value))]
         if settings.engine_checkpoint_store is not None:
             flags += ["--checkpoint-store", settings.engine_checkpoint_store]
+        if settings.engine_cache_mb is not None:
+            flags += ["--cache-mb", str(settings.engine_cache_mb)]
+        if settings.engine_device == "cuda":
+            flags += ["--slots", str(_GPU_SLOTS)]
         for name, directory in settings.engine_base_models.items():
             flags += ["--base-model", f"{name}={directory}"]
         return (*flags, "--die-with-parent", *settings.engine_args)

@@ -23,6 +23,7 @@ from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
+from app.domain.stored_request import StoredModel
 from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
 from app.runs.diagnoses import causes_of
@@ -280,6 +281,18 @@ class RunQueries:
         """Return the engine that has the model, according to its newest driven run; None if there is none."""
         async with self._database() as tx:
             return (await tx.execute(selected_engine(backend, project, name))).scalar_one_or_none()
+
+    async def first_model(self, backend: str, project: str, name: str) -> StoredModel | None:
+        """Return the model as the first run that trained it was asked for; None if there is none."""
+        query = (
+            select(Run.request["model"])
+            .where(Run.backend == backend, Run.model_project == project, Run.model_name == name)
+            .order_by(Run.id)
+            .limit(1)
+        )
+        async with self._database() as tx:
+            found = (await tx.execute(query)).scalar_one_or_none()
+        return None if found is None else StoredModel.model_validate(found)
 
     async def require_run(self, run_id: str) -> None:
         """Raise NotFound if the run does not exist."""

@@ -19,6 +19,7 @@ from app.schemas.base import Name, RequestBody, RequestPart
 from app.schemas.examples import GRAPH
 from app.schemas.train_options import TrainOptionsChoice
 from environment.json_type import Json
+from training.tuning import Tuning
 from training.types import RunConfig, WarmStartConfig
 
 _DEFAULTS = RunConfig()
@@ -92,6 +93,32 @@ GraphSource = Annotated[
 """Nodes, or the `{"sha256"}` of a stored graph. The environment validates it: only it knows what a node is."""
 
 
+class TuningChoice(RequestPart):
+    """Which part of the model is trained."""
+
+    mode: Literal["lora", "full"]
+    """`lora`: a low-rank adapter over the unchanged base model. `full`: the whole model."""
+    rank: int | None = Field(default=None, ge=1, le=256)
+    """Rank of the adapter. Default: 8."""
+    alpha: int | None = Field(default=None, ge=1, le=1_024)
+    """The adapter's output is scaled by alpha / rank. Default: 16."""
+    target_modules: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.]{0,199}$")]] = Field(
+        default_factory=list, max_length=64
+    )
+    """Names of the linear layers to adapt, such as `q_proj`. Empty: all except the output head."""
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        if self.mode == "full" and (self.rank or self.alpha or self.target_modules):
+            raise ValueError("rank, alpha and target_modules describe an adapter: leave them out, or set mode to lora")
+        return self
+
+    def tuning(self) -> Tuning:
+        """Return the tuning with its defaults filled in."""
+        usual = Tuning()
+        return Tuning(self.mode, self.rank or usual.rank, self.alpha or usual.alpha, tuple(self.target_modules))
+
+
 class ModelChoice(RequestPart):
     """The model to train. If the project already has a model of this name, training continues from it."""
 
@@ -102,6 +129,9 @@ class ModelChoice(RequestPart):
     base_model: str | None = Field(default=None, min_length=1, max_length=300)
     """Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same
     project. Default: set by the service (ART_BASE_MODEL)."""
+    tuning: TuningChoice | None = None
+    """Which part of the model is trained. Default: that of the existing model or the checkpoint; of a new model, the
+    whole below a billion parameters, and a LoRA of rank 8 above. Only the backend `embedded` takes it."""
 
 
 class SourceChoice(RequestPart):
@@ -129,14 +159,17 @@ class RunWebhook(RequestPart):
 class EvaluationChoice(RequestPart):
     """Held-out evaluation. Each scenario gets one greedy rollout and `samples` sampled ones."""
 
-    every: int = Field(default=_DEFAULTS.evaluation.every, ge=1, le=10_000)
-    """Number of iterations between evaluations on the validation scenarios."""
-    scenarios: int = Field(default=_DEFAULTS.evaluation.scenarios, ge=0, le=1_000)
-    """Number of validation scenarios. 0: none; then the newest checkpoint counts as the best."""
-    test_scenarios: int = Field(default=_DEFAULTS.evaluation.test_scenarios, ge=0, le=1_000)
-    """Number of test scenarios, evaluated at the start and at the end of the run. 0: none."""
-    samples: int = Field(default=_DEFAULTS.evaluation.samples, ge=1, le=32)
-    """Number of sampled rollouts per scenario."""
+    every: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of iterations between evaluations on the validation scenarios. Default: follows the base model; 4 for
+    `learnloop/tiny`."""
+    scenarios: int | None = Field(default=None, ge=0, le=1_000)
+    """Number of validation scenarios. 0: none; then the newest checkpoint counts as the best. Default: follows the base
+    model; 24 for `learnloop/tiny`."""
+    test_scenarios: int | None = Field(default=None, ge=0, le=1_000)
+    """Number of test scenarios, evaluated at the start and at the end of the run. 0: none. Default: follows the base
+    model; 64 for `learnloop/tiny`."""
+    samples: int | None = Field(default=None, ge=1, le=32)
+    """Number of sampled rollouts per scenario. Default: follows the base model; 2 for `learnloop/tiny`."""
 
 
 class BudgetChoice(RequestPart):
@@ -226,9 +259,9 @@ class WarmStartChoice(RequestPart):
     """How often each demonstration is trained on. The order is drawn anew in each epoch."""
     batch_size: int = Field(default=_WARM_START.batch_size, ge=1, le=1_024)
     """Demonstrations in one optimizer step."""
-    learning_rate: float = Field(default=_WARM_START.learning_rate, gt=0, le=0.1)
-    """Highest learning rate: it is reached after a tenth of all optimizer steps, and falls to zero from there. A model
-    with billions of parameters needs about 0.00001, or 0.0001 with a LoRA."""
+    learning_rate: float | None = Field(default=None, gt=0, le=0.1)
+    """Highest learning rate: it is reached after a tenth of all optimizer steps, and falls to zero from there. Default:
+    follows the base model's size and tuning; 0.0005 for `learnloop/tiny`, 0.0001 for a LoRA on 1.5B parameters."""
     held_out: float = Field(default=_WARM_START.held_out, ge=0, le=0.5)
     """Share of the demonstrations that are not trained on, to measure the loss on them."""
     demonstrations_per_iteration: int | None = Field(default=None, ge=1, le=100_000)
@@ -285,30 +318,33 @@ class LearnLoopRequest(RequestBody):
     """Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND)."""
     warm_start: WarmStartChoice | None = None
     """Demonstrations to learn from first, if the base model cannot do the task at all. Default: none."""
-    iterations: int = Field(default=_DEFAULTS.iterations, ge=0, le=10_000)
+    iterations: int | None = Field(default=None, ge=0, le=10_000)
     """Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a
-    `warm_start`: the run learns from demonstrations only."""
-    groups_per_iteration: int = Field(default=_DEFAULTS.groups_per_iteration, ge=1, le=256)
-    """Number of scenarios per iteration. The rollouts of one scenario are a group."""
-    rollouts_per_group: int = Field(default=_DEFAULTS.rollouts_per_group, ge=2, le=256)
-    """Number of rollouts per scenario. At least 2, because rewards are compared within a group."""
+    `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, 45
+    for others whose size is known. The reply to the request and the run show all such defaults with their reasons."""
+    groups_per_iteration: int | None = Field(default=None, ge=1, le=256)
+    """Number of scenarios per iteration. The rollouts of one scenario are a group. Default: follows the base model; 8
+    for `learnloop/tiny`, 16 for others whose size is known."""
+    rollouts_per_group: int | None = Field(default=None, ge=2, le=256)
+    """Number of rollouts per scenario. At least 2, because rewards are compared within a group. Default: 8."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is
     8 for both included ones."""
     max_completion_tokens: int = Field(default=_DEFAULTS.max_completion_tokens, ge=1, le=32_768)
     """Maximum number of tokens per turn of the agent."""
-    learning_rate: float = Field(default=_DEFAULTS.learning_rate, gt=0, le=0.1)
-    """Learning rate of the optimizer after the warm-up. The default suits `learnloop/tiny`; a model with billions of
-    parameters needs about 0.00001."""
-    warmup_iterations: int = Field(default=_DEFAULTS.warmup_iterations, ge=1, le=1_000)
-    """Number of iterations over which the learning rate rises linearly to its full value."""
+    learning_rate: float | None = Field(default=None, gt=0, le=0.1)
+    """Learning rate of the optimizer after the warm-up. Default: follows the base model's size and tuning; 0.0007 for
+    `learnloop/tiny`, 0.0002 for a LoRA on 1.5B parameters, 0.00001 for a whole model of that size."""
+    warmup_iterations: int | None = Field(default=None, ge=1, le=1_000)
+    """Number of iterations over which the learning rate rises linearly to its full value. Default: 3."""
     temperature: float = Field(default=_DEFAULTS.temperature, gt=0, le=2)
     """Sampling temperature of the training rollouts."""
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
     """Seed of the scenario order and of sampling. With the embedded backend on a CPU, the same seed gives
     the same run."""
-    concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=1_024)
-    """Maximum number of simultaneous rollouts."""
+    concurrency: int | None = Field(default=None, ge=1, le=1_024)
+    """Maximum number of simultaneous rollouts. Default: all of an iteration, on a CPU at most 64; 64 for
+    `learnloop/tiny`."""
     rollout_timeout_s: float = Field(default=_DEFAULTS.rollout_timeout_s, ge=1, le=86_400)
     """Seconds after which a rollout counts as failed."""
     train_options: TrainOptionsChoice = Field(default_factory=TrainOptionsChoice)
@@ -333,7 +369,7 @@ class LearnLoopRequest(RequestBody):
 
     @field_validator("iterations")
     @classmethod
-    def _trains(cls, iterations: int, info: ValidationInfo) -> int:
+    def _trains(cls, iterations: int | None, info: ValidationInfo) -> int | None:
         if iterations == 0 and info.data.get("warm_start") is None:
             raise ValueError("must be at least 1 in a run without a warm_start")
         return iterations

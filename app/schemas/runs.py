@@ -37,6 +37,15 @@ class RunWebhookCreated(ResponseModel):
     """Signs the messages (Standard Webhooks). Shown only once."""
 
 
+class DefaultOut(ResponseModel):
+    """A setting that the request did not give."""
+
+    value: int | float
+    """The value that the run uses."""
+    reason: str
+    """Why it is that value."""
+
+
 class LearnLoopAccepted(Accepted):
     """The learn-loop was accepted and waits for a worker."""
 
@@ -44,6 +53,8 @@ class LearnLoopAccepted(Accepted):
     """The endpoints of the request, in the same order."""
     warnings: list[str] = Field(default_factory=list)
     """Why the run may learn nothing, as far as that can be foreseen."""
+    defaults: dict[str, DefaultOut] = Field(default_factory=dict)
+    """Settings that follow the base model and were not given, by their paths in the request (`evaluation.every`)."""
 
 
 class ModelOut(ResponseModel):
@@ -343,6 +354,9 @@ class RunOut(RunBrief):
     only its sums remain. Figures are never deleted."""
     warnings: list[str] = Field(default_factory=list)
     """Why the run learns nothing or may learn nothing: what was foreseen, and iterations without a training signal."""
+    defaults: dict[str, DefaultOut] = Field(default_factory=dict)
+    """Settings that follow the base model and that the request did not give, with their reasons, by their paths in the
+    request. Empty for runs of earlier versions."""
     queue: Queue | None = None
     """Position in the queue; set while the run is queued."""
     wait_reason: str | None = None

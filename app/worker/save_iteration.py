@@ -79,7 +79,9 @@ def iteration_rows(
 
     Without `request` nothing is archived and nothing diagnosed.
     """
-    found = diagnose(facts, DiagnosisSettings(request.config, run.base_model)) if request else []
+    found = (
+        diagnose(facts, DiagnosisSettings(request.config, run.base_model, run.usual_learning_rate)) if request else []
+    )
     return IterationRows(
         result,
         _iteration_row(run.id, result) | {"facts": facts[-1].dump() if facts else None},

@@ -18,8 +18,8 @@ from benchmarks.processes import machine
 from training.engine.__main__ import TINY_BASE
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.policy import Policy, load_policy
+from training.tuning import Tuning
 
 
 def stepped_policy(directory: Path) -> Policy:

@@ -20,12 +20,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.learning.engine_learning import CONFIG, Agent, Try, rewarded_groups, trajectory
 from training.engine.__main__ import TINY_BASE
 from training.engine.cpu_mode import set_cpu_mode
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.policy import Policy, load_policy
 from training.engine.trainer.pretrained import load_model
 from training.engine.trainer.trajectories import TrainSequence, sequences
+from training.tuning import Tuning
 
 
 def rollouts(agent: Agent, spent: dict[str, float], iteration: int) -> list[list[tuple[Try, float]]]:

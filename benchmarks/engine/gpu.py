@@ -236,12 +236,12 @@ class Ours:
         fp8_training: bool = False,
     ) -> None:
         """Set up one of `gpus` processes that have a GPU each and meet through files in the directory `meet`."""
-        from training.engine.registry.tuning import Tuning
         from training.engine.sampling.sampler import Sampler
         from training.engine.trainer.policy import Policy
         from training.engine.trainer.pretrained import fresh_adapter
         from training.engine.weights.flash_attention import use_newest
         from training.engine.weights.weights import snapshot
+        from training.tuning import Tuning
 
         torch.manual_seed(0)
         self.flash_attention = use_newest()

@@ -110,7 +110,7 @@ class Iterations:
 
     def add_adapters(self, count: int) -> list[Any]:
         """Create adapters of the base for sampling and return their targets."""
-        from training.engine.registry.tuning import Tuning
+        from training.tuning import Tuning
 
         names = [f"adapter{number}" for number in range(count)]
         for name in names:

@@ -32,12 +32,12 @@ from training.engine.cpu_mode import set_cpu_mode
 from training.engine.engine import Engine, finish
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import ContextTooLong, Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import Conversation, Trajectory
+from training.tuning import Tuning
 from training.types import RunConfig
 
 CONFIG = RunConfig()

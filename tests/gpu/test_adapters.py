@@ -16,7 +16,6 @@ from tests.fakes.tiny_model import make_tiny_model
 from tests.gpu.test_cuda import FAMILIES, exact_logprobs, model_of, tokens
 from training.engine.engine import Engine
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
@@ -26,6 +25,7 @@ from training.engine.weights.joined import JoinedModel
 from training.engine.weights.kv_cache import Piece
 from training.engine.weights.paged_cache import PagedCache
 from training.engine.weights.weights import snapshot
+from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ADAPTERS, ROWS = 4, 16

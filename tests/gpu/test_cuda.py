@@ -20,7 +20,6 @@ from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.engine import Engine, finish
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
@@ -33,6 +32,7 @@ from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights import tensor_file
 from training.engine.weights.joined import JoinedModel
 from training.engine.weights.weights import Weights, snapshot
+from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ("qwen2", "qwen3", "llama")

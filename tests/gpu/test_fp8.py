@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 from tests.fakes.tiny_model import make_tiny_model
 from tests.gpu.test_cuda import assert_learns, divergence, sample, tokens
 from training.engine.__main__ import TINY_BASE
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import padded_batches
 from training.engine.trainer.policy import Policy
@@ -21,6 +20,7 @@ from training.engine.trainer.pretrained import SharedBases, fresh_adapter
 from training.engine.weights.fp8 import CAPABILITIES, Fp8Matrix
 from training.engine.weights.joined import JoinedModel
 from training.engine.weights.weights import snapshot
+from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] not in CAPABILITIES,

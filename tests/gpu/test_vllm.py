@@ -21,10 +21,10 @@ from tests.fakes.real_vllm import (
     vllm_compute,
 )
 from training.engine.engine import TrainResult, finish
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.trajectories import Group
 from training.engine.vllm.compute import VllmCompute
+from training.tuning import Tuning
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available() or COMMAND is None, reason="needs a GPU and LEARNLOOP_VLLM"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Json
 from training.protocol.tool_formats.formats import ToolFormat
+from training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art import TrajectoryGroup
@@ -18,6 +19,8 @@ class ModelSpec:
     project: str
     name: str
     base_model: str
+    tuning: Tuning | None = None
+    """Which part of it is trained; None leaves that to the backend. Only `TuningBackend` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +217,11 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
+
+
+@runtime_checkable
+class TuningBackend(Backend, Protocol):
+    """A backend that trains the part of a model that it is asked to."""
+
+    async def tuning(self, project: str, name: str) -> Tuning | None:
+        """Return which part of a model is trained; None if there is no such model. Raises BackendUnavailable."""

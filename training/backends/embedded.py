@@ -21,6 +21,7 @@ from training.backends.base import (
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
 from training.protocol.model_name import ModelName
 from training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
+from training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model
@@ -40,9 +41,35 @@ class EmbeddedBackend(HostedBackend):
     name = NAME
 
     async def register(self, model: ModelSpec) -> "EmbeddedPolicy":
-        """Create the model, or continue an existing one of that name. Raises BackendUnavailable or ValueError."""
-        registered = await self._get_or_create_model(model)
+        """Create the model, or continue an existing one of that name. Raises BackendUnavailable, or ValueError if an
+        existing one has another base or tuning."""
+        registered = await self._get_or_create_model(model) if model.tuning is None else await self._tuned(model)
         return EmbeddedPolicy(self.server, self.client, registered, *await self._reproducibility(registered.id))
+
+    async def _tuned(self, model: ModelSpec) -> "Model":
+        """Like `_get_or_create_model`, for a model with a tuning, which ART's client cannot send."""
+        from art.serverless.client import Model
+
+        assert model.tuning is not None
+        body = {
+            "project": model.project,
+            "name": model.name,
+            "base_model": model.base_model,
+            "return_existing": True,
+            "tuning": model.tuning.as_json(),
+        }
+        with self.server.translated():
+            return await self.client.post("/preview/models", cast_to=Model, body=body)
+
+    async def tuning(self, project: str, name: str) -> Tuning | None:
+        """Return which part of a model is trained; None if there is no such model, or if the engine is of an earlier
+        version. Raises BackendUnavailable."""
+        with self.server.translated():
+            models = await self.client.get("/preview/models", cast_to=dict[str, Any])
+        settings = [
+            each.get("tuning_settings") for each in models["data"] if (each["project"], each["name"]) == (project, name)
+        ]
+        return Tuning.of_json(settings[0]) if settings and settings[0] else None
 
     async def _reproducibility(self, model_id: str) -> tuple[Reproducibility, ToolFormat]:
         """Return whether samples of the model are reproducible, and how it writes tool calls."""

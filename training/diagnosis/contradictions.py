@@ -1,25 +1,19 @@
 """Causes that contradict a record or a default: one contradiction is enough to name them."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from statistics import fmean
 
 from environment.json_type import Json
+from training.base_defaults import Base, factor_from_usual, usual_rate
 from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
 from training.diagnosis.facts import Facts, Probe, Readings
-from training.types import RunConfig
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""
 _HIGHEST_RATE = 0.1
 """Limit of the request's field (app/schemas/run_request.py)."""
-_FAR = 100
-"""Factor between a learning rate and its base's default from which it is named."""
-_DEFAULT_RATES = {"learnloop/tiny": RunConfig().learning_rate}
-_DEFAULT_RATE = 1e-5
-"""Default of base models with billions of parameters."""
 _FAULTY_SHARE = 0.5
 """Of how far a step moved the policy, the share that a sampler may be away from the trained weights."""
 _CLEAR_MOVE = 5.0
@@ -113,9 +107,11 @@ class UnusualLearningRate(Detector):
 
     def spans(self, facts: AllFacts) -> list[Span]:
         first = next((each.iteration for each in facts if each.groups), None)
-        ratio = self.config.learning_rate / default_rate(self.settings, facts)
-        far = abs(math.log(ratio)) >= math.log(_FAR) * (1 - 1e-9)
-        return [Span(first, first)] if first is not None and far else []
+        return [Span(first, first)] if first is not None and self._factor(facts) is not None else []
+
+    def _factor(self, facts: AllFacts) -> float | None:
+        is_sized = self.settings.usual_learning_rate is not None
+        return factor_from_usual(self.config.learning_rate, default_rate(self.settings, facts), is_sized=is_sized)
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         usual = default_rate(self.settings, facts)
@@ -124,7 +120,7 @@ class UnusualLearningRate(Detector):
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
         usual = default_rate(self.settings, facts)
-        return {"learning_rate": self.config.learning_rate, "default": usual, "factor": _FAR}
+        return {"learning_rate": self.config.learning_rate, "default": usual, "factor": self._factor(facts)}
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         usual = default_rate(self.settings, facts)
@@ -222,5 +218,7 @@ def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | N
 
 def default_rate(settings: DiagnosisSettings, facts: AllFacts) -> float:
     """Return the learning rate that suits the run's base model."""
+    if settings.usual_learning_rate is not None:
+        return settings.usual_learning_rate
     known = next((each.base_model for each in reversed(facts) if each.base_model), settings.base_model)
-    return _DEFAULT_RATES.get(known, _DEFAULT_RATE)
+    return usual_rate(Base(known))

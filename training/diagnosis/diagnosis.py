@@ -44,6 +44,8 @@ class DiagnosisSettings:
     config: RunConfig
     base_model: str
     """The base model as the run's request names it."""
+    usual_learning_rate: float | None = None
+    """Learning rate that suits the base's size and tuning; None if the size is unknown, or for the tiny base."""
 
 
 @dataclass(frozen=True, slots=True)

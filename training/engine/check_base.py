@@ -18,10 +18,10 @@ from environment.first_line import first_line
 from training.base_model_files import MAX_TOKENS, base_model_fault
 from training.base_report import Finding, Report, Severity, written
 from training.engine.examination.examine import examine
-from training.engine.registry.tuning import Tuning
 from training.engine.tokens import BadConversation, ChatTokenizer, Message
 from training.engine.trainer.policy import load_checkpoint
 from training.engine.weights import llama_modules
+from training.tuning import Tuning
 
 _READ_BYTES = 1 << 30
 """Total size of weights that are read. In float32 they take up to twice as much memory."""

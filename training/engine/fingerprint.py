@@ -7,9 +7,9 @@ from importlib.metadata import version
 
 from training.engine.cpu_mode import CPUINFO
 from training.engine.registry.checkpoints import Manifest
-from training.engine.registry.tuning import Tuning
 from training.engine.reproducibility import Reproducibility
 from training.source_code import source_hash
+from training.tuning import Tuning
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "llguidance")
 

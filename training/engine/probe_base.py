@@ -21,12 +21,12 @@ import torch
 
 from training.engine.check_base import address_space
 from training.engine.examination.probe import BATCH, Replies, probe, questions, sampler_of
-from training.engine.registry.tuning import Tuning
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.policy import load_checkpoint
 from training.engine.weights.weights import snapshot
 from training.protocol.tool_formats.chosen import FILE, choose
 from training.protocol.tool_formats.formats import HERMES, JSON, TEXT, ToolFormat
+from training.tuning import Tuning
 
 _FALLBACKS = (HERMES, JSON, TEXT)
 """Formats that a model may write although its chat template shows another. Those of one family are tried in that family

@@ -74,6 +74,7 @@ def _checks(
     """Yield the checks of this machine, unless the service is elsewhere, then the trial, unless it cannot succeed."""
     from app.cli.preflight.checks import State, checks
     from app.cli.preflight.trial import trial as tried
+    from app.operations.run_plan import request_with_defaults
 
     failed = False
     for check in checks(settings, request) if url is None else ():
@@ -81,12 +82,13 @@ def _checks(
         yield check
     if not trial or failed:
         return
+    whole = request_with_defaults(request, settings)
     if url is not None:
         with Service(url) as service:
-            yield from tried(service, request, body)
+            yield from tried(service, whole, body)
         return
     with own_service(settings.data_dir, waiting=Waiting(progress).show) as service:
-        yield from tried(service, request, body)
+        yield from tried(service, whole, body)
 
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}

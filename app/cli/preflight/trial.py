@@ -9,7 +9,6 @@ from app.cli.charts import duration
 from app.cli.client import Service, ServiceRefused
 from app.cli.preflight.checks import Check, State
 from app.cli.watching import ENDED, follow
-from app.schemas.run_request import LearnLoopRequest
 from environment.json_type import Json
 
 _GROUPS = 2
@@ -17,10 +16,10 @@ _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2
 """Evaluation of a trial. It has two of each, because a run survives one failed rollout, but not the failure of all."""
 
 
-def trial(service: Service, request: LearnLoopRequest, body: Mapping[str, Json]) -> list[Check]:
-    """Run the trial, and delete it afterwards. `body` is the request as written."""
+def trial(service: Service, whole: Mapping[str, Json], body: Mapping[str, Json]) -> list[Check]:
+    """Run the trial, and delete it afterwards. `whole` is the request with its defaults, `body` as it was written."""
     try:
-        run_id: str = service.start_run(_in_small(request, body))["run_id"]
+        run_id: str = service.start_run(_in_small(whole, body))["run_id"]
     except ServiceRefused as error:
         return [Check("trial", State.FAILED, str(error), "correct the request")]
     try:
@@ -31,7 +30,7 @@ def trial(service: Service, request: LearnLoopRequest, body: Mapping[str, Json])
     if run["status"] != "completed":
         why = f"the run is {run['status']}: {run['error'] or run['wait_reason']}"
         return [Check("trial", State.FAILED, why, "see the log of the service")]
-    estimates = _estimates(request, run, iterations[-1]["timing"], len(rollouts))
+    estimates = _estimates(whole, run, iterations[-1]["timing"], len(rollouts))
     return [_rollouts(rollouts), _training(run), _judging(run), *estimates]
 
 
@@ -43,12 +42,12 @@ def _delete(service: Service, run_id: str) -> None:
     service.delete_run(run_id)
 
 
-def _in_small(request: LearnLoopRequest, body: Mapping[str, Json]) -> dict[str, Json]:
+def _in_small(whole: Mapping[str, Json], body: Mapping[str, Json]) -> dict[str, Json]:
     model = {name: value for name, value in (body.get("model") or {}).items() if name != "name"}
     return {
         **{name: value for name, value in body.items() if name not in ("webhooks", "budget")},
         "iterations": 1,
-        "groups_per_iteration": min(_GROUPS, request.groups_per_iteration),
+        "groups_per_iteration": min(_GROUPS, whole["groups_per_iteration"]),
         "evaluation": _EVALUATION,
         "model": {**model, "name": f"preflight-{str(ULID()).lower()}"},
     }
@@ -96,20 +95,20 @@ class _Size:
     evaluated: int
 
 
-def _size(request: LearnLoopRequest) -> _Size:
-    shown = request.evaluation
-    last = request.iterations
-    validations = 1 + sum(number % shown.every == 0 or number == last for number in range(1, last + 1))
-    each = shown.samples + 1  # plus a greedy one
+def _size(whole: Mapping[str, Json]) -> _Size:
+    shown = whole["evaluation"]
+    last = whole["iterations"]
+    validations = 1 + sum(number % shown["every"] == 0 or number == last for number in range(1, last + 1))
+    each = shown["samples"] + 1  # plus a greedy one
     return _Size(
-        last * request.groups_per_iteration * request.rollouts_per_group,
-        each * (validations * shown.scenarios + 2 * shown.test_scenarios),
+        last * whole["groups_per_iteration"] * whole["rollouts_per_group"],
+        each * (validations * shown["scenarios"] + 2 * shown["test_scenarios"]),
     )
 
 
-def _estimates(request: LearnLoopRequest, run: Json, timing: Mapping[str, float], made: int) -> list[Check]:
+def _estimates(whole: Mapping[str, Json], run: Json, timing: Mapping[str, float], made: int) -> list[Check]:
     """Estimate the run from the trial. Larger batches take less time per rollout, so this is an upper bound."""
-    size = _size(request)
+    size = _size(whole)
     sampled = (size.trained + size.evaluated) * timing["rollout_s"] / made
     judged = (size.trained + size.evaluated) * timing["judge_s"] / made
     trained = size.trained * timing["train_s"] / made

@@ -27,6 +27,22 @@ export const FIELDS = {
     "help": "Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service (ART_BASE_MODEL).",
     "type": "string"
   },
+  "model.tuning.mode": {
+    "help": "`lora`: a low-rank adapter over the unchanged base model. `full`: the whole model.",
+    "type": "string",
+    "choices": [
+      "lora",
+      "full"
+    ]
+  },
+  "model.tuning.rank": {
+    "help": "Rank of the adapter. Default: 8.",
+    "type": "integer"
+  },
+  "model.tuning.alpha": {
+    "help": "The adapter's output is scaled by alpha / rank. Default: 16.",
+    "type": "integer"
+  },
   "backend": {
     "help": "Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND).",
     "type": "string"
@@ -42,9 +58,8 @@ export const FIELDS = {
     "standard": 8
   },
   "warm_start.learning_rate": {
-    "help": "Highest learning rate: it is reached after a tenth of all optimizer steps, and falls to zero from there. A model with billions of parameters needs about 0.00001, or 0.0001 with a LoRA.",
-    "type": "number",
-    "standard": 0.0005
+    "help": "Highest learning rate: it is reached after a tenth of all optimizer steps, and falls to zero from there. Default: follows the base model's size and tuning; 0.0005 for `learnloop/tiny`, 0.0001 for a LoRA on 1.5B parameters.",
+    "type": "number"
   },
   "warm_start.held_out": {
     "help": "Share of the demonstrations that are not trained on, to measure the loss on them.",
@@ -56,19 +71,16 @@ export const FIELDS = {
     "type": "integer"
   },
   "iterations": {
-    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only.",
-    "type": "integer",
-    "standard": 14
+    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, 45 for others whose size is known. The reply to the request and the run show all such defaults with their reasons.",
+    "type": "integer"
   },
   "groups_per_iteration": {
-    "help": "Number of scenarios per iteration. The rollouts of one scenario are a group.",
-    "type": "integer",
-    "standard": 8
+    "help": "Number of scenarios per iteration. The rollouts of one scenario are a group. Default: follows the base model; 8 for `learnloop/tiny`, 16 for others whose size is known.",
+    "type": "integer"
   },
   "rollouts_per_group": {
-    "help": "Number of rollouts per scenario. At least 2, because rewards are compared within a group.",
-    "type": "integer",
-    "standard": 8
+    "help": "Number of rollouts per scenario. At least 2, because rewards are compared within a group. Default: 8.",
+    "type": "integer"
   },
   "max_turns": {
     "help": "Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is 8 for both included ones.",
@@ -80,14 +92,12 @@ export const FIELDS = {
     "standard": 256
   },
   "learning_rate": {
-    "help": "Learning rate of the optimizer after the warm-up. The default suits `learnloop/tiny`; a model with billions of parameters needs about 0.00001.",
-    "type": "number",
-    "standard": 0.0007
+    "help": "Learning rate of the optimizer after the warm-up. Default: follows the base model's size and tuning; 0.0007 for `learnloop/tiny`, 0.0002 for a LoRA on 1.5B parameters, 0.00001 for a whole model of that size.",
+    "type": "number"
   },
   "warmup_iterations": {
-    "help": "Number of iterations over which the learning rate rises linearly to its full value.",
-    "type": "integer",
-    "standard": 3
+    "help": "Number of iterations over which the learning rate rises linearly to its full value. Default: 3.",
+    "type": "integer"
   },
   "temperature": {
     "help": "Sampling temperature of the training rollouts.",
@@ -100,9 +110,8 @@ export const FIELDS = {
     "standard": 0
   },
   "concurrency": {
-    "help": "Maximum number of simultaneous rollouts.",
-    "type": "integer",
-    "standard": 64
+    "help": "Maximum number of simultaneous rollouts. Default: all of an iteration, on a CPU at most 64; 64 for `learnloop/tiny`.",
+    "type": "integer"
   },
   "rollout_timeout_s": {
     "help": "Seconds after which a rollout counts as failed.",
@@ -177,24 +186,20 @@ export const FIELDS = {
     "standard": 0
   },
   "evaluation.every": {
-    "help": "Number of iterations between evaluations on the validation scenarios.",
-    "type": "integer",
-    "standard": 4
+    "help": "Number of iterations between evaluations on the validation scenarios. Default: follows the base model; 4 for `learnloop/tiny`.",
+    "type": "integer"
   },
   "evaluation.scenarios": {
-    "help": "Number of validation scenarios. 0: none; then the newest checkpoint counts as the best.",
-    "type": "integer",
-    "standard": 24
+    "help": "Number of validation scenarios. 0: none; then the newest checkpoint counts as the best. Default: follows the base model; 24 for `learnloop/tiny`.",
+    "type": "integer"
   },
   "evaluation.test_scenarios": {
-    "help": "Number of test scenarios, evaluated at the start and at the end of the run. 0: none.",
-    "type": "integer",
-    "standard": 64
+    "help": "Number of test scenarios, evaluated at the start and at the end of the run. 0: none. Default: follows the base model; 64 for `learnloop/tiny`.",
+    "type": "integer"
   },
   "evaluation.samples": {
-    "help": "Number of sampled rollouts per scenario.",
-    "type": "integer",
-    "standard": 2
+    "help": "Number of sampled rollouts per scenario. Default: follows the base model; 2 for `learnloop/tiny`.",
+    "type": "integer"
   },
   "budget.max_usd": {
     "help": "Limit in US dollars for judge calls, as far as their price is known. Null: no limit.",

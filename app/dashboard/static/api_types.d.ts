@@ -130,6 +130,11 @@ export interface ComparedEvaluations {
   "smallest_points": number | null;
 }
 
+export interface DefaultOut {
+  "value": number;
+  "reason": string;
+}
+
 export interface Degraded {
   "part": "database" | "engine";
   "since": string;
@@ -386,6 +391,7 @@ export interface LearnLoopAccepted {
   "links": Record<string, string>;
   "webhooks": (RunWebhookCreated)[];
   "warnings": (string)[];
+  "defaults": Record<string, DefaultOut>;
 }
 
 export interface LedgerRow {
@@ -559,6 +565,7 @@ export interface RunOut {
   "verdict": VerdictOut;
   "pruned": Record<string, string>;
   "warnings": (string)[];
+  "defaults": Record<string, DefaultOut>;
   "queue": Queue | null;
   "wait_reason": string | null;
   "parent": Parent | null;

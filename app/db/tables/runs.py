@@ -71,6 +71,11 @@ class Run(Claimable):
     """Diagnosis because of which the run's rule pauses it; None if there is none since the last resume."""
     warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
     """Problems that were foreseen when the run was accepted."""
+    defaults: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
+    """Settings that the request did not give, by their paths: `value` and `reason`."""
+    usual_learning_rate: Mapped[float | None]
+    """Learning rate that suits the size and the tuning of the base; None if the size is unknown, or for the tiny
+    base."""
     parent_run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="SET NULL"))
     """The run that this one was forked from, at that run's step `parent_step`."""
     parent_step: Mapped[int | None]

@@ -186,7 +186,8 @@ class EvaluationDriver:
             return Endpoint(f"{address.url}/v1", address.key, contestant.model, remembers=True)
         backend = await self.connect(contestant.backend or embedded.NAME)
         try:
-            policy = await backend.register(ModelSpec(**contestant.spec))
+            spec = contestant.spec
+            policy = await backend.register(ModelSpec(spec["project"], spec["name"], spec["base_model"]))
             return policy.endpoint(contestant.step)
         finally:
             await backend.close()

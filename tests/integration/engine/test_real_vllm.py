@@ -21,11 +21,11 @@ from tests.fakes.real_vllm import (
     vllm_compute,
 )
 from training.engine.engine import Engine, finish
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.vllm.compute import VllmCompute
+from training.tuning import Tuning
 
 FLAGS = ("--enforce-eager", "--max-num-seqs", "16", "--dtype", "float32", "--no-enable-chunked-prefill")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

@@ -20,7 +20,6 @@ from training.engine.engine import Engine
 from training.engine.registry.checkpoints import ADAPTER_FILE, OPTIMIZER_FILE, CorruptCheckpoint
 from training.engine.registry.model_record import ModelRecord, Target, UnknownModel
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.constraint import Grammar, Vocabulary
 from training.engine.sampling.requests import (
     ContextTooLong,
@@ -34,6 +33,7 @@ from training.engine.vllm.compute import VllmCompute
 from training.engine.vllm.running import ADAPTERS
 from training.engine.vllm.server import GivenVllm, StartedVllm, VllmServer, open_vllm
 from training.engine_flags import parser
+from training.tuning import Tuning
 
 FAKE = Path(__file__).parents[2] / "fakes" / "vllm_server.py"
 PROMPT = (30, 31, 32)

@@ -21,12 +21,12 @@ from tests.integration.engine.training_client import create_model, sample
 from training.engine.computing import ModelDeleted, NewModel, PolicyStep, Steps, SupervisedSteps
 from training.engine.engine import Engine, TrainResult, finish
 from training.engine.registry.model_record import UnknownModel
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.constraint import Grammar, Vocabulary
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_loss import BadOptions, TrainOptions
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import Group
+from training.tuning import Tuning
 
 PROMPT = (30, 31, 32)
 FULL = Tuning("full")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.rollout.agents.base import AgentTask
 from training.rollout.chat import open_chat
 from training.rollout.rollout import RolloutLimits, rollout
+from training.tuning import Tuning
 
 _names = count()
 
@@ -48,6 +50,26 @@ async def sampled_group(policy: EmbeddedPolicy, *, step: int | None = None) -> A
             reward = sum(number % 2 for number in ids) / len(ids)
             trajectories.append(art.Trajectory(messages_and_choices=[*messages, choice], reward=reward))
     return art.TrajectoryGroup(trajectories)
+
+
+@pytest.mark.parametrize("tuning", [Tuning("lora", rank=4, alpha=8, target_modules=("q_proj",)), Tuning("full")])
+async def test_the_part_that_was_asked_for_is_trained(backend: EmbeddedBackend, tuning: Tuning) -> None:
+    model = replace(spec(), tuning=tuning)
+    policy = await backend.register(model)
+    assert await backend.tuning(model.project, model.name) == tuning
+    assert await train(policy, await sampled_group(policy), 0) == 1
+    assert await (await backend.register(model)).step() == 1
+    assert await (await backend.register(replace(model, tuning=None))).step() == 1
+    other = Tuning("lora", rank=2)
+    with pytest.raises(ValueError, match=f"is trained {tuning}, not by a LoRA of rank 2"):
+        await backend.register(replace(model, tuning=other))
+    fork = replace(spec(base_model=f"{model.project}/{model.name}@1"), tuning=other)
+    with pytest.raises(ValueError, match="a fork keeps that"):
+        await backend.register(fork)
+
+
+async def test_a_model_that_does_not_exist_has_no_tuning(backend: EmbeddedBackend) -> None:
+    assert await backend.tuning("embedded", "nothing") is None
 
 
 async def train(policy: EmbeddedPolicy, group: Any, expected_step: int, **options: Any) -> int:

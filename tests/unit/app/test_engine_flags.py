@@ -28,6 +28,20 @@ def test_they_win_over_the_defaults_of_the_service(tmp_path: Path, monkeypatch: 
     assert _flags(tmp_path, "--train-threads 4").train_threads == 4
 
 
+def test_the_size_of_the_cache_is_a_setting(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"data_dir": tmp_path, "engine_cache_mb": 2048})
+    assert parse(EngineProcess(settings)._command[3:], "engine").cache_mb == 2048
+    both = settings.model_copy(update={"engine_args": ("--cache-mb", "64")})
+    assert parse(EngineProcess(both)._command[3:], "engine").cache_mb == 64
+    assert _flags(tmp_path, "").cache_mb is None
+
+
+def test_a_gpu_decodes_all_rollouts_of_an_iteration_together(tmp_path: Path) -> None:
+    assert _flags(tmp_path, "").slots == 64
+    assert _flags(tmp_path, "--device cuda").slots == 128
+    assert _flags(tmp_path, "--device cuda --slots 32").slots == 32
+
+
 def test_the_service_knows_the_device(tmp_path: Path) -> None:
     settings = {"data_dir": tmp_path}
     assert Settings.model_validate(settings).engine_device == "cpu"

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 
 from tests.fakes.cuda_kernels import cuda_weights
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import NonFiniteLogits, Sample, SampleRequest, UnknownWeights
 from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.grpo_loss import TrainOptions
@@ -25,6 +24,7 @@ from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights.joined import Adapter, JoinedModel
 from training.engine.weights.paged_cache import PAGE
+from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 TARGETS: list[Any] = ["all-linear", ["q_proj", "v_proj", "down_proj"], ["gate_proj", "o_proj"]]

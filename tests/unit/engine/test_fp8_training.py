@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from tests.fakes.cuda_kernels import cuda_weights
 from tests.unit.engine.test_batched_adapters import outcomes, prompt_of, sampler_of
 from tests.unit.engine.test_packed_batches import by_token, group, load
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.packed_attention import ATTENTION
@@ -24,6 +23,7 @@ from training.engine.trainer.policy import Policy
 from training.engine.trainer.pretrained import SharedBases
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.joined import JoinedModel
+from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))

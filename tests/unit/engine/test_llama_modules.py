@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.policy import Policy, load_policy
 from training.engine.trainer.pretrained import load_model
 from training.engine.weights import llama_modules
+from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 SHAPES: list[tuple[str, dict[str, Any]]] = [

@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.chunked_logprobs import PIECE_BYTES, head_logprobs
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
@@ -27,6 +26,7 @@ from training.engine.trainer.policy import Policy
 from training.engine.trainer.pretrained import SharedBases, fresh_adapter
 from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights.joined import JoinedModel, join
+from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ from training.engine.registry.model_record import (
     UnknownModel,
 )
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
+from training.tuning import Tuning
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.pretrained import fresh_adapter, save_adapter
 from training.engine.weights import tensor_file
 from training.engine.weights.tensor_file import write_tensors
+from training.tuning import Tuning
 
 
 @pytest.mark.parametrize("fetched_bytes", [10, tensor_file.FETCHED_BYTES])

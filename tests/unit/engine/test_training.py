@@ -18,7 +18,6 @@ from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, fi
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import CheckpointNotWritten
 from training.engine.registry.model_record import UnknownModel
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import padded_batches
@@ -26,6 +25,7 @@ from training.engine.trainer.policy import Policy, load_checkpoint
 from training.engine.trainer.pretrained import load_model
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import BadTrajectory, Conversation, Trajectory
+from training.tuning import Tuning
 
 FAST = TrainOptions(learning_rate=1e-2)
 LORA = Tuning("lora", rank=4, alpha=8)

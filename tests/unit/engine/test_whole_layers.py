@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import grpo_step
 from training.engine.trainer.packed_batches import packed_batches
@@ -18,6 +17,7 @@ from training.engine.trainer.padded_batches import Batch, padded_batches
 from training.engine.trainer.policy import Policy
 from training.engine.trainer.pretrained import load_model
 from training.engine.trainer.trajectories import TrainSequence
+from training.tuning import Tuning
 
 CPU = torch.device("cpu")
 FULL = Tuning("full")

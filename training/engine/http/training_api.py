@@ -27,12 +27,12 @@ from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
 from training.engine.registry.model_record import ModelRecord, Target
 from training.engine.registry.registry import Registry
-from training.engine.registry.tuning import Tuning
 from training.engine.sampling.requests import SampleRequest
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
 from training.engine.trainer.trajectories import Group, read_groups
+from training.tuning import Tuning
 
 MAX_WAIT_S = 30.0
 DEFAULT_PAGE = 20
@@ -340,6 +340,7 @@ def _model_json(record: ModelRecord) -> dict[str, Json]:
         "run_id": None,
         "origin": record.origin,
         "tuning": record.tuning.mode,
+        "tuning_settings": record.tuning.as_json(),
         "created": record.created,
     }
 

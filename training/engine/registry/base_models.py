@@ -1,19 +1,16 @@
 """Base models: directories in Hugging Face layout, by name."""
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
+from training import base_model_files
 from training.base_model_files import added_base_models, base_model_fault, is_added_base_model
 from training.base_verdicts import BaseVerdicts
 from training.engine.registry.model_record import BadBaseModel, UnknownModel
-from training.engine.registry.tuning import Tuning
 
-FULL_TUNING_BELOW = 1_000_000_000
-"""Models with fewer parameters than this are trained in full unless a LoRA is requested."""
 _SHIPPED = Path(__file__).parents[1] / "tiny_base"
 """Place of the base model that comes with Learnloop, which needs no check."""
 
@@ -115,26 +112,10 @@ def _configured(directory: Path, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def usual_tuning(directory: Path) -> Tuning:
-    """Return how a base model is trained by default."""
-    return Tuning("full" if parameter_count(directory) < FULL_TUNING_BELOW else "lora")
-
-
 def parameter_count(directory: Path) -> int:
     """Count the parameters of a model directory from the headers of its safetensors files. Raises UnknownModel if it
     has none."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
+    count = base_model_files.parameter_count(directory)
+    if count is None:
         raise UnknownModel(f"{directory.name} holds no safetensors weights")
-    total = 0
-    for path in files:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                size = 1
-                for extent in tensor["shape"]:
-                    size *= extent
-                total += size
-    return total
+    return count

@@ -13,8 +13,8 @@ import structlog
 from training.engine.registry import checkpoints
 from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
 from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
-from training.engine.registry.tuning import Tuning
 from training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
+from training.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 

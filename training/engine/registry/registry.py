@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from training.engine.registry import checkpoints, model_files
-from training.engine.registry.base_models import Bases, usual_tuning
+from training.engine.registry.base_models import Bases, parameter_count
 from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Manifest
 from training.engine.registry.model_record import (
     INFERENCE_NAME,
@@ -28,7 +28,7 @@ from training.engine.registry.model_record import (
     Target,
     UnknownModel,
 )
-from training.engine.registry.tuning import Tuning
+from training.tuning import Tuning, usual_tuning
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +124,7 @@ class Registry:
         with self._lock:
             self._put_back(project, name)
             if existing := self._named(project, name):
-                return self._existing(existing.record, base_model, return_existing)
+                return self._existing(existing.record, base_model, return_existing, tuning)
             if f"{project}/{name}" in self._bases:
                 raise ModelExists(f"{project}/{name} is a base model's name")
             source = self._source(base_model, tuning)
@@ -354,11 +354,15 @@ class Registry:
             record, found = model_files.read(directory)
             self._entries[record.id] = Entry(record, found)
 
-    def _existing(self, record: ModelRecord, base_model: str, return_existing: bool) -> ModelRecord:
+    def _existing(
+        self, record: ModelRecord, base_model: str, return_existing: bool, tuning: Tuning | None
+    ) -> ModelRecord:
         if not return_existing:
             raise ModelExists(f"{record.full_name} exists")
         if base_model not in (record.base_model, record.origin):
             raise ModelExists(f"{record.full_name} exists with base model {record.origin!r}, not {base_model!r}")
+        if tuning is not None and not tuning.equals(record.tuning):
+            raise ModelExists(f"{record.full_name} exists and is trained {record.tuning}, not {tuning}")
         return record
 
     def _source(self, base_model: str, tuning: Tuning | None) -> Target:
@@ -372,10 +376,10 @@ class Registry:
                 source = self.resolve(base_model)
             except UnknownModel as error:
                 raise UnknownModel(f"{error}, and no base model of that name") from None
-            if tuning not in (None, source.tuning):
-                raise BadModelName(f"{source.key} is tuned by {source.tuning.mode}; a fork keeps that") from None
+            if tuning is not None and not tuning.equals(source.tuning):
+                raise BadModelName(f"{source.key} is trained {source.tuning}; a fork keeps that") from None
             return source
-        return Target(base_model, directory, directory, tuning or usual_tuning(directory))
+        return Target(base_model, directory, directory, tuning or usual_tuning(parameter_count(directory)))
 
     def _checkpoint(self, entry: Entry, step: int) -> Checkpoint:
         if step not in entry.checkpoints:

@@ -22,7 +22,7 @@ from training.engine.registry.model_store import ModelStore, NameTaken
 from training.engine.registry.object_store import BadStore, StoreUnavailable
 from training.engine.registry.registry import Entry, Registry
 from training.engine.registry.store_url import open_store
-from training.engine.registry.tuning import Tuning
+from training.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 

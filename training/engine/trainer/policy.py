@@ -15,7 +15,6 @@ from torch import Tensor
 
 from training.engine.memory import free_bytes, is_out_of_memory
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.optimizer import Optimizer
@@ -29,6 +28,7 @@ from training.engine.weights.joined import has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.llama_modules import LlamaModel
 from training.engine.weights.tensor_file import write_tensors
+from training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do without
     from transformers import PreTrainedModel

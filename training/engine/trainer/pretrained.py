@@ -17,13 +17,13 @@ from training.engine.memory import is_out_of_memory
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import ADAPTER_FILE
 from training.engine.registry.model_record import BadModelDirectory
-from training.engine.registry.tuning import Tuning
 from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.packed_attention import ATTENTION
 from training.engine.weights.joined import SHARED_PARAMETER_BYTES, JoinedModel, has_kernels
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.stages import devices_needed, stages_of
 from training.engine.weights.tensor_file import write_tensors
+from training.tuning import Tuning
 
 USUAL_RANKS = 32
 """Adapters of up to this rank share one copy of their base, which has the same columns for all of them. As many ranks

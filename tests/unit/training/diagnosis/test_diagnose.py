@@ -145,6 +145,14 @@ def test_a_learning_rate_far_from_the_default_of_the_base(base: str, rate: float
         assert only(diagnose(seen, settings)).remedy.request == {"checkpoint": 0, "learning_rate": usual}
 
 
+@pytest.mark.parametrize(("rate", "named"), [(7e-4, True), (5e-4, False), (5e-5, False), (2e-5, True)])
+def test_a_learning_rate_far_from_that_of_a_base_of_known_size(rate: float, named: bool) -> None:
+    settings = DiagnosisSettings(RunConfig(learning_rate=rate), "qwen", usual_learning_rate=2e-4)
+    found = diagnose([replace(each, base_model="qwen") for each in facts(1)], settings)
+    assert [each.cause for each in found] == [Cause.UNUSUAL_LEARNING_RATE] * named
+    assert [each.remedy.request for each in found] == [{"checkpoint": 0, "learning_rate": 2e-4}] * named
+
+
 def test_rollouts_older_than_allowed_are_a_fault() -> None:
     settings = DiagnosisSettings(RunConfig(pipeline=PipelineConfig(1)), TINY)
     assert diagnose(facts(4, staleness=1), settings) == []

@@ -1,0 +1,54 @@
+"""What a new run has to know of its base model: which one it is, and whether its tuning and learning rate suit it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.operations.run_plan import RunPlan
+from app.runs.queries import RunQueries
+from app.schemas.run_request import LearnLoopRequest
+from training.base_defaults import Base, factor_from_usual, usual_rate
+from training.base_model_files import tensor_shapes
+from training.protocol.model_name import ModelName
+from training.tuning import Tuning
+
+_LONGEST_CHAIN = 100
+"""Maximum number of runs that are followed from a checkpoint to its base model."""
+
+
+async def root_of(queries: RunQueries, plan: RunPlan) -> tuple[str, Tuning | None]:
+    """Return the name of the base model that the run's weights were first made from, and the tuning that was asked for.
+
+    Checkpoints whose runs were deleted are returned as they are named.
+    """
+    name, tuning = plan.model.base_model, plan.model.tuning
+    model: ModelName | None = ModelName(plan.model.project, plan.model.name)
+    for _ in range(_LONGEST_CHAIN):
+        if model is not None and (first := await queries.first_model(plan.backend, model.project, model.name)):
+            name, tuning = first.base_model, tuning or first.tuning
+        elif model is None:
+            break
+        model = _checkpoint(name)
+    return name, tuning
+
+
+def _checkpoint(name: str) -> ModelName | None:
+    try:
+        return ModelName.parse(name)
+    except ValueError:
+        return None
+
+
+def missing_modules(directory: Path, names: Sequence[str]) -> list[str]:
+    """Return the names that no linear layer of a base model's files has. Reads files: call it in a thread."""
+    shapes = tensor_shapes(directory) or {}
+    layers = [name.removesuffix(".weight") for name, shape in shapes.items() if name.endswith(".weight") and shape[1:]]
+    return [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
+
+
+def rate_warnings(request: LearnLoopRequest, base: Base) -> list[str]:
+    """Return a warning if the request gives a learning rate that is far from the base's default."""
+    given, usual = request.learning_rate, usual_rate(base)
+    if given is None or factor_from_usual(given, usual, is_sized=base.is_sized) is None:
+        return []
+    much = "above" if given > usual else "below"
+    return [f"The learning rate {given:g} is far {much} {usual:g}, which suits {base.name}."]

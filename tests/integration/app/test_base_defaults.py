@@ -1,0 +1,188 @@
+"""Defaults that follow the base model: in the reply, on the run, in its stored request and in what is made from it."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from environment.email_search.environment import questions_path
+from environment.email_search.inbox import Email, write_inbox
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.fakes.tiny_model import make_tiny_model
+from tests.integration.app.served import run_with, served, settings_for
+from training.tuning import Tuning
+
+NOT_GIVEN = {
+    *("iterations", "groups_per_iteration", "rollouts_per_group", "learning_rate", "warmup_iterations", "concurrency"),
+    *("evaluation.every", "evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
+}
+SMALL = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 2}
+
+
+class TunedBackend(ScriptedBackend):
+    """Trains what it is asked to."""
+
+    async def tuning(self, project: str, name: str) -> Tuning | None:
+        known = [model for model in self.policies if (model.project, model.name) == (project, name)]
+        return (known[0].tuning or Tuning()) if known else None
+
+
+@pytest.fixture
+async def client(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A service with the base model `other` besides the tiny one."""
+    bases = {"other": make_tiny_model(tmp_path / "other")}
+    settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
+    async with served(settings, ScriptedLoop(), TunedBackend()) as client:
+        yield client
+
+
+async def _accepted(client: httpx.AsyncClient, path: str = "/learn-loop", **body: Any) -> Any:
+    reply = await client.post(path, json=body)
+    assert reply.status_code == 202, reply.text
+    return reply.json()
+
+
+async def _refused(client: httpx.AsyncClient, **body: Any) -> tuple[list[Any], str]:
+    reply = await client.post("/learn-loop", json=body)
+    assert reply.status_code == 422, reply.text
+    [error] = reply.json()["errors"]
+    return error["loc"], error["msg"]
+
+
+def _at(request: Any, path: str) -> Any:
+    for name in path.split("."):
+        request = request[name]
+    return request
+
+
+@pytest.mark.parametrize(("base", "iterations", "groups"), [("learnloop/tiny", 14, 8), ("other", 45, 16)])
+async def test_what_is_not_given_follows_the_base(
+    client: httpx.AsyncClient, base: str, iterations: int, groups: int
+) -> None:
+    accepted = await _accepted(client, model={"base_model": base, "name": "agent"})
+    shown = accepted["defaults"]
+    assert shown.keys() == NOT_GIVEN
+    assert (shown["iterations"]["value"], shown["groups_per_iteration"]["value"]) == (iterations, groups)
+    assert all(each["reason"] for each in shown.values())
+    run = (await client.get(f"/runs/{accepted['run_id']}")).json()
+    assert run["defaults"] == shown
+    assert run["progress"]["iterations_total"] == iterations
+    assert {path: _at(run["request"], path) for path in NOT_GIVEN} == {path: shown[path]["value"] for path in NOT_GIVEN}
+    assert run["warnings"] == accepted["warnings"] == []
+
+
+async def test_what_is_given_wins_and_a_fork_repeats_it_all(client: httpx.AsyncClient) -> None:
+    given = {**SMALL, "learning_rate": 1e-4, "evaluation": {"every": 3}}
+    accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, **given)
+    assert accepted["defaults"].keys() == {
+        *("warmup_iterations", "concurrency"),
+        *("evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
+    }
+    assert accepted["defaults"]["concurrency"]["value"] == 2
+    parent = await run_with(client, accepted["run_id"], "completed")
+    fork = await _accepted(client, f"/runs/{parent['run_id']}/fork")
+    assert fork["defaults"] == {}
+    request = (await client.get(f"/runs/{fork['run_id']}")).json()["request"]
+    assert {**request, "model": None} == {**parent["request"], "model": None}
+
+
+async def test_a_run_from_a_checkpoint_has_the_defaults_of_its_base(client: httpx.AsyncClient) -> None:
+    first = await _accepted(client, model={"base_model": "other", "name": "agent"}, **SMALL)
+    await run_with(client, first["run_id"], "completed")
+    second = await _accepted(client, model={"base_model": "learnloop/agent@1", "name": "next"}, **SMALL)
+    await run_with(client, second["run_id"], "completed")
+    third = await _accepted(client, model={"base_model": "learnloop/next@1"})
+    assert third["defaults"]["iterations"]["value"] == 45
+    assert third["defaults"]["learning_rate"] == first["defaults"]["learning_rate"]
+
+
+async def test_demonstrations_have_a_learning_rate_of_their_own(client: httpx.AsyncClient) -> None:
+    warm = {"warm_start": {"demonstrations": {"oracle": 2}}}
+    for base in ("learnloop/tiny", "other"):
+        accepted = await _accepted(client, model={"base_model": base}, **warm)
+        run = (await client.get(f"/runs/{accepted['run_id']}")).json()
+        shown = accepted["defaults"]["warm_start.learning_rate"]["value"]
+        assert run["request"]["warm_start"]["learning_rate"] == shown == 5e-4
+    given = {"warm_start": {"demonstrations": {"oracle": 2}, "learning_rate": 1e-3}}
+    assert "warm_start.learning_rate" not in (await _accepted(client, **given))["defaults"]
+
+
+async def test_no_more_scenarios_are_evaluated_than_there_are(tmp_path: Path, database_url: str) -> None:
+    bases = {"other": make_tiny_model(tmp_path / "other")}
+    settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
+    inboxes = tmp_path / "data" / "inboxes"
+    inboxes.mkdir(parents=True)
+    mail = Email("m1", "<1@x.example>", "Mara <mara@x.example>", ("jo@x.example",), None, "Venue", "It is Basel.")
+    write_inbox(inboxes / "mine.sqlite", [mail])
+    splits = ("train", "validation", "test", "test")
+    questions = [{"question": f"Where {n}?", "answer": "Basel", "source_ids": ["m1"]} for n in range(len(splits))]
+    lines = [json.dumps({**each, "split": split}) for each, split in zip(questions, splits, strict=True)]
+    questions_path(inboxes / "mine.sqlite").write_text("\n".join(lines))
+    async with served(settings, ScriptedLoop()) as client:
+        environment = {"name": "email_search", "config": {"inbox": "mine"}}
+        shown = (await _accepted(client, environment=environment, model={"base_model": "other"}))["defaults"]
+        tiny = (await _accepted(client, environment=environment))["defaults"]
+    assert (shown["evaluation.scenarios"]["value"], shown["evaluation.test_scenarios"]["value"]) == (1, 2)
+    assert shown["evaluation.test_scenarios"]["reason"] == "The environment has no more test scenarios."
+    assert (tiny["evaluation.scenarios"]["value"], tiny["evaluation.test_scenarios"]["value"]) == (24, 64)
+
+
+@pytest.mark.parametrize(
+    ("base", "rate", "warned"),
+    [("other", 7e-3, True), ("other", 1e-3, False), ("other", 1e-5, True), ("learnloop/tiny", 7e-3, False)],
+)
+async def test_a_rate_far_from_the_default_is_warned_about(
+    client: httpx.AsyncClient, base: str, rate: float, warned: bool
+) -> None:
+    accepted = await _accepted(client, model={"base_model": base}, learning_rate=rate, iterations=1)
+    run = (await client.get(f"/runs/{accepted['run_id']}")).json()
+    much = "above" if rate > 1e-3 else "below"
+    said = f"The learning rate {rate:g} is far {much} 0.0007, which suits {base}."
+    assert (said in accepted["warnings"], said in run["warnings"]) == (warned, warned)
+
+
+async def test_the_part_that_is_trained_reaches_the_backend_and_stays(client: httpx.AsyncClient) -> None:
+    lora = {"mode": "lora", "rank": 4, "target_modules": ["q_proj", "v_proj"]}
+    model = {"base_model": "other", "name": "agent", "tuning": lora}
+    accepted = await _accepted(client, model=model, **SMALL)
+    run = await run_with(client, accepted["run_id"], "completed")
+    assert run["request"]["model"]["tuning"] == {**lora, "alpha": 16}
+    assert "by a LoRA" in accepted["defaults"]["learning_rate"]["reason"]
+    # the same again, in another order, or not said
+    again = {**lora, "alpha": 16, "target_modules": ["v_proj", "q_proj"]}
+    for tuning in (again, None):
+        more = await _accepted(client, model={"base_model": "learnloop/agent@1", "tuning": tuning}, **SMALL)
+        assert "by a LoRA" in more["defaults"]["learning_rate"]["reason"]
+    said = "The model learnloop/agent is trained by a LoRA of rank 4 and alpha 16 on q_proj, v_proj."
+    for other in ({"mode": "full"}, {**lora, "rank": 8}):
+        for changed in ({**model, "tuning": other}, {"base_model": "learnloop/agent@1", "tuning": other}):
+            place, message = await _refused(client, model=changed)
+            assert (place, said in message) == (["body", "model", "tuning"], True)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "place", "said"),
+    [
+        ({"mode": "half"}, ["mode"], "lora"),
+        ({"mode": "lora", "rank": 0}, ["rank"], "1"),
+        ({"mode": "full", "rank": 8}, [], "describe an adapter"),
+        ({"mode": "lora", "ranks": 8}, ["ranks"], "Did you mean rank?"),
+        ({"mode": "lora", "target_modules": ["q_proj", "query"]}, ["target_modules"], "no linear layer named query"),
+    ],
+)
+async def test_a_bad_tuning_is_refused(
+    client: httpx.AsyncClient, tuning: dict[str, Any], place: list[str], said: str
+) -> None:
+    found, message = await _refused(client, model={"base_model": "other", "tuning": tuning})
+    assert (found, said in message) == (["body", "model", "tuning", *place], True)
+
+
+async def test_other_backends_refuse_a_tuning(tmp_path: Path, database_url: str) -> None:
+    settings = settings_for(tmp_path, database_url, wandb_api_key="k" * 40)
+    async with served(settings, ScriptedLoop()) as client:
+        model = {"base_model": "OpenPipe/Qwen3-14B", "tuning": {"mode": "full"}}
+        place, message = await _refused(client, backend="serverless", model=model)
+    assert (place, "serverless decides itself" in message) == (["body", "model", "tuning"], True)
