@@ -28,7 +28,7 @@ _LEAST = 0.1
 """Smallest share of a step that remains after it is shortened once."""
 _MOST_CUTS = 6
 _KEPT = 2
-"""Number of measured tokens that are kept, so that the sampler can be compared at them. The prompt of each costs time."""
+"""Number of measured tokens that are kept, so that the sampler can be compared at them. Each costs its prompt again."""
 _LONGEST = 4096
 """Most tokens up to and including a kept one."""
 
