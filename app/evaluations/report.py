@@ -8,8 +8,8 @@ from typing import Any
 
 from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.plots.run import wilson
-from app.statistics.bootstrap import DRAWS, LEVEL, intervals
 from environment.json_type import Json
+from training.statistics.bootstrap import DRAWS, LEVEL, intervals
 
 _PAIRED = ("success", "reward", "sources", "turns")
 """Figures that have intervals."""

@@ -28,13 +28,13 @@ from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.schemas.results import Difference, LostRollout, Verification
-from app.statistics.difference import difference
 from environment.base import Environment, Reflective, Scenario
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
 from training.rollout.rollout import failed, lost, total
 from training.scoring import assign_rewards, rewarded, share, success_rate, successes, summarise
+from training.statistics.difference import difference
 from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
 
 _SHOWN = 100

@@ -25,7 +25,6 @@ from app.domain.event_types import EventType
 from app.domain.stored_request import DiagnosisRule, StoredRequest
 from app.events.log import append
 from app.runs import diagnoses, ledger
-from app.statistics.difference import difference
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.diagnosis.diagnose import diagnose
@@ -36,6 +35,7 @@ from training.no_signal import no_signal_of
 from training.rollout.histories import messages_of
 from training.rollout.rollout import sampled_tokens
 from training.scoring import successes
+from training.statistics.difference import difference
 from training.types import Evaluation as EvaluationResult
 from training.types import IterationResult, Rollout, ScoredRollout
 

@@ -36,8 +36,8 @@ from app.schemas.runs import (
     VerdictOut,
 )
 from app.schemas.trajectories import History, TrajectoryBrief, TrajectoryOut
-from app.statistics.difference import Difference
 from app.statistics.verdict import verdict
+from training.statistics.difference import Difference
 
 RUN_ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 STARTED = datetime(2026, 11, 21, 9, tzinfo=UTC)

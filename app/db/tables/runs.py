@@ -160,7 +160,7 @@ class Evaluation(Base):
     malformed: Mapped[float]
     turns: Mapped[float]
     difference: Mapped[dict[str, Json] | None]
-    """How far its success is from the baseline's (app/statistics/difference.py). None for the baseline, and if an
+    """How far its success is from the baseline's (training/statistics/difference.py). None for the baseline, and if an
     earlier version saved the row."""
 
 

@@ -11,7 +11,7 @@ from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
 from app.domain.stored_request import Choice
 from app.evaluations.rendering import markdown, svg
 from app.evaluations.report import report_of
-from app.statistics.bootstrap import intervals
+from training.statistics.bootstrap import intervals
 
 
 def request(*labels: str, scenarios: int = 2, samples: int = 1) -> StoredEvaluation:
