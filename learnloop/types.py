@@ -165,10 +165,12 @@ class Progress(TypedDict):
 
 
 class BestCheckpoint(TypedDict):
-    """The checkpoint with the best result on the validation scenarios, and the share that it solved."""
+    """The newest checkpoint that cannot be told apart from the one with the best result on the validation scenarios,
+    the share that it solved, and the 95% interval of that share."""
 
     step: int
     success: float | None
+    interval: list[float] | None
 
 
 class Verdict(TypedDict):

@@ -6,11 +6,12 @@ from typing import Literal
 from environment.base import Scenario
 from environment.trace import span
 from training.backends.base import Policy
+from training.best_checkpoint import BestCheckpoint, Validation
 from training.collector import RolloutCollector, RunContext
 from training.phases import Phase, Purpose
 from training.rollout.rollout import total
 from training.rollout_tasks import rollout_tasks
-from training.scoring import malformed_share, success_rate, summarise
+from training.scoring import malformed_share, success_rate, successes, summarise
 from training.task_errors import all_of
 from training.types import Evaluation, Resume
 
@@ -23,22 +24,27 @@ class NothingScored(Exception):
 
 
 class Evaluator:
-    """Evaluates checkpoints of one run and tracks the best one: the first with the highest sampled figures on the
-    validation split, or the newest if the run does not validate."""
+    """Evaluates checkpoints of one run and tracks the best one by its sampled rollouts on the validation split, or the
+    newest if the run does not validate."""
 
     def __init__(self, run: RunContext, policy: Policy) -> None:
-        self.best_step = 0
-        self._best = (-1.0, 0.0)
+        self._best = BestCheckpoint()
         self._run = run
         self._config = run.config
         self._policy = policy
 
+    @property
+    def best_step(self) -> int:
+        """Step of the best checkpoint."""
+        return self._best.step
+
     def resume(self, where: Resume) -> None:
-        """Restore the best checkpoint and its figures."""
-        self.best_step, self._best = where.best_step, (where.best_success, where.best_reward)
+        """Restore the best checkpoint and the highest figures."""
+        self._best = where.best
 
     async def baseline(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
         """Evaluate the untrained policy on both splits. Raises NothingScored."""
+        self._best = BestCheckpoint(step)
         splits = await all_of(self._validate(collector, step), self._evaluate(collector, "test", step))
         return [evaluation for split in splits for evaluation in split]
 
@@ -58,11 +64,11 @@ class Evaluator:
         """Evaluate the newest checkpoint on the validation split, and update the best one."""
         evaluations = await self._evaluate(collector, "validation", step)
         if not evaluations:
-            self.best_step = step
+            self._best = BestCheckpoint(step)
         for evaluation in evaluations:
-            figures = (evaluation.success, evaluation.mean_reward)
-            if evaluation.mode == "sampled" and figures > self._best:
-                self._best, self.best_step = figures, step
+            if evaluation.mode == "sampled":
+                found = Validation(evaluation.success, evaluation.mean_reward, successes(evaluation.rollouts))
+                self._best = self._best.after(step, found)
         return evaluations
 
     async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:

@@ -123,7 +123,7 @@ class _Loop:
         record = IterationRecord(0)
         with span("baseline", iteration=0):
             collector = await self._run.collector(0)
-            self._step = self._evaluator.best_step = await self._policy.step()
+            self._step = await self._policy.step()
             with record.timed(Phase.EVALUATE):
                 record.evaluations = await self._evaluator.baseline(collector, self._step)
             with record.timed(Phase.REFLECT):

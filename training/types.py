@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from environment.base import Json, Outcome, Scenario, Split
 from judges.base import JudgeCall, Score
+from training.best_checkpoint import BestCheckpoint
 from training.phases import Phase
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -17,9 +18,10 @@ if TYPE_CHECKING:  # importing art takes seconds
 class EvaluationConfig:
     """Held-out evaluation before the first iteration, after every `every`-th one and after the last.
 
-    Validation selects the best checkpoint, from `scenarios` scenarios with `samples` sampled rollouts and one greedy
-    rollout each. The test split is used twice, for the base model and for the best checkpoint, in the same way with
-    `test_scenarios` scenarios. Without validation scenarios, the newest checkpoint counts as the best.
+    Validation selects the best checkpoint (training/best_checkpoint.py), from `scenarios` scenarios with `samples`
+    sampled rollouts and one greedy rollout each. The test split is used twice, for the base model and for the best
+    checkpoint, in the same way with `test_scenarios` scenarios. Without validation scenarios, the newest checkpoint
+    counts as the best.
     """
 
     every: int = 4
@@ -231,9 +233,7 @@ class Resume:
 
     iteration: int
     step: int
-    best_step: int
-    best_success: float
-    best_reward: float
+    best: BestCheckpoint
     environment_state: Mapping[str, Json] | None
     """State of a reflective environment."""
     earlier: Mapping[int, Snapshot] = field(default_factory=dict)
@@ -285,7 +285,7 @@ class IterationResult:
     train_metrics: Mapping[str, float]
     evaluations: tuple[Evaluation, ...]
     best_step: int
-    """The step with the best validation success so far, which `/ask` uses."""
+    """The best checkpoint so far, by its validation success, which `/ask` uses (training/best_checkpoint.py)."""
     timing: Timing
     reflection: Reflection | None = None
     """None unless the environment is reflective."""

@@ -10,6 +10,7 @@ from app.domain.run_state import RunStatus
 from app.domain.supervised import supervised_figures
 from app.errors import NotFound
 from app.operations.start_run import Started
+from app.plots.run import wilson
 from app.results.showcase import showcase_email, shows_email
 from app.runs.diagnoses import causes_of
 from app.runs.ledger import Totals
@@ -80,6 +81,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
         | {
             "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
             "defaults": run.defaults,
+            "best_checkpoint": _best_checkpoint(figures),
             "verdict": asdict(verdict(figures.evaluations, run.best_step, causes_of(run))),
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
@@ -161,6 +163,17 @@ def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:
             for name in ("status", "done", "total", "error", "created_at", "started_at", "finished_at")
         },
     }
+
+
+def _best_checkpoint(figures: RunFigures) -> dict[str, Any] | None:
+    """Return the run's best checkpoint with the interval of its success."""
+    run = figures.run
+    if run.best_step is None:
+        return None
+    place = ("validation", "sampled", run.best_step)
+    rows = [each for each in figures.evaluations if (each["split"], each["mode"], each["step"]) == place]
+    interval = wilson(rows[0]["success"], rows[0]["scenarios"]) if rows else None
+    return {"step": run.best_step, "success": run.best_success, "interval": interval}
 
 
 def _brief(run: Run) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def print_run(run: Json) -> None:
     facts.add_row("rollouts", f"{run['rollouts']:,}, {run['tokens']['completion']:,} tokens sampled")
     if run["best_checkpoint"]:
         best = run["best_checkpoint"]
-        facts.add_row("best checkpoint", f"step {best['step']} (validation success {percent(best['success'])})")
+        low_high = best.get("interval")
+        shown = f" [{100 * low_high[0]:.0f}, {100 * low_high[1]:.0f}]" if low_high else ""
+        facts.add_row("best checkpoint", f"step {best['step']} (validation success {percent(best['success'])}{shown})")
     results.print(facts)
     print_defaults(run.get("defaults", {}))
     _print_curve([row for row in run["iterations"] if row["iteration"] > 0])

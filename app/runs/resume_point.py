@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import Integer, and_, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
-from app.db.tables import Evaluation, Iteration, Reflection, Run
+from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from environment.base import Environment, Reflective
+from training.best_checkpoint import BestCheckpoint, Validation
 from training.rollout_schedule import sampled_after
 from training.types import Resume, Snapshot
 
@@ -41,19 +42,7 @@ async def resume_of(database: Database, run_id: str) -> Resume | None:
         assert run.step is not None
         assert run.best_step is not None
         config = run.stored_request.config
-        best = (
-            await tx.execute(
-                select(Evaluation.success, Evaluation.mean_reward)
-                .where(
-                    Evaluation.run_id == run_id,
-                    Evaluation.split == "validation",
-                    Evaluation.mode == "sampled",
-                    Evaluation.step == run.best_step,
-                )
-                .order_by(Evaluation.iteration)
-                .limit(1)
-            )
-        ).one_or_none()
+        best = BestCheckpoint(run.best_step, await _highest(tx, run_id))
         snapshots = await tx.execute(
             select(Iteration.iteration, Iteration.step, Reflection.state)
             .outerjoin(
@@ -68,12 +57,40 @@ async def resume_of(database: Database, run_id: str) -> Resume | None:
     return Resume(
         iteration=run.next_iteration,
         step=run.step,
-        best_step=run.best_step,
-        best_success=best.success if best else -1.0,
-        best_reward=best.mean_reward if best else 0.0,
+        best=best,
         environment_state=earlier.pop(run.next_iteration - 1).environment_state,
         earlier=earlier,
     )
+
+
+async def _highest(tx: AsyncSession, run_id: str) -> Validation | None:
+    """Return the highest figures of the run's validations; of equal ones the first. None if there are none."""
+    row = Evaluation
+    query = (
+        select(row.iteration, row.success, row.mean_reward)
+        .where(row.run_id == run_id, row.split == "validation", row.mode == "sampled")
+        .order_by(row.success.desc(), row.mean_reward.desc(), row.iteration)
+        .limit(1)
+    )
+    if (found := (await tx.execute(query)).one_or_none()) is None:
+        return None
+    successes = await evaluated_successes(tx, run_id, found.iteration)
+    return Validation(found.success, found.mean_reward, successes.get(("validation", "sampled"), {}))
+
+
+async def evaluated_successes(tx: AsyncSession, run_id: str, iteration: int) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the success of each scenario in an iteration's evaluations, by split and mode."""
+    row = Trajectory
+    query = (
+        select(row.split, row.mode, row.scenario_id, func.avg(cast(func.coalesce(row.success, False), Integer)))
+        .where(row.run_id == run_id, row.iteration == iteration, row.kind == "evaluation")
+        .where(or_(row.reward.is_not(None), row.error.is_not(None)))
+        .group_by(row.split, row.mode, row.scenario_id)
+    )
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for split, mode, scenario_id, success in await tx.execute(query):
+        found.setdefault((split, mode), {})[scenario_id] = float(success)
+    return found
 
 
 async def sampled_steps(tx: AsyncSession, run_id: str) -> set[int]:

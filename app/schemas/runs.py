@@ -212,12 +212,15 @@ class EvaluationOut(ResponseModel):
 
 
 class BestCheckpoint(ResponseModel):
-    """The checkpoint with the highest success on the validation scenarios."""
+    """The best checkpoint: the newest whose success on the validation scenarios cannot be told apart from the highest,
+    by the paired interval of the difference."""
 
     step: int
     """Step of the checkpoint."""
     success: float | None
     """Share of the sampled rollouts on the validation scenarios that did their task, from 0 to 1."""
+    interval: tuple[float, float] | None = None
+    """95% interval of `success` (Wilson's, over the scenarios). Null in lists, and if it was not evaluated."""
 
 
 class ComparedCheckpoint(ResponseModel):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Integer, cast, delete, func, insert, or_, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.claims.lease import Lease, LeaseLost
@@ -25,6 +25,7 @@ from app.domain.event_types import EventType
 from app.domain.stored_request import DiagnosisRule, StoredRequest
 from app.events.log import append
 from app.runs import diagnoses, ledger
+from app.runs.resume_point import evaluated_successes
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
 from training.diagnosis.diagnose import diagnose
@@ -99,18 +100,8 @@ def iteration_rows(
 
 async def saved_baseline(database: Database, run_id: str) -> Baseline:
     """Read the successes of the baseline's evaluations."""
-    row = Trajectory
-    query = (
-        select(row.split, row.mode, row.scenario_id, func.avg(cast(func.coalesce(row.success, False), Integer)))
-        .where(row.run_id == run_id, row.iteration == 0, row.kind == "evaluation")
-        .where(or_(row.reward.is_not(None), row.error.is_not(None)))
-        .group_by(row.split, row.mode, row.scenario_id)
-    )
-    found: dict[tuple[str, str], dict[str, float]] = {}
     async with database() as tx:
-        for split, mode, scenario_id, success in await tx.execute(query):
-            found.setdefault((split, mode), {})[scenario_id] = float(success)
-    return found
+        return await evaluated_successes(tx, run_id, 0)
 
 
 async def save_iteration(database: Database, lease: Lease[Run], rows: IterationRows) -> None:

@@ -39,7 +39,7 @@ async def client(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.Async
         yield client
 
 
-async def _accepted(client: httpx.AsyncClient, path: str = "/learn-loop", **body: Any) -> Any:
+async def _accepted(client: httpx.AsyncClient, path: str = "/learn-loop", /, **body: Any) -> Any:
     reply = await client.post(path, json=body)
     assert reply.status_code == 202, reply.text
     return reply.json()

@@ -21,6 +21,7 @@ from environment.sales_email.environment import SalesEmail
 from judges import registry as judges
 from judges.base import Judge, JudgeServices
 from judges.reference import ReferenceJudge
+from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 from training.backends.base import BackendUnavailable, ModelSpec
@@ -175,18 +176,10 @@ def resume_after(results: list[IterationResult]) -> Resume | None:
     if not results:
         return None
     last = results[-1]
-    best = next(
-        evaluation
-        for result in results
-        for evaluation in result.evaluations
-        if (evaluation.split, evaluation.mode, evaluation.step) == ("validation", "sampled", last.best_step)
-    )
     return Resume(
         last.iteration + 1,
         last.step,
-        last.best_step,
-        best.success,
-        best.mean_reward,
+        best_of(results),
         _state_of(last),
         {result.iteration: Snapshot(result.step, _state_of(result)) for result in results[:-1]},
     )

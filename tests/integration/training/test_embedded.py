@@ -24,9 +24,9 @@ from training.tuning import Tuning
 _names = count()
 
 
-def spec(**changes: str) -> ModelSpec:
+def spec(**changes: Any) -> ModelSpec:
     """A model that no other test has."""
-    return ModelSpec(**{"project": "embedded", "name": f"agent-{next(_names)}", "base_model": "random", **changes})
+    return replace(ModelSpec("embedded", f"agent-{next(_names)}", "random"), **changes)
 
 
 @pytest.fixture

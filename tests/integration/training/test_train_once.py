@@ -35,6 +35,7 @@ from training.backends.base import (
     TrainRequest,
 )
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
+from training.best_checkpoint import BestCheckpoint, Validation
 from training.journal import IterationJournal
 from training.learn_loop import CheckpointLost, learn_loop
 from training.rollout.chat import open_chat
@@ -225,7 +226,7 @@ async def test_a_step_whose_checkpoint_was_torn_after_it_was_kept_is_trained_aga
 
 async def test_a_run_whose_saved_checkpoint_is_gone_says_so(tmp_path: Path) -> None:
     policy = FaultyPolicy()
-    resume = Resume(3, 2, best_step=1, best_success=0.1, best_reward=0.1, environment_state=None)
+    resume = Resume(3, 2, best=BestCheckpoint(1, Validation(0.1, 0.1)), environment_state=None)
     loop = learn_loop(RunConfig(iterations=3), SyntheticEmailSearch(), ReferenceJudge(), policy, resume=resume)
     with pytest.raises(CheckpointLost, match="checkpoint 2, which iteration 2 led to, is lost"):
         await anext(loop)

@@ -19,6 +19,7 @@ from app.operations.rejection_sampling import conversations_of
 from app.worker.save_iteration import rollout_row
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
+from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import Moment, lossy_proxy
 from tests.fakes.scripted_learning import ScriptedPolicy
@@ -115,7 +116,7 @@ async def lives(backend: EmbeddedBackend, model: ModelSpec, journal: Entries) ->
     saved: list[IterationResult] = []
     policy = await backend.register(model)
     for _ in range(4):
-        resume = Resume(saved[-1].iteration + 1, saved[-1].step, saved[-1].best_step, -1, 0, None) if saved else None
+        resume = Resume(saved[-1].iteration + 1, saved[-1].step, best_of(saved), None) if saved else None
         loop = learn_loop(
             SMALL, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal, resume=resume, demonstrations=12
         )

@@ -13,6 +13,7 @@ import pytest
 from environment.base import Json
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
+from tests.best_of import best_of
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, lucky, run, skilled
@@ -31,13 +32,10 @@ ANSWER = skilled(lucky)
 def resume_after(results: list[IterationResult]) -> Resume:
     """Where a run continues that has saved these results."""
     *before, last = results
-    best = next(e for result in results for e in result.evaluations if e.step == last.best_step)
     return Resume(
         last.iteration + 1,
         last.step,
-        last.best_step,
-        best.success,
-        best.mean_reward,
+        best_of(results),
         None,
         {result.iteration: Snapshot(result.step) for result in before},
     )

@@ -1,0 +1,18 @@
+"""The best checkpoint of saved iterations, as a database gives it back."""
+
+from collections.abc import Sequence
+
+from training.best_checkpoint import BestCheckpoint, Validation
+from training.scoring import successes
+from training.types import IterationResult
+
+
+def best_of(results: Sequence[IterationResult]) -> BestCheckpoint:
+    """The best checkpoint after the last of the results, with the highest figures among all of them."""
+    evaluations = [each for result in results for each in result.evaluations]
+    validations = [each for each in evaluations if (each.split, each.mode) == ("validation", "sampled")]
+    if not validations:
+        return BestCheckpoint(results[-1].best_step)
+    top = max(validations, key=lambda each: (each.success, each.mean_reward))
+    highest = Validation(top.success, top.mean_reward, successes(top.rollouts))
+    return BestCheckpoint(results[-1].best_step, highest)
