@@ -32,7 +32,11 @@ async def test_a_run_goes_from_request_to_completed(data_dir: Path, database_url
         assert [point["iteration"] for point in run["iterations"]] == [0, 1, 2, 3]
         assert run["iterations"][0]["rewards"]["mean"] is None
         assert run["iterations"][3]["rewards"]["mean"] == pytest.approx(0.3)
-        assert run["best_checkpoint"] == {"step": 3, "success": pytest.approx(0.5)}
+        assert run["best_checkpoint"] == {
+            "step": 3,
+            "success": pytest.approx(0.5),
+            "interval": [pytest.approx(0.0546, abs=1e-3), pytest.approx(0.9454, abs=1e-3)],  # of one scenario
+        }
         assert run["tokens"] == {"prompt": 4000, "completion": 400}
         assert run["rollouts"] == 3 * 2 + 2 * 3
         assert {(e["iteration"], e["split"], e["mode"]) for e in run["evaluations"]} == {
