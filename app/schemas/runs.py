@@ -219,7 +219,7 @@ class BestCheckpoint(ResponseModel):
     """Step of the checkpoint."""
     success: float | None
     """Share of the sampled rollouts on the validation scenarios that did their task, from 0 to 1."""
-    interval: tuple[float, float] | None = None
+    interval: list[float] | None = None
     """95% interval of `success` (Wilson's, over the scenarios). Null in lists, and if it was not evaluated."""
 
 

@@ -103,6 +103,7 @@ export interface BackendOut {
 export interface BestCheckpoint {
   "step": number;
   "success": number | null;
+  "interval": (number)[] | null;
 }
 
 export interface CheckpointOut {
