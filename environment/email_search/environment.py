@@ -19,6 +19,7 @@ from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCa
 from environment.email_search import questions, synthetic
 from environment.email_search.inbox import Inbox, InboxError
 from environment.email_search.oracle_search import search_for
+from environment.email_search.query_date import today_of
 from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
 from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
 from environment.traits import Traits
@@ -182,7 +183,7 @@ class ImportedEmailSearch(_EmailSearch):
         self._given: list[Scenario] | None = None
         if scenarios is not None:
             try:
-                self._given = questions.given_questions(scenarios, self._address, self._newest(), self._inbox.id_of)
+                self._given = questions.given_questions(scenarios, self._address, self._today(), self._inbox.id_of)
             except ValueError:
                 self._inbox.close()
                 raise
@@ -199,7 +200,7 @@ class ImportedEmailSearch(_EmailSearch):
         path = questions_path(self._path)
         if not path.is_file():
             raise ValueError(f"inbox {self._path.stem!r} has no questions to learn from; write them to {path.name}")
-        return questions.read_questions(path, self._address, self._newest(), self._inbox.id_of)
+        return questions.read_questions(path, self._address, self._today(), self._inbox.id_of)
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Return a scenario for any question about this inbox."""
@@ -212,7 +213,7 @@ class ImportedEmailSearch(_EmailSearch):
             task={
                 "question": _question(task),
                 "inbox_address": address,
-                "query_date": _date(task, self._newest()),
+                "query_date": _date(task, self._today()),
             },
         )
 
@@ -222,8 +223,8 @@ class ImportedEmailSearch(_EmailSearch):
     def close(self) -> None:
         self._inbox.close()
 
-    def _newest(self) -> str:
-        return (self._inbox.stats().last or datetime.now(UTC)).date().isoformat()
+    def _today(self) -> str:
+        return (today_of(self._inbox.mails_by_day()) or datetime.now(UTC).date()).isoformat()
 
 
 def _config_for(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:

@@ -374,6 +374,12 @@ class Inbox:
             ).fetchone()
         return InboxStats(emails, senders, recipients, _moment(first), _moment(last))
 
+    def mails_by_day(self) -> dict[date, int]:
+        """Return how many mails were sent on each day (UTC), without undated ones."""
+        query = "SELECT substr(sent_at, 1, 10), count(*) FROM email WHERE sent_at IS NOT NULL GROUP BY 1"
+        with self._connection() as connection:
+            return {date.fromisoformat(day): mails for day, mails in connection.execute(query)}
+
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
