@@ -1,5 +1,6 @@
 """Prints what is known of a base model: its verdict, the findings of its examination and what the probe counted."""
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -11,14 +12,14 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "red"}
 _REASONS = 2
 
 
-def print_verdict(name: str, verdict: Verdict) -> None:
+def print_verdict(name: str, verdict: Verdict, console: Console = results) -> None:
     """Print the verdict on a base model, with its report."""
     if verdict.fault is not None:
-        results.print(
+        console.print(
             Text.assemble((f"{'fault':9}", "red"), (name, "bold"), ": ", plain(verdict.fault)), soft_wrap=True
         )
     if verdict.report is not None:
-        _print_report(verdict.report)
+        _print_report(verdict.report, console)
 
 
 def state_of(verdict: Verdict | None, fault: str | None) -> str:
@@ -33,14 +34,14 @@ def state_of(verdict: Verdict | None, fault: str | None) -> str:
     return "ok" if verdict.report.probe else "ok, not asked for calls"
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: Report, console: Console) -> None:
     for finding in report.findings:
         line = Text.assemble((f"{finding.severity:9}", _STYLES[finding.severity]), (finding.name, "bold"), ": ")
-        results.print(line + plain(finding.found), soft_wrap=True)
+        console.print(line + plain(finding.found), soft_wrap=True)
         if finding.remedy is not None:
-            results.print(plain(f"{'':9}{finding.remedy}"), soft_wrap=True)
+            console.print(plain(f"{'':9}{finding.remedy}"), soft_wrap=True)
     if report.probe:
-        results.print(_table(report))
+        console.print(_table(report))
 
 
 def _table(report: Report) -> Table:

@@ -95,9 +95,24 @@ def add(
     chat template, and in which format it writes tool calls. What can be mended is mended in the copy. Runs can use it
     immediately, as `"model": {"base_model": NAME}`; a running service needs no restart.
     """
+    place, verdict = add_base(name, source, data_directory(data_dir), prompts=prompts, device=device)
+    if as_json:
+        print_json(_Base(name, place, data_dir_of(place)).described())
+        return
+    results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
+    print_verdict(name, verdict)
+
+
+def add_base(
+    name: str, source: Path | None, data_dir: Path, *, prompts: int = 32, device: _Device = _Device.AUTO
+) -> tuple[Path, Verdict]:
+    """Add the base model at `source`, or of the installed package. Returns its directory and the verdict on it.
+
+    Raises Failure.
+    """
     if not _NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")
-    place = place_of_added(data_directory(data_dir), name)
+    place = place_of_added(data_dir, name)
     with PhaseBar() as bar:
         from training.engine.registry import base_examination, base_model_import
 
@@ -108,11 +123,7 @@ def add(
         verdict = base_examination.ask_for_calls(
             place, data_dir_of(place), verdict, prompts=prompts, device=device, progress=bar
         )
-    if as_json:
-        print_json(_Base(name, place, data_dir_of(place)).described())
-        return
-    results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
-    print_verdict(name, verdict)
+    return place, verdict
 
 
 @app.command()

@@ -275,10 +275,11 @@ def _show(found: Json, as_json: bool) -> None:
     if report := found["report"]:
         level = percent(report["method"]["level"])
         results.print(f"{report['scenarios']} scenarios, {level} intervals, differences from the first model")
-        results.print(_table(report))
+        results.print(evaluation_table(report))
 
 
-def _table(report: Json) -> Table:
+def evaluation_table(report: Json) -> Table:
+    """Return a report's models with their success, its difference from the first model's, and other figures."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("MODEL", overflow="fold")
     for name in ("SUCCESS", "DIFFERENCE", "REWARD", "SOURCES", "TURNS", "COST"):

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,16 +24,22 @@ _STOP_S = 40.0
 
 
 @contextmanager
-def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[str], None]) -> Iterator[Service]:
+def own_service(
+    data_dir: Path,
+    *,
+    ready_s: float = 180.0,
+    waiting: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Service]:
     """Start `learnloop serve` on a free loopback port, wait until it is ready, and stop it at the end.
 
-    Its log goes to `service.log` in the data directory. `waiting` is called with what is not ready yet. Raises Failure
-    if the directory cannot be used, and with the last lines of the log if the service does not become ready within
-    `ready_s` seconds or stops responding later.
+    `variables` are added to its environment. Its log goes to `service.log` in the data directory. `waiting` is called
+    with what is not ready yet. Raises Failure if the directory cannot be used, and with the last lines of the log if
+    the service does not become ready within `ready_s` seconds or stops responding later.
     """
     log_path = data_dir / "service.log"
     port = free_port()
-    process = _start(data_dir, log_path, port)
+    process = _start(data_dir, log_path, port, variables or {})
     try:
         with Service(f"http://127.0.0.1:{port}") as service:
             _wait_until_ready(service, process, log_path, ready_s, waiting)
@@ -44,7 +50,7 @@ def own_service(data_dir: Path, *, ready_s: float = 180.0, waiting: Callable[[st
         _stop(process)
 
 
-def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]:
+def _start(data_dir: Path, log_path: Path, port: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # -P ignores a directory `app` that happens to be in the working directory.
     command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     try:
@@ -55,6 +61,7 @@ def _start(data_dir: Path, log_path: Path, port: int) -> subprocess.Popen[bytes]
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **variables},
                 # In a new session, so that Ctrl-C reaches only this command, which then stops the service cleanly.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,

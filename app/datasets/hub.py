@@ -1,20 +1,37 @@
-"""Downloads data sets from the Hugging Face hub, or from a server with the same protocol, to folders on disk."""
+"""Downloads data sets and models from the Hugging Face hub, or a server with the same protocol, to folders on disk."""
 
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _INSTALL = "pip install 'learnloop[data]'"
-_FILES = ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset_dict.json", "*state.json")
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryKind:
+    """A kind of repository on the hub, and which of its files are needed."""
+
+    repo_type: str
+    name: str
+    """Its name in messages."""
+    files: tuple[str, ...]
+
+
+DATA_SET = RepositoryKind(
+    "dataset",
+    "data set",
+    ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset_dict.json", "*state.json"),
+)
+MODEL = RepositoryKind("model", "model", ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"))
 
 
 class HubError(Exception):
-    """The hub does not have the data set or cannot be reached; the message says what would help."""
+    """The hub does not have the repository or cannot be reached; the message says what would help."""
 
 
-def download(repo: str, endpoint: str, token: str | None, cache: Path) -> Path:
-    """Return a folder with the newest revision of the data set; each file is downloaded once. Raises HubError."""
+def download(repo: str, endpoint: str, token: str | None, cache: Path, kind: RepositoryKind = DATA_SET) -> Path:
+    """Return a folder with the repository's newest revision; each file is downloaded once. Raises HubError."""
     try:
         from httpx2 import HTTPError
         from huggingface_hub import snapshot_download
@@ -22,16 +39,15 @@ def download(repo: str, endpoint: str, token: str | None, cache: Path) -> Path:
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError as error:
         raise HubError(
-            f"data sets of the hub need another package: {_INSTALL}. A local copy of {repo} does not"
+            f"{kind.name}s of the hub need another package: {_INSTALL}. A local copy of {repo} does not"
         ) from error
     if not sys.stderr.isatty():
         disable_progress_bars()
-    options: dict[str, Any] = {"repo_type": "dataset", "endpoint": endpoint, "token": token or False}
-    patterns: Sequence[str] = _FILES
+    options: dict[str, Any] = {"repo_type": kind.repo_type, "endpoint": endpoint, "token": token or False}
     try:
-        return Path(snapshot_download(repo, cache_dir=cache, allow_patterns=list(patterns), **options))
+        return Path(snapshot_download(repo, cache_dir=cache, allow_patterns=list(kind.files), **options))
     except RepositoryNotFoundError as error:
-        raise HubError(f"{endpoint} has no data set {repo}, or only for those with a token (HF_TOKEN)") from error
+        raise HubError(f"{endpoint} has no {kind.name} {repo}, or only for those with a token (HF_TOKEN)") from error
     except LocalEntryNotFoundError as error:
         raise HubError(
             f"{repo} cannot be fetched from {endpoint}: {_line(error.__cause__ or error)}. A local copy does as well: "

@@ -7,8 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli.client import Service
 from app.cli.demo.document import demo_document
-from app.cli.demo.jobs import demo_job
+from app.cli.demo.jobs import DemoJob, demo_job
+from app.cli.demo.real_base import (
+    Device,
+    RealBase,
+    held_out_evaluations,
+    prepare_real_base,
+    print_held_out_evaluations,
+    print_real_introduction,
+)
 from app.cli.demo.report import print_figures, print_introduction, print_links
 from app.cli.options import AsJson
 from app.cli.service_process import own_service
@@ -26,38 +35,81 @@ def demo(
     data_dir: Annotated[
         Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Directory for the runs and models.")
     ] = Path(".learnloop/demo"),
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Base model that others made: a directory in Hugging Face layout, a GGUF file, the name of an added "
+            "one, or NAMESPACE/NAME on the Hugging Face hub. \\[default: the included tiny one]",
+        ),
+    ] = None,
+    mailbox: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="With --base-model: mail to learn from, as `learnloop data prepare --emails` takes it. Can be "
+            "repeated. \\[default: invented inboxes]",
+        ),
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option(help="With --base-model: what it is trained on. \\[default: cuda]")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the service running until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a tiny model on this machine by reinforcement learning, and show its work before and after.
 
     Starts the whole service and a learn-loop through its API. Needs no API key, GPU or network.
+    With --base-model another model is trained, on a GPU and with the service's defaults.
     """
     started = time.monotonic()
+    if base_model is None and (mailbox or device):
+        raise Failure("--mailbox and --device need --base-model: the included model learns from invented inboxes only")
+    if mailbox and environment != "email_search":
+        raise Failure(f"--mailbox is for the environment email_search, not {environment}")
     job = demo_job(environment)
-    request: dict[str, Any] = {
-        "environment": {"name": environment},
-        "iterations": iterations or job.iterations,
-        "seed": seed,
-    }
-    print_introduction(progress, job.introduction.format(environment=environment), request["iterations"])
-    with own_service(data_dir, waiting=Waiting(progress).show) as service:
-        progress.print(f"Watch it learn in a browser: {service.url}\n", soft_wrap=True)
-        with RunDisplay(progress) as display:
-            run = run_to_end(service, request, display)
-        if run["status"] != "completed":
-            raise Failure(f"run {run['run_id']} is {run['status']}: {run['error'] or 'unknown reason'}")
-        examples = job.examples(service, run)
-        document = demo_document(run, examples, time.monotonic() - started)
-        if as_json:
-            print_json(document)
-        else:
-            print_figures(results, run, document)
-            job.print_examples(results, document)
-            print_links(results, document, service.url if keep else None, data_dir)
-        if keep:
-            progress.print(f"\nThe service is running at {service.url} until Ctrl-C.")
-            _wait_for_interrupt()
+    request: dict[str, Any] = {"environment": {"name": environment}, "iterations": iterations, "seed": seed}
+    real = None
+    if base_model is None:
+        request["iterations"] = iterations or job.iterations
+        print_introduction(progress, job.introduction.format(environment=environment), request["iterations"])
+    else:
+        real = prepare_real_base(base_model, mailbox or (), device, data_dir)
+        request = real.request(request)
+        print_real_introduction(progress, real)
+    with own_service(data_dir, waiting=Waiting(progress).show, variables=real.variables if real else None) as service:
+        _train_and_show(service, job, request, real, started, data_dir, keep=keep, as_json=as_json)
+
+
+def _train_and_show(
+    service: Service,
+    job: DemoJob,
+    request: dict[str, Any],
+    real: RealBase | None,
+    started: float,
+    data_dir: Path,
+    *,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    progress.print(f"Watch it learn in a browser: {service.url}\n", soft_wrap=True)
+    with RunDisplay(progress) as display:
+        run = run_to_end(service, request, display)
+    if run["status"] != "completed":
+        raise Failure(f"run {run['run_id']} is {run['status']}: {run['error'] or 'unknown reason'}")
+    reports = held_out_evaluations(service, run, real) if real else {}
+    examples = job.examples(service, run) | ({"evaluations": reports} if real else {})
+    document = demo_document(run, examples, time.monotonic() - started)
+    if as_json:
+        print_json(document)
+    else:
+        print_figures(results, run, document)
+        print_held_out_evaluations(results, reports)
+        job.print_examples(results, document)
+        print_links(results, document, service.url if keep else None, data_dir)
+    if keep:
+        progress.print(f"\nThe service is running at {service.url} until Ctrl-C.")
+        _wait_for_interrupt()
 
 
 def _wait_for_interrupt() -> None:

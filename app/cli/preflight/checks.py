@@ -102,13 +102,18 @@ def _base_model(settings: Settings, name: str) -> Iterator[Check]:
     if (fault := base_model_fault(directory)) is not None:
         yield Check("base model", State.FAILED, f"{directory}: {fault}", "copy the model's files again")
         return
-    parameters = _parameters(directory)
-    trained = "a LoRA" if parameters > _LARGE else "all weights"
-    needed = _BYTES_PER_PARAMETER[trained] * parameters + _BESIDE
+    parameters, trained, needed = memory_needed(directory)
     yield Check("base model", State.OK, f"{name}, {parameters / 1e9:.2f} billion parameters, {trained} trained")
     for finding in base_model_findings(settings, embedded.NAME, name):
         yield Check(f"base model, {finding.name}", State.WARNING, finding.found, finding.remedy)
     yield _memory(settings.engine_device, needed)
+
+
+def memory_needed(directory: Path) -> tuple[float, str, float]:
+    """Return a base model's number of parameters, what the engine trains of it, and the bytes of memory it needs."""
+    parameters = _parameters(directory)
+    trained = "a LoRA" if parameters > _LARGE else "all weights"
+    return parameters, trained, _BYTES_PER_PARAMETER[trained] * parameters + _BESIDE
 
 
 def _parameters(directory: Path) -> float:
@@ -120,7 +125,7 @@ def _parameters(directory: Path) -> float:
 
 def _memory(device: str, needed: float) -> Check:
     if device == "cuda":
-        if (gpu := _free_gpu_memory()) is None:
+        if (gpu := free_gpu_memory()) is None:
             return Check("GPU", State.FAILED, "nvidia-smi finds no GPU", "install its driver")
         name, free = "GPU memory", gpu
     else:
@@ -131,7 +136,7 @@ def _memory(device: str, needed: float) -> Check:
     return Check(name, State.WARNING if needed > 0.8 * free else State.OK, found)
 
 
-def _free_gpu_memory() -> float | None:
+def free_gpu_memory() -> float | None:
     """Return the free memory in bytes of the GPU with the most, or None without a GPU."""
     query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:

@@ -1,0 +1,55 @@
+"""Prepares the mailbox that `learnloop demo --mailbox` names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.cli.data import prepared
+from app.cli.terminal import Failure
+from training.types import RunConfig
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+_NAME = "demo-mail"
+_QUESTIONS = 1_500
+"""Questions made by templates, for all splits together: about 150 of them are test questions."""
+_LONGEST_BODY = 4_000
+"""Longest email in characters. An agent reads whole emails, and its replies follow them in the same context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """Prepared mail, or the environment's own inboxes if there is no name."""
+
+    name: str | None
+    emails: int | None
+    test_questions: int
+
+
+def mailbox_of(emails: Sequence[str], settings: "Settings") -> Mailbox:
+    """Prepare mail as `learnloop data prepare --emails` does; what was made of the same mail before is used again.
+
+    Without mail the environment's own inboxes are used. Raises Failure.
+    """
+    if not emails:
+        return Mailbox(None, None, RunConfig().evaluation.test_scenarios)
+    from app.datasets.recipe import BadRecipe, read_recipe
+
+    try:
+        recipe = read_recipe(
+            None,
+            {
+                "name": _NAME,
+                "emails": list(emails),
+                "question_count": _QUESTIONS,
+                "max_body_characters": _LONGEST_BODY,
+                "drop_copies": True,
+            },
+        )
+    except BadRecipe as error:
+        raise Failure(str(error)) from error
+    version = prepared(recipe, settings).version
+    if not version.scenarios or not version.scenarios["test"] or not version.scenarios["train"]:
+        raise Failure(f"no questions could be made about {', '.join(emails)}: it has too few emails of plain text")
+    return Mailbox(f"{_NAME}@{version.version}", version.inbox["emails"], version.scenarios["test"])

@@ -1,0 +1,141 @@
+"""The demo with a base model that others made: what it needs, what it requests, and its evaluation at the end.
+
+The request names neither a learning rate nor a number of iterations or groups: the defaults are what is demonstrated.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+
+from app.cli.client import Service
+from app.cli.demo.base import FoundBase, add_found, find_base
+from app.cli.demo.mailbox import Mailbox, mailbox_of
+from app.cli.evaluations import Evaluations, evaluation_table, watch_evaluation
+from app.cli.serve import settings_with
+from app.cli.terminal import Failure
+from environment.json_type import Json
+
+MODES: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
+"""Temperatures of the evaluations by mode."""
+_MAX_SCENARIOS = 1_000
+"""Most scenarios of an evaluation."""
+
+_CONCURRENCY = 64
+"""Rollouts of an evaluation at the same time, which is what the engine decodes together by default."""
+
+
+class Device(StrEnum):
+    """What the engine computes on."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class RealBase:
+    """A base model that was added, the mailbox that it learns from, and how the service is started for them."""
+
+    name: str
+    mailbox: Mailbox
+    variables: Mapping[str, str]
+    """Environment variables of the service."""
+
+    def request(self, request: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the learn-loop request with this model and mailbox, without the fields that were not given."""
+        config = {} if self.mailbox.name is None else {"config": {"inbox": self.mailbox.name}}
+        return {
+            **{name: value for name, value in request.items() if value is not None},
+            "environment": {**request["environment"], **config},
+            "model": {"base_model": self.name},
+        }
+
+
+def prepare_real_base(named: str, emails: Sequence[str], device: Device | None, data_dir: Path) -> RealBase:
+    """Add the base model and prepare the mail. Raises Failure, without a GPU before any work unless `device` is cpu."""
+    settings = settings_with(data_dir=data_dir)
+    base = find_base(named, data_dir, settings_with().data_dir)
+    if device is not Device.CPU:
+        _require_gpu(base)
+    add_found(base, settings)
+    mailbox = mailbox_of(emails, settings)
+    arguments = shlex.join((*settings.engine_args, "--device", (device or Device.CUDA).value))
+    return RealBase(base.name, mailbox, {"LEARNLOOP_ENGINE_ARGS": arguments})
+
+
+def _require_gpu(base: FoundBase) -> None:
+    from app.cli.preflight.checks import free_gpu_memory
+
+    if free_gpu_memory() is None:
+        raise Failure(
+            f"no GPU was found (nvidia-smi): the demo with {base.hub_id or base.name} needs one{_needed_memory(base)}. "
+            "A model of 1.5 billion parameters takes about six minutes on an H200 (docs/real_models.md). "
+            "`--device cpu` trains on this machine's processors, which suits models of some million parameters"
+        )
+
+
+def _needed_memory(base: FoundBase) -> str:
+    from app.cli.preflight.checks import memory_needed
+
+    if base.source is None or not base.source.is_dir() or not (base.source / "config.json").is_file():
+        return ""
+    try:
+        parameters, trained, needed = memory_needed(base.source)
+    except (OSError, ValueError):
+        return ""
+    return (
+        f" with about {needed / 1e9:.0f} GB of memory ({parameters / 1e6:,.0f} million parameters, {trained} trained)"
+    )
+
+
+def print_real_introduction(console: Console, real: RealBase) -> None:
+    """Print which model learns, from which mail, and how it is evaluated."""
+    mailbox = real.mailbox
+    console.print(f"Learnloop demo: {real.name} learns by reinforcement learning on this machine", style="bold")
+    inboxes = "invented inboxes" if mailbox.name is None else f"a mailbox of {mailbox.emails:,} emails"
+    text = (
+        f"It acts as an email agent for {inboxes}: given a question, it has to search, open emails, and answer with "
+        "the email that proves it. A judge compares each answer with the known one, and training makes those rollouts "
+        "more likely that did better than the others on the same question (GRPO). All settings are the service's "
+        f"defaults. At the end both models answer {_scenarios(mailbox)} test questions that neither was trained on."
+    )
+    console.print(Padding(text, (0, 0, 1, 2), expand=False))
+
+
+def held_out_evaluations(service: Service, run: Json, real: RealBase) -> dict[str, Json]:
+    """Have the base model and the run's best checkpoint answer all test questions; return the reports by mode.
+
+    Raises Failure if an evaluation does not end with a report.
+    """
+    return {mode: _report(service, run["run_id"], real, temperature) for mode, temperature in MODES.items()}
+
+
+def _report(service: Service, run_id: str, real: RealBase, temperature: float) -> Json:
+    evaluations = Evaluations(service)
+    asked = {
+        "run_id": run_id,
+        "models": [{"model": real.name, "label": "before"}, {"model": run_id, "label": "after"}],
+        "scenarios": _scenarios(real.mailbox),
+        "temperature": temperature,
+        "concurrency": _CONCURRENCY,
+    }
+    found = watch_evaluation(service, evaluations.start(asked)["evaluation_id"])
+    if found["status"] != "completed":
+        why = found["error"] or found["wait_reason"] or "unknown reason"
+        raise Failure(f"evaluation {found['evaluation_id']} is {found['status']}: {why}")
+    return found["report"]
+
+
+def print_held_out_evaluations(console: Console, reports: Mapping[str, Json]) -> None:
+    """Print a table for each mode: both models' figures with their intervals."""
+    for mode, report in reports.items():
+        console.print(f"\nAll {report['scenarios']} test questions, {mode}", style="bold")
+        console.print(evaluation_table(report))
+
+
+def _scenarios(mailbox: Mailbox) -> int:
+    return min(mailbox.test_questions, _MAX_SCENARIOS)

@@ -1,0 +1,101 @@
+"""The demo with a base model that others made, with the tiny one's files in its place."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.cli.demo.base import find_base
+from app.cli.demo.mailbox import Mailbox
+from app.cli.demo.real_base import RealBase
+from app.schemas.run_request import LearnLoopRequest
+from tests.integration.cli.conftest import Learnloop
+from tests.integration.cli.test_data import archive
+from training.base_model_files import place_of_added
+from training.engine.__main__ import TINY_BASE
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TINY_BASE, tmp_path / "Some Base"))
+
+
+@pytest.fixture
+def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no-programs").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_it_says_what_it_needs_and_does_nothing(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
+    ran = learnloop("demo", "--base-model", str(base), "--data-dir", str(tmp_path / "demo"))
+    said = " ".join(ran.stderr.split())
+    assert ran.exit_code == 1
+    assert "no GPU was found" in said
+    assert "GB of memory" in said
+    assert "million parameters, all weights trained" in said
+    assert "--device cpu" in said
+    assert not (tmp_path / "demo").exists()
+
+
+def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
+    on_cpu = ("--device", "cpu", "--data-dir", str(tmp_path / "demo"))
+    (tmp_path / "empty").mkdir()
+    for arguments, why in {
+        ("--base-model", "no-such-model", *on_cpu): "there is no base model 'no-such-model'",
+        ("--base-model", str(tmp_path / "empty"), *on_cpu): "holds neither a config.json nor exactly one GGUF file",
+        ("--base-model", str(base), "--mailbox", str(tmp_path / "gone.mbox"), *on_cpu): "gone.mbox",
+        ("--mailbox", "a.mbox"): "need --base-model",
+        ("--device", "cpu"): "need --base-model",
+        ("--base-model", str(base), "--environment", "sales_email", "--mailbox", "a.mbox"): "email_search",
+    }.items():
+        ran = learnloop("demo", *arguments)
+        assert (ran.exit_code, why in " ".join(ran.stderr.split())) == (1, True), (arguments, ran.stderr)
+        assert "Traceback" not in ran.stderr
+
+
+def test_the_request_leaves_all_settings_to_the_service() -> None:
+    real = RealBase("other", Mailbox("demo-mail@1", 60, 14), {})
+    given = {"environment": {"name": "email_search"}, "iterations": None, "seed": 3}
+    request = LearnLoopRequest.model_validate(real.request(given))
+    assert request.model_fields_set == {"environment", "model", "seed"}
+    assert request.environment.config == {"inbox": "demo-mail@1"}
+    assert request.model.base_model == "other"
+
+
+def test_changed_files_are_another_base_model(base: Path, tmp_path: Path) -> None:
+    found = find_base(str(base), tmp_path / "demo", tmp_path / "usual")
+    assert found.name.startswith("some-base-")
+    shutil.copytree(base, place_of_added(tmp_path / "demo", found.name))
+    assert find_base(str(base), tmp_path / "demo", tmp_path / "usual").is_added
+    assert find_base(found.name, tmp_path / "demo", tmp_path / "usual").is_added
+    (base / "config.json").write_text((base / "config.json").read_text() + "\n")
+    changed = find_base(str(base), tmp_path / "demo", tmp_path / "usual")
+    assert (changed.is_added, changed.name == found.name) == (False, False)
+
+
+def test_names_are_those_of_the_usual_data_directory_and_of_the_hub(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, place_of_added(tmp_path / "usual", "mine"))
+    found = find_base("mine", tmp_path / "demo", tmp_path / "usual")
+    assert (found.source, found.is_added) == (place_of_added(tmp_path / "usual", "mine"), False)
+    found = find_base("Some/Model-1B", tmp_path / "demo", tmp_path / "usual")
+    assert (found.hub_id, found.name, found.source) == ("Some/Model-1B", "some-model-1b", None)
+
+
+@pytest.mark.long
+def test_a_base_model_learns_from_a_mailbox(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
+    archive(tmp_path / "a.mbox", 60)
+    ran = learnloop(
+        "demo", "--base-model", str(base), "--mailbox", str(tmp_path / "a.mbox"), "--device", "cpu",
+        "--iterations", "1", "--data-dir", str(tmp_path / "demo"), "--json",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.stderr
+    document = ran.json
+    assert document["model"]["base_model"].startswith("some-base-")
+    assert document["verdict"]["text"]
+    assert len(document["answers"]) == 3
+    assert set(document["evaluations"]) == {"greedy", "sampled"}
+    for report in document["evaluations"].values():
+        assert [each["label"] for each in report["models"]] == ["before", "after"]
+        assert all(each["rollouts"] == report["scenarios"] for each in report["models"])
+        assert all(each["success"]["low"] <= each["success"]["mean"] for each in report["models"])
