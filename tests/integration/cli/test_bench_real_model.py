@@ -1,34 +1,44 @@
-"""The benchmark of a real model on one GPU and on two, with the tiny base model in its place."""
+"""The benchmark of a real model, with the tiny base model in its place."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.schemas.evaluations import EvaluationRequest
 from app.schemas.run_request import LearnLoopRequest
-from benchmarks.learning import real_model
-from benchmarks.learning.real_model import PLANS, Plan, Workers, measure, request
-from benchmarks.learning.smollm2 import PLANS as SMOLLM2_PLANS
-from benchmarks.learning.smollm2 import prepare
-from tests.integration.cli.test_data import archive
-from training.engine.__main__ import TINY_BASE
+from benchmarks.learning.real_model import held_out
+from benchmarks.learning.real_model.arms import ARMS, CHECK, GRPO, GRPO_ONLY, PROMPTED, WARM_START, Settings, with_given
+from benchmarks.learning.real_model.arms import request as learn_loop
+from benchmarks.learning.real_model.held_out import MODES, asked, figures_of
+from benchmarks.learning.real_model.measuring import Measurement, measure
+from benchmarks.learning.real_model.report import table, transcript
+from benchmarks.learning.real_model.training import k3
+from benchmarks.learning.real_model.workers import Workers
+from training.engine.__main__ import TINY_NAME
 from training.engine_flags import parse_open
 
 
 @pytest.mark.long
-def test_a_run_is_measured_and_its_checkpoints_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive(tmp_path / "mail.mbox", 60)
-    prepare(tmp_path / "data", tmp_path / "mail.mbox", TINY_BASE, SMOLLM2_PLANS["check"])
-    monkeypatch.setattr(real_model, "PROMISING", 0.0)
-    for name in ("LEARNLOOP_ENGINE_ARGS", "LEARNLOOP_ENGINE_BASE_MODELS"):
-        monkeypatch.setenv(name, "")  # what the benchmark sets ends with the test
-    plan = Plan(4, iterations=2, groups=2, rollouts=4, questions=3)
-    run, *checkpoints = measure(TINY_BASE, tmp_path / "data", plan, Workers.named("1"), 0, share=2.0, device="cpu")
-    rows = run["iterations"]
-    assert [row["iteration"] for row in rows] == [0, 1, 2, 3, 4]
-    assert run["rollouts"] == 16
-    saved = [row["saved_s"] for row in rows]
-    assert saved == sorted(saved)
-    assert [each["saved_s"] for each in checkpoints] == saved[-2:]
+def test_each_arm_answers_the_test_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_out, "PROMISING", 0.0)
+    settings = with_given(Settings(), {**CHECK, "iterations": 2})
+    what = Measurement(tmp_path / "data", TINY_NAME, settings, "cpu", 1, tmp_path / "read", share=2.0)
+    found = {each["arm"]: each for each in measure(what, Workers.named("1"), ARMS, [0], lambda _: None)}
+    assert {arm: each.get("error") for arm, each in found.items()} == dict.fromkeys(ARMS)
+    for arm, each in found.items():
+        assert {mode: each["held_out"][mode]["rollouts"] for mode in MODES} == {"greedy": 3, "sampled": 3}
+        text = (tmp_path / "read" / f"{arm}-0.md").read_text()
+        assert text.count("\n## ") == 2
+    assert found[PROMPTED]["training"] is None
+    assert [row["iteration"] for row in found[WARM_START]["training"]["iterations"]] == [0, 1]
+    assert found[WARM_START]["training"]["k3"] is None
+    for arm in (GRPO, GRPO_ONLY):
+        rows = found[arm]["training"]["iterations"]
+        saved = [row["saved_s"] for row in rows if row["success"] is not None]
+        assert (len(saved), saved) == (2, sorted(saved))
+        assert [each["saved_s"] for each in found[arm]["time_to_share"]] == saved
+    assert table(list(found.values()), ARMS).row_count == len(ARMS) * len(MODES)
 
 
 def test_workers_are_named_as_the_engine_starts_them() -> None:
@@ -38,11 +48,87 @@ def test_workers_are_named_as_the_engine_starts_them() -> None:
         assert (flags.workers, flags.samplers, flags.trainers, workers.staleness) == expected, text
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_the_service_takes_each_plan(plan: str) -> None:
-    whole = LearnLoopRequest.model_validate(request(PLANS[plan], 2, staleness=1))
-    assert (whole.iterations, whole.seed, whole.pipeline and whole.pipeline.max_staleness) == (
-        PLANS[plan].iterations,
-        2,
-        1,
+def test_what_is_not_given_is_left_to_the_service() -> None:
+    for arm in (WARM_START, GRPO, GRPO_ONLY):
+        request = LearnLoopRequest.model_validate(learn_loop(arm, "other", Settings(), 2))
+        fixed = {"environment", "model", "seed", "checkpoints"}
+        fixed |= set() if arm == GRPO_ONLY else {"warm_start"}
+        fixed |= {"iterations"} if arm == WARM_START else set()
+        assert request.model_fields_set == fixed, arm
+        assert (request.seed, request.warm_start is None) == (2, arm == GRPO_ONLY)
+        if request.warm_start is not None:
+            assert request.warm_start.model_fields_set == {"demonstrations"}
+
+
+def test_what_is_given_reaches_the_service() -> None:
+    given = {"inbox": "mail@1", "iterations": 45, "groups": 16, "learning_rate": 1e-4, "max_completion_tokens": 128}
+    settings = with_given(Settings(), {**given, "rollouts": None})
+    request = LearnLoopRequest.model_validate(learn_loop(GRPO_ONLY, "other", settings, 0, staleness=1))
+    assert (request.iterations, request.groups_per_iteration, request.learning_rate) == (45, 16, 1e-4)
+    assert request.environment.config == {"inbox": "mail@1"}
+    assert request.pipeline is not None
+    assert request.pipeline.max_staleness == 1
+    evaluation = EvaluationRequest.model_validate(asked("other", settings, 0, 1.0))
+    assert (evaluation.scenarios, evaluation.max_completion_tokens) == (152, 128)
+
+
+def test_the_k3_estimate_is_that_of_the_last_iterations_and_the_highest() -> None:
+    rows: list[dict[str, Any]] = [{"k3": value} for value in (None, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1)]
+    found = k3(rows)
+    assert (found["last"], found["highest"], found["iterations"]) == (pytest.approx(0.1), 0.5, 6)
+    assert k3([{"k3": None}]) is None
+
+
+def test_shares_are_those_of_the_rollouts() -> None:
+    answered = {"outcome": {"turns": 3, "finish": "answered"}}
+    prose = {"outcome": {"turns": 0, "finish": "malformed"}}
+    no_such_tool = {"outcome": {"turns": 1, "finish": "malformed"}}
+    found = figures_of(_reported(0.5), [answered, prose, no_such_tool, answered])
+    assert (found["called_a_tool"], found["malformed"]) == (0.75, 0.5)
+
+
+def test_seeds_are_summed_up_in_a_row_of_their_own() -> None:
+    outcomes = [{"outcome": {"turns": 1, "finish": "answered"}}]
+    found = [
+        {
+            "arm": arm,
+            "seed": seed,
+            "training": {"seconds": 12.0},
+            "held_out": {mode: figures_of(_reported(success), outcomes) for mode in MODES},
+        }
+        for arm in ARMS
+        for seed, success in enumerate((0.25, 0.75))
+    ]
+    shown = table(found, ARMS)
+    successes = list(shown.columns[3].cells)
+    assert successes[:3] == ["25.0% [20.0%, 30.0%]", "75.0% [70.0%, 80.0%]", "50.0% +- 35.4%"]
+    assert len(successes) == 3 * len(ARMS) * len(MODES)
+
+
+def test_a_transcript_has_the_question_the_calls_and_the_verdict() -> None:
+    call = {"function": {"name": "search", "arguments": '{"keywords": ["budget"]}'}}
+    text = transcript(
+        {
+            "mode": "greedy",
+            "scenario_id": "test:1",
+            "scenario": {"reference": {"answer": "12 March", "source_ids": ["mail-1"]}},
+            "reward": 1.5,
+            "success": True,
+            "outcome": {"finish": "answered"},
+            "error": None,
+            "messages": [
+                {"role": "user", "content": "When?"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+            ],
+        }
     )
+    assert "## test:1 (greedy): right, reward +1.50" in text
+    assert "expected: 12 March from mail-1" in text
+    assert "[user] When?" in text
+    assert '-> search {"keywords": ["budget"]}' in text
+
+
+def _reported(success: float) -> dict[str, Any]:
+    """As a report has a model."""
+    interval = {"mean": success, "low": success - 0.05, "high": success + 0.05}
+    return {"success": interval, "reward": interval, "turns": interval, "difference": {}, "errors": {}, "rollouts": 1}

@@ -1,0 +1,1 @@
+"""The benchmark of what a real base model learns; its command is in `__main__`."""

@@ -1,0 +1,89 @@
+"""Evaluates models on test questions through `POST /evaluations`."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
+from statistics import fmean
+
+from app.cli.client import Service
+from benchmarks.learning.real_model.arms import Settings, environment
+from environment.json_type import Json
+
+MODES: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
+"""Temperatures by mode."""
+PROMISING = 0.6
+"""Success in training from which checkpoints are evaluated for the time to a share of the questions."""
+_POLL_S = 1.0
+
+
+def answers(
+    service: Service, model: str, settings: Settings, seed: int, transcripts: int
+) -> tuple[dict[str, Json], list[dict[str, Json]]]:
+    """Return a model's figures by mode, and `transcripts` conversations of each. Raises RuntimeError."""
+    figures: dict[str, Json] = {}
+    read: list[dict[str, Json]] = []
+    for mode, temperature in MODES.items():
+        report, trajectories = evaluate(service, asked(model, settings, seed, temperature))
+        figures[mode] = figures_of(report["models"][0], trajectories)
+        read += [_conversation(service, mode, each) for each in trajectories[:transcripts]]
+    return figures, read
+
+
+def asked(model: str, settings: Settings, seed: int, temperature: float) -> dict[str, Json]:
+    """Build the request for an evaluation of a model."""
+    limit = settings.max_completion_tokens
+    return {
+        "environment": environment(settings),
+        "models": [{"model": model}],
+        "scenarios": settings.questions,
+        "seed": seed,
+        "temperature": temperature,
+        "concurrency": 64,
+        **({} if limit is None else {"max_completion_tokens": limit}),
+    }
+
+
+def evaluate(service: Service, request: Mapping[str, Json]) -> tuple[Json, list[Json]]:
+    """Return an evaluation's report, and its trajectories without messages. Raises RuntimeError if it failed."""
+    path = f"/evaluations/{service.call('POST', '/evaluations', json=dict(request))['evaluation_id']}"
+    while (found := service.call("GET", path))["status"] in ("queued", "running"):
+        time.sleep(_POLL_S)
+    if found["status"] != "completed":
+        raise RuntimeError(f"an evaluation is {found['status']}: {found['error']}")
+    trajectories: list[Json] = []
+    page: Json = {"next_cursor": None}
+    while not trajectories or page["next_cursor"] is not None:
+        there = {"limit": 100} | ({"cursor": page["next_cursor"]} if page["next_cursor"] else {})
+        page = service.call("GET", f"{path}/trajectories", params=there)
+        trajectories += page["items"]
+    return found["report"], sorted(trajectories, key=lambda each: each["scenario_id"])
+
+
+def figures_of(reported: Json, trajectories: Sequence[Json]) -> dict[str, Json]:
+    """Return a model's reported figures, and the shares of rollouts that called a tool and that were malformed."""
+    outcomes = [each["outcome"] for each in trajectories]
+    return {
+        **{name: reported[name] for name in ("success", "reward", "turns", "errors", "rollouts")},
+        "called_a_tool": fmean(each["turns"] > 0 for each in outcomes),
+        "malformed": fmean(each["finish"] == "malformed" for each in outcomes),
+    }
+
+
+def time_to_share(service: Service, trained: Json, settings: Settings, seed: int, share: float) -> Iterator[Json]:
+    """Evaluate a run's checkpoints greedily, from the first promising one to the first that answers `share`."""
+    rows = (row for row in trained["iterations"] if row["success"] is not None)
+    for row in dropwhile(lambda each: each["success"] < PROMISING, rows):
+        report, _ = evaluate(service, asked(f"{trained['model']}@{row['step']}", settings, seed, 0.0))
+        held_out = report["models"][0]["success"]
+        yield {"step": row["step"], "saved_s": row["saved_s"], "held_out": held_out}
+        if held_out["mean"] >= share:
+            return
+
+
+def _conversation(service: Service, mode: str, brief: Json) -> dict[str, Json]:
+    fields = ("scenario_id", "scenario", "reward", "success", "outcome", "error")
+    return {
+        "mode": mode,
+        **{name: brief[name] for name in fields},
+        "messages": service.trajectory(brief["id"])["messages"],
+    }
