@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import tempfile
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from benchmarks import processes
 
 ENVIRONMENTS = ("email_search", "sales_email")
 _ENDED = ("completed", "failed", "cancelled", "paused")
+
+
+def _has_ended(service: Service, run_id: str) -> bool:
+    return service.run(run_id)["status"] in _ENDED
 
 
 def outcome(service: Service, run_id: str) -> dict[str, Any]:
@@ -51,9 +56,7 @@ def main() -> None:
         for seed, environment in enumerate(islice(cycle(ENVIRONMENTS), options.runs)):
             request = {"environment": {"name": environment}, "seed": seed, "iterations": options.iterations}
             run_id = service.start_run(request)["run_id"]
-            processes.wait_for(
-                child, lambda run_id=run_id: service.run(run_id)["status"] in _ENDED, pause_s=1, most_s=math.inf
-            )
+            processes.wait_for(child, partial(_has_ended, service, run_id), pause_s=1, most_s=math.inf)
             found = outcome(service, run_id)
             print(json.dumps(found), flush=True)
             learned += found["verdict"] == "learned"
