@@ -36,6 +36,8 @@ class HubServer:
     """Contents of LFS objects by SHA-256."""
     datasets: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """Files of data sets, by repository and path."""
+    models: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """Files of public models, by repository and path."""
     private_datasets: set[str] = field(default_factory=set)
     """Data sets that only exist for requests with the token."""
     requests: list[str] = field(default_factory=list)
@@ -50,7 +52,11 @@ class HubServer:
             self.objects[digest] = body
             return 200, {}, b""
         if "/datasets/" in path:
-            return self._of_dataset(path, headers.get("authorization") == f"Bearer {self.token}")
+            has_token = headers.get("authorization") == f"Bearer {self.token}"
+            public = {id: files for id, files in self.datasets.items() if has_token or id not in self.private_datasets}
+            return _download(path, "datasets/", public, "datasets")
+        if method in ("GET", "HEAD") and "authorization" not in headers:
+            return _download(path, "", self.models, "models")
         if headers.get("authorization") != f"Bearer {self.token}":
             return _json(401, {"error": f"no such token: {headers.get('authorization')}"})
         if self.refusals:
@@ -59,23 +65,6 @@ class HubServer:
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         return self._of_repo(method, path, body)
-
-    def _of_dataset(self, path: str, has_token: bool) -> Answer:
-        for id, files in self.datasets.items():
-            if id in self.private_datasets and not has_token:
-                continue
-            sha = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
-            if path.startswith(f"/api/datasets/{id}/revision/"):
-                return _json(200, {"id": id, "sha": sha, "siblings": [{"rfilename": name} for name in files]})
-            if path.startswith(f"/api/datasets/{id}/tree/"):
-                entries = [{"type": "file", "path": name, "size": len(files[name]), "oid": sha} for name in files]
-                return _json(200, entries)
-            name = path.removeprefix(f"/datasets/{id}/resolve/{sha}/")
-            if name in files:
-                etag = hashlib.sha1(files[name]).hexdigest()
-                return 200, {"etag": f'"{etag}"', "x-repo-commit": sha, "accept-ranges": "none"}, files[name]
-        missing = {"x-error-code": "RepoNotFound", "content-type": "application/json"}
-        return 404, missing, json.dumps({"error": "Repository not found"}).encode()
 
     def _create(self, asked: Json) -> Answer:
         id = f"{asked['organization']}/{asked['name']}"
@@ -107,6 +96,23 @@ class HubServer:
         repo.files |= new
         repo.commits.append(values["header"][0]["summary"])
         return _json(200, {"commitUrl": f"{self.url}/{id}/commit/{repo.head}", "commitOid": repo.head})
+
+
+def _download(path: str, prefix: str, repositories: Mapping[str, Mapping[str, bytes]], kind: str) -> Answer:
+    """Answer a request for the files of repositories that can be read."""
+    for id, files in repositories.items():
+        sha = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        if path.startswith(f"/api/{kind}/{id}/revision/"):
+            return _json(200, {"id": id, "sha": sha, "siblings": [{"rfilename": name} for name in files]})
+        if path.startswith(f"/api/{kind}/{id}/tree/"):
+            entries = [{"type": "file", "path": name, "size": len(files[name]), "oid": sha} for name in files]
+            return _json(200, entries)
+        name = path.removeprefix(f"/{prefix}{id}/resolve/{sha}/")
+        if name in files:
+            etag = hashlib.sha1(files[name]).hexdigest()
+            return 200, {"etag": f'"{etag}"', "x-repo-commit": sha, "accept-ranges": "none"}, files[name]
+    missing = {"x-error-code": "RepoNotFound", "content-type": "application/json"}
+    return 404, missing, json.dumps({"error": "Repository not found"}).encode()
 
 
 def _by_key(lines: list[Json]) -> dict[str, list[Json]]:

@@ -24,6 +24,24 @@ from app.cli.service_process import own_service
 from app.cli.terminal import Failure, print_json, progress, results
 from app.cli.watching import RunDisplay, Waiting, run_to_end
 
+_BaseModel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Base model that others made: a directory in Hugging Face layout, a GGUF file, the name of an added "
+        "one, or NAMESPACE/NAME on the Hugging Face hub. \\[default: the included tiny one]",
+    ),
+]
+_Mailbox = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH",
+        help="With --base-model: mail to learn from, as `learnloop data prepare --emails` takes it. Can be "
+        "repeated. \\[default: invented inboxes]",
+    ),
+]
+_Device = Annotated[Device | None, typer.Option(help="With --base-model: what it is trained on. \\[default: cuda]")]
+
 
 def demo(
     environment: Annotated[str, typer.Option(help="Environment to train in.")] = "email_search",
@@ -35,25 +53,9 @@ def demo(
     data_dir: Annotated[
         Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Directory for the runs and models.")
     ] = Path(".learnloop/demo"),
-    base_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Base model that others made: a directory in Hugging Face layout, a GGUF file, the name of an added "
-            "one, or NAMESPACE/NAME on the Hugging Face hub. \\[default: the included tiny one]",
-        ),
-    ] = None,
-    mailbox: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH",
-            help="With --base-model: mail to learn from, as `learnloop data prepare --emails` takes it. Can be "
-            "repeated. \\[default: invented inboxes]",
-        ),
-    ] = None,
-    device: Annotated[
-        Device | None, typer.Option(help="With --base-model: what it is trained on. \\[default: cuda]")
-    ] = None,
+    base_model: _BaseModel = None,
+    mailbox: _Mailbox = None,
+    device: _Device = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the service running until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.data import prepared
@@ -9,6 +10,7 @@ from app.cli.terminal import Failure
 from training.types import RunConfig
 
 if TYPE_CHECKING:
+    from app.datasets.store import Version
     from app.settings import Settings
 
 _NAME = "demo-mail"
@@ -49,7 +51,20 @@ def mailbox_of(emails: Sequence[str], settings: "Settings") -> Mailbox:
         )
     except BadRecipe as error:
         raise Failure(str(error)) from error
-    version = prepared(recipe, settings).version
+    return _of_version(prepared(recipe, settings).version)
+
+
+def prepared_mailbox(name: str, data_dir: Path) -> Mailbox:
+    """Return the newest version of mail that `learnloop data prepare` prepared. Raises Failure."""
+    from app.datasets.store import DatasetStore
+
+    versions = DatasetStore(data_dir).versions(name)
+    if not versions:
+        raise Failure(f"no prepared data {name!r} in {data_dir}: learnloop data prepare {name} --emails PATH")
+    return _of_version(versions[-1])
+
+
+def _of_version(version: "Version") -> Mailbox:
     if not version.scenarios or not version.scenarios["test"] or not version.scenarios["train"]:
-        raise Failure(f"no questions could be made about {', '.join(emails)}: it has too few emails of plain text")
-    return Mailbox(f"{_NAME}@{version.version}", version.inbox["emails"], version.scenarios["test"])
+        raise Failure(f"{version.name} has no questions for training or none for the test: it has too few emails")
+    return Mailbox(f"{version.name}@{version.version}", version.inbox["emails"], version.scenarios["test"])

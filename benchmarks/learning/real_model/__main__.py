@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 
 from app.cli.demo.base import add_found, find_base
-from app.cli.demo.mailbox import mailbox_of
+from app.cli.demo.mailbox import mailbox_of, prepared_mailbox
 from app.cli.serve import settings_with
 from app.cli.terminal import Failure
 from benchmarks.learning.real_model.arms import ARMS, CHECK, GRPO, GRPO_ONLY, Settings, with_given
@@ -59,10 +59,11 @@ def _measurement(options: argparse.Namespace, data_dir: Path) -> Measurement:
     settings = settings_with(data_dir=data_dir)
     base = find_base(options.base_model, data_dir, settings_with().data_dir)
     add_found(base, settings)
-    mailbox = mailbox_of(options.emails or (), settings)
+    emails = options.emails or ()
+    mailbox = prepared_mailbox(options.inbox, data_dir) if options.inbox else mailbox_of(emails, settings)
     chosen = Settings(
-        inbox=options.inbox or mailbox.name,
-        questions=min(152, mailbox.test_questions),
+        inbox=mailbox.name,
+        questions=min(1_000, mailbox.test_questions),
         evaluate=options.share is None,
     )
     if options.plan == "check":

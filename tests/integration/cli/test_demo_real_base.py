@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.demo.base import find_base
-from app.cli.demo.mailbox import Mailbox
+from app.cli.demo.base import add_found, find_base
+from app.cli.demo.mailbox import Mailbox, prepared_mailbox
 from app.cli.demo.real_base import RealBase
+from app.cli.terminal import Failure
 from app.schemas.run_request import LearnLoopRequest
+from app.settings import load_settings
+from tests.fakes.hub_server import hub_server
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.test_data import archive
-from training.base_model_files import place_of_added
+from training.base_model_files import base_model_fault, place_of_added
 from training.engine.__main__ import TINY_BASE
 
 
@@ -80,6 +83,45 @@ def test_names_are_those_of_the_usual_data_directory_and_of_the_hub(base: Path, 
     assert (found.source, found.is_added) == (place_of_added(tmp_path / "usual", "mine"), False)
     found = find_base("Some/Model-1B", tmp_path / "demo", tmp_path / "usual")
     assert (found.hub_id, found.name, found.source) == ("Some/Model-1B", "some-model-1b", None)
+
+
+def test_a_model_of_the_hub_is_downloaded_and_added(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub_server() as hub:
+        hub.models["some/model-1b"] = {path.name: path.read_bytes() for path in base.iterdir()}
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        settings = load_settings(data_dir=tmp_path / "demo")
+        add_found(find_base("some/model-1b", settings.data_dir, tmp_path / "usual"), settings)
+        assert base_model_fault(place_of_added(settings.data_dir, "some-model-1b")) is None
+        assert not any("README.md" in request for request in hub.requests)
+        asked = len(hub.requests)
+        found = find_base("some/model-1b", settings.data_dir, tmp_path / "usual")
+        add_found(found, settings)
+        assert (found.is_added, len(hub.requests)) == (True, asked)
+        with pytest.raises(Failure, match="has no model some/other"):
+            add_found(find_base("some/other", settings.data_dir, tmp_path / "usual"), settings)
+
+
+@pytest.mark.parametrize("versions", [0, 2])
+def test_prepared_mail_is_found_by_its_name(learnloop: Learnloop, tmp_path: Path, versions: int) -> None:
+    for number in range(versions):
+        archive(tmp_path / "a.mbox", 60 + number)
+        arguments = (
+            "--emails",
+            str(tmp_path / "a.mbox"),
+            "--question-count",
+            "90",
+            "--data-dir",
+            str(tmp_path / "data"),
+        )
+        made = learnloop("data", "prepare", "mine", *arguments, "--json").json
+    if not versions:
+        with pytest.raises(Failure, match="learnloop data prepare mine"):
+            prepared_mailbox("mine", tmp_path / "data")
+        return
+    found = prepared_mailbox("mine", tmp_path / "data")
+    assert (found.name, found.emails, found.test_questions) == ("mine@2", 61, made["scenarios"]["test"])
 
 
 @pytest.mark.long
