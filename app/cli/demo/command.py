@@ -40,7 +40,10 @@ _Mailbox = Annotated[
         "repeated. \\[default: invented inboxes]",
     ),
 ]
-_Device = Annotated[Device | None, typer.Option(help="With --base-model: what it is trained on. \\[default: cuda]")]
+_Device = Annotated[
+    Device | None,
+    typer.Option(help="With --base-model: what it is trained on. \\[default: cuda, if nvidia-smi finds a GPU]"),
+]
 
 
 def demo(

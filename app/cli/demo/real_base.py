@@ -56,10 +56,13 @@ class RealBase:
 
 
 def prepare_real_base(named: str, emails: Sequence[str], device: Device | None, data_dir: Path) -> RealBase:
-    """Add the base model and prepare the mail. Raises Failure, without a GPU before any work unless `device` is cpu."""
+    """Add the base model and prepare the mail. Raises Failure.
+
+    If no device is given and nvidia-smi finds no GPU, it is raised before any work.
+    """
     settings = settings_with(data_dir=data_dir)
     base = find_base(named, data_dir, settings_with().data_dir)
-    if device is not Device.CPU:
+    if device is None:
         _require_gpu(base)
     add_found(base, settings)
     mailbox = mailbox_of(emails, settings)

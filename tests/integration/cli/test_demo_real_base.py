@@ -7,7 +7,7 @@ import pytest
 
 from app.cli.demo.base import add_found, find_base
 from app.cli.demo.mailbox import Mailbox, prepared_mailbox
-from app.cli.demo.real_base import RealBase
+from app.cli.demo.real_base import Device, RealBase, prepare_real_base
 from app.cli.terminal import Failure
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import load_settings
@@ -16,6 +16,7 @@ from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.test_data import archive
 from training.base_model_files import base_model_fault, place_of_added
 from training.engine.__main__ import TINY_BASE
+from training.engine_flags import parse_open
 
 
 @pytest.fixture
@@ -39,6 +40,15 @@ def test_without_a_gpu_it_says_what_it_needs_and_does_nothing(learnloop: Learnlo
     assert "million parameters, all weights trained" in said
     assert "--device cpu" in said
     assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_given_device_is_used_without_looking_for_it(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, place_of_added(tmp_path / "demo", "mine"))
+    for device in Device:
+        real = prepare_real_base("mine", (), device, tmp_path / "demo")
+        assert (real.name, real.mailbox.name) == ("mine", None)
+        assert parse_open(real.variables["LEARNLOOP_ENGINE_ARGS"].split()).device == device
 
 
 def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
