@@ -180,7 +180,7 @@ def main() -> None:
         directory = Path(name)
         directory.chmod(0o755)
         machine = processes.machine()
-        expected, calm_s = undisturbed(directory, request)
+        expected, _, calm_s = undisturbed(directory, request)
         found = disturbed(directory, request)
     print(json.dumps({"machine": machine, "undisturbed_s": round(calm_s, 1), "expected": expected, **found}, indent=2))
     if found["weights"] != expected or found["made_again"]:
