@@ -18,7 +18,7 @@ from pathlib import Path
 from environment.base import Environment, Json, Outcome, Scenario, Split, ToolCall, UnknownScenario
 from environment.email_search import questions, synthetic
 from environment.email_search.inbox import Inbox, InboxError
-from environment.email_search.oracle_search import search_for
+from environment.email_search.oracle_search import Search, search_by_words, searches_with_filters
 from environment.email_search.query_date import today_of
 from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
 from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
@@ -106,21 +106,24 @@ class _EmailSearch(ABC):
         return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
 
     def solution(self, scenario: Scenario) -> list[ToolCall]:
-        """Return calls that search for the sources with words of the question, read them, and give the answer."""
-        question, sources = scenario.task["question"], list(scenario.reference["source_ids"])
-        inbox, turns = self._inbox_of(scenario), list[ToolCall]()
-        mailbox = scenario.task["inbox_address"] if inbox.shared else None
+        """Return calls that search for the sources by what the question says, read them, and give the answer."""
+        sources, turns = list(scenario.reference["source_ids"]), list[ToolCall]()
         found: set[str] = set()
         for place, id in enumerate(sources):
             room = DEFAULT_MAX_TURNS - 1 - (len(sources) - place) - len(turns)
-            if id not in found and room > 0 and (search := search_for(inbox, question, id, mailbox)):
-                turns.append(ToolCall(SEARCH.name, {"keywords": search.keywords}))
+            searches = self._searches(scenario, id) if id not in found and room > 0 else []
+            for search in searches[-room:]:  # the last one finds the source
+                turns.append(ToolCall(SEARCH.name, search.arguments))
                 found |= search.found
             turns.append(ToolCall(READ.name, {"email_id": id}))
         return [*turns, ToolCall(ANSWER.name, {"answer": scenario.reference["answer"], "sources": sources})]
 
     def episode(self, scenario: Scenario, max_turns: int | None = None) -> EmailEpisode:
         return EmailEpisode(scenario, self._inbox_of(scenario), max_turns or DEFAULT_MAX_TURNS)
+
+    @abstractmethod
+    def _searches(self, scenario: Scenario, email_id: str) -> list[Search]:
+        """Return the searches of a demonstration; the last one finds the email. Empty if none does."""
 
     @abstractmethod
     def _inbox_of(self, scenario: Scenario) -> Inbox:
@@ -160,6 +163,9 @@ class SyntheticEmailSearch(_EmailSearch):
             split=place[0],
             task={"question": _question(task), "inbox_address": address, "query_date": _date(task, world.query_date)},
         )
+
+    def _searches(self, scenario: Scenario, email_id: str) -> list[Search]:
+        return search_by_words(self._inbox_of(scenario), scenario.task["question"], email_id, mailbox=None)
 
     def _inbox_of(self, scenario: Scenario) -> Inbox:
         return self._inbox(scenario.task["inbox_address"])
@@ -216,6 +222,10 @@ class ImportedEmailSearch(_EmailSearch):
                 "query_date": _date(task, self._today()),
             },
         )
+
+    def _searches(self, scenario: Scenario, email_id: str) -> list[Search]:
+        mailbox = scenario.task["inbox_address"] if self._inbox.shared else None
+        return searches_with_filters(self._inbox, scenario.task["question"], email_id, mailbox, scenario.id)
 
     def _inbox_of(self, scenario: Scenario) -> Inbox:
         return self._inbox
