@@ -25,6 +25,9 @@ from training.tuning import Tuning
 
 _READ_BYTES = 1 << 30
 """Total size of weights that are read. In float32 they take up to twice as much memory."""
+_MAPPINGS = 4
+"""Number of times that a file of weights can be mapped at a time. It is mapped whole to read single rows of it, which
+takes addresses but no memory."""
 _MAX_MESSAGE = 300
 _TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 _CALL = {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
@@ -43,8 +46,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     used = address_space()
     if used:
-        # The examination maps whole files of weights to read single rows of them.
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory + _weights(directory)))
+        limit = used + memory + _MAPPINGS * _weights(directory)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     torch.set_num_threads(1)
     report = None
     try:
@@ -73,7 +76,6 @@ def address_space() -> int:
 
 def _report(directory: Path, tokenizer: ChatTokenizer) -> Report:
     """Examine a base model that can be used. If that fails, it can still be used."""
-    resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
     try:
         return examine(directory, tokenizer)
     except Exception as error:  # files from outside can cause any exception of the libraries

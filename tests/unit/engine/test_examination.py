@@ -2,6 +2,7 @@
 
 import json
 import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,25 @@ def test_a_probe_that_needs_too_much_memory_is_a_finding(tmp_path: Path, monkeyp
     monkeypatch.setattr(base_probe, "_CPU_COPIES", 0)
     found = ask_for_calls(base, tmp_path, Verdict(None, Report(())), prompts=1, device="cpu", progress=Silent())
     assert (found.fault, found.report and _found(found.report)["calls"].severity) == (None, Severity.WARNING)
+
+
+def test_weights_of_several_gigabytes_are_examined(tmp_path: Path) -> None:
+    """Their file is mapped more than once, which takes more addresses than reading a small model may."""
+    model = make_tiny_model(tmp_path)
+    _add_hole(model / "model.safetensors", 5 << 30)
+    verdict = check(model)
+    assert verdict.fault is None
+    assert verdict.report is not None
+    assert "examination" not in [finding.name for finding in verdict.report.findings]
+
+
+def _add_hole(path: Path, size: int) -> None:
+    """Append a tensor of `size` bytes to a safetensors file, which takes no room on the disk."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header, tensors = json.loads(content[8 : 8 + length]), content[8 + length :]
+    header["unused.weight"] = {"dtype": "U8", "shape": [size], "data_offsets": [len(tensors), len(tensors) + size]}
+    written = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(written)) + written + tensors)
+        file.truncate(file.tell() + size)
