@@ -1,0 +1,55 @@
+"""The shipped pipelines in small, as documented: the tiny base model learns without a GPU, a key or a network."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli.pipeline.config import Pipeline
+from app.cli.run_request import parse_settings
+from tests.fakes.engine_process import ROOT
+
+PIPELINES = ("agent_008", "art_rl", "mailbox", "sales")
+_COMMAND = re.compile(r"^    learnloop (pipeline all (?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+def commands() -> dict[str, list[str]]:
+    """The arguments of each documented command, by the name of its pipeline."""
+    text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8").partition("## In small")[2]
+    found = [shlex.split(command.replace("\\\n", " ")) for command in _COMMAND.findall(text)]
+    return {Path(words[words.index("--config") + 1]).stem: words for words in found}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_small_pipeline_needs_no_data_gpu_or_key(name: str) -> None:
+    words = commands()[name]
+    settings = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+    small = Pipeline(ROOT / words[words.index("--config") + 1], parse_settings(settings))
+    train = small.section("train") or {}
+    assert small.section("data") is None
+    assert train.get("model", {}).get("base_model", "learnloop/tiny") == "learnloop/tiny"
+    assert train.get("judge", {}).get("name", "reference") in ("reference", "grounding")
+    assert "learning_rate" not in train
+    assert train["iterations"] == 14
+
+
+@pytest.mark.long
+def test_a_small_pipeline_improves(tmp_path: Path) -> None:
+    arguments = [*commands()["art_rl"], "--json", "--data-dir", str(tmp_path)]
+    code = "from app.cli.main import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=1_200, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "Learned: held-out success rose" in " ".join(ran.stderr.split())
+    results = {each["step"]: each["result"] for each in json.loads(ran.stdout)}
+    assert list(results) == ["train", "eval", "deploy"]
+    base, trained = results["eval"]["models"]
+    assert (base["model"], trained["model"]) == ("base", "trained")
+    assert trained["difference"]["low"] > 0.3, results["eval"]
