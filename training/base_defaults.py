@@ -27,6 +27,9 @@ TINY_BASE = "learnloop/tiny"
 """The base model that ships with Learnloop."""
 MOST_TEST_SCENARIOS = 152
 """Number of test scenarios with which the success of a checkpoint is known within about 8 points."""
+MOST_DEMONSTRATIONS = 480
+"""Number of the oracle's demonstrations after which a model of 1.5B parameters was measured to answer almost half of
+the test questions, and after which reinforcement learning succeeded in every run."""
 FAR_ABOVE, FAR_BELOW = 3.0, 10.0
 """Factors between a learning rate and a default that follows the base's size, from which the rate is unusual."""
 FAR_FROM_A_GUESS = 100.0
@@ -75,18 +78,38 @@ class Default:
     reason: str
 
 
-def defaults_of(base: Base, groups: int | None = None, rollouts: int | None = None) -> dict[str, Default]:
+_ITERATIONS_AFTER_DEMONSTRATIONS = Default(
+    30, "After demonstrations a model of 1.5B parameters was measured to learn most within 30 iterations."
+)
+
+
+def defaults_of(
+    base: Base, groups: int | None = None, rollouts: int | None = None, *, after_demonstrations: bool = False
+) -> dict[str, Default]:
     """Return the defaults of a run by their paths in the request.
 
-    `groups` and `rollouts` are the numbers per iteration, if they were given. `warm_start.learning_rate` is among the
+    `groups` and `rollouts` are the numbers per iteration, if they were given; `after_demonstrations` says whether the
+    run has a warm start. `warm_start.learning_rate` is among the
     defaults whether the run has a warm start or not. Numbers of held-out scenarios are upper limits: the caller lowers
     them to what the environment has.
     """
     if base.parameters is None or base.name == TINY_BASE:
         return _of_tiny_base(base)
     found = _of_training(base, base.parameters) | _of_evaluation(base, base.parameters)
+    if after_demonstrations:
+        found["iterations"] = _ITERATIONS_AFTER_DEMONSTRATIONS
     count = (groups or int(found["groups_per_iteration"].value)) * (rollouts or int(found["rollouts_per_group"].value))
     return found | {"concurrency": _concurrency(base, count)}
+
+
+def demonstrations(available: int) -> Default:
+    """Return how many demonstrations of an environment's oracle a base whose size is known begins with, of those that
+    are available."""
+    reason = (
+        "The environment can show how its tasks are done. Without that, 1.5B parameters learned in two of two runs to "
+        'give up on every question, which costs less than wrong answers. `"warm_start": null` leaves it out.'
+    )
+    return Default(min(available, MOST_DEMONSTRATIONS), reason)
 
 
 def usual_rate(base: Base) -> float:

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from app.backends import base_of
 from app.domain.stored_request import Choice, StoredModel
 from app.errors import InvalidRequest
-from app.schemas.run_request import Judges, LearnLoopRequest, SourceChoice
+from app.schemas.run_request import Judges, LearnLoopRequest, OracleDemonstrations, SourceChoice, WarmStartChoice
 from app.settings import Settings
 from environment.json_type import Json
 from environment.registry import documents
 from training.backends.embedded import NAME as EMBEDDED
-from training.base_defaults import Base, Default, defaults_of
+from training.base_defaults import Base, Default, defaults_of, demonstrations
+from training.warm_start import iterations_of
 
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""
@@ -34,7 +37,7 @@ class RunPlan:
 
     run_id: str
     request: LearnLoopRequest
-    """The request as sent."""
+    """The request as sent, or with the warm start that it gets by default."""
     environment: Choice
     """The environment without short forms; later with versions of data sets and references to documents."""
     model: StoredModel
@@ -117,12 +120,30 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
             default = found[path]
             if (count := available(split, int(default.value))) < default.value:
                 found[path] = Default(count, f"The environment has no more {split} scenarios.")
-    return replace(plan, base=base, defaults=found)
+    return replace(plan, base=base, defaults={**plan.defaults, **found})
+
+
+def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
+    """Return the plan with a warm start on the environment's own demonstrations, of which so many are available."""
+    count = demonstrations(available)
+    start = WarmStartChoice(demonstrations=OracleDemonstrations(oracle=int(count.value)))
+    iterations = iterations_of(int(count.value), start.epochs, start.held_out, start.demonstrations_per_iteration)
+    return replace(
+        plan,
+        request=plan.request.model_copy(update={"warm_start": start}),
+        warm_start=WarmStartPlan(start.demonstrations.model_dump(), iterations),
+        defaults={**plan.defaults, "warm_start.demonstrations.oracle": count},
+    )
 
 
 def missing_defaults(request: LearnLoopRequest, base: Base) -> dict[str, Default]:
     """Return the base's defaults for the settings that the request does not give."""
-    found = defaults_of(base, request.groups_per_iteration, request.rollouts_per_group)
+    found = defaults_of(
+        base,
+        request.groups_per_iteration,
+        request.rollouts_per_group,
+        after_demonstrations=request.warm_start is not None,
+    )
     return {path: default for path, default in found.items() if _is_missing(request, path)}
 
 
@@ -137,8 +158,8 @@ def request_with_defaults(request: LearnLoopRequest, settings: Settings) -> dict
 def fill_in(document: dict[str, Json], defaults: Mapping[str, Default]) -> None:
     """Put the defaults at their paths in a request."""
     for path, default in defaults.items():
-        *part, name = path.split(".")
-        (document[part[0]] if part else document)[name] = default.value
+        *parts, name = path.split(".")
+        reduce(getitem, parts, document)[name] = default.value
 
 
 def _is_missing(request: LearnLoopRequest, path: str) -> bool:

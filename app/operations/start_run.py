@@ -23,7 +23,14 @@ from app.listed_models import ListedModels
 from app.operations.base_model import missing_modules, rate_warnings, root_of
 from app.operations.base_model_warnings import base_model_warnings
 from app.operations.own_agent_requests import OwnAgentRequests
-from app.operations.run_plan import RunPlan, WarmStartPlan, judge_with_defaults, plan_of, with_defaults
+from app.operations.run_plan import (
+    RunPlan,
+    WarmStartPlan,
+    judge_with_defaults,
+    plan_of,
+    with_defaults,
+    with_demonstrations,
+)
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs import documents
@@ -45,7 +52,7 @@ from training.backends.base import BackendUnavailable, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
-from training.base_defaults import Base, Default, usual_rate
+from training.base_defaults import MOST_DEMONSTRATIONS, Base, Default, usual_rate
 from training.protocol.model_name import ModelName
 from training.rollout.agents.registry import UnknownAgent
 from training.tuning import Tuning
@@ -107,12 +114,15 @@ class RunStarter:
         plan = plan_of(request, settings, run_id)
         engine = await self._check_backend(plan)
         base = await self._base(plan)
+        is_new = await self._is_new(plan, base)
         await self.endpoints.check(request.webhooks)
         plan = await self._pin_data(plan)
         plan = await self._add_warm_start(plan)
         environment = await self._resolve_documents(plan)
         state = parent.learned.state if parent and parent.learned else None
-        plan, new = await asyncio.to_thread(_validate_plan, plan, base, environment, settings, state)
+        plan, new = await asyncio.to_thread(
+            _validate_plan, plan, base, environment, settings, state, may_demonstrate=is_new
+        )
         run = _new_run(plan, engine, parent)
         endpoints: list[NewEndpoint] = []
 
@@ -187,6 +197,13 @@ class RunStarter:
         """Return what is known of the base model, also behind checkpoints of earlier runs."""
         name, tuning = await root_of(self.queries, plan)
         return await asyncio.to_thread(base_of, self.resources.settings, plan.backend, name, tuning)
+
+    async def _is_new(self, plan: RunPlan, base: Base) -> bool:
+        """Return whether the run trains a model that no run has trained before, from the base model itself."""
+        model = plan.model
+        return model.base_model == base.name and (
+            await self.queries.first_model(plan.backend, model.project, model.name) is None
+        )
 
     async def _check_tuning(self, plan: RunPlan, model: ModelName) -> None:
         """Raise InvalidRequest if the request asks for a tuning that the existing model does not have, or for modules
@@ -349,7 +366,13 @@ async def _save_fork(tx: AsyncSession, run_id: str, parent: Parent, actor: str) 
 
 
 def _validate_plan(
-    plan: RunPlan, base: Base, environment: Choice, settings: Settings, state: Mapping[str, Json] | None
+    plan: RunPlan,
+    base: Base,
+    environment: Choice,
+    settings: Settings,
+    state: Mapping[str, Json] | None,
+    *,
+    may_demonstrate: bool,
 ) -> tuple[RunPlan, list[NewDocument]]:
     """Return the complete plan, with references to documents and warnings, and the documents to store.
 
@@ -367,7 +390,10 @@ def _validate_plan(
             for split in get_args(Split):
                 made.scenarios(split, 1, request.seed)
             _check_oracle(plan.warm_start, made)
-            plan = with_defaults(plan, base, partial(_available, made, request.seed))
+            available = partial(_available, made, request.seed)
+            if may_demonstrate and base.is_sized and "warm_start" not in request.model_fields_set:
+                plan = _with_demonstrations(plan, made, available)
+            plan = with_defaults(plan, base, available)
         finally:
             made.close()
         stored, new = documents.extract_documents(plan.environment, environment, plan.model.project)
@@ -387,6 +413,14 @@ def _validate_plan(
         *rate_warnings(request, base),
     )
     return replace(plan, environment=stored, judge=judge, warnings=warnings), new
+
+
+def _with_demonstrations(plan: RunPlan, made: Environment, available: Callable[[Split, int], int]) -> RunPlan:
+    """Return the plan with a warm start, if the environment has demonstrations and its own loop plays them."""
+    if not isinstance(made, Solvable) or plan.request.agent is not None or runner_of(plan.environment) is not None:
+        return plan
+    count = available("train", MOST_DEMONSTRATIONS)
+    return with_demonstrations(plan, count) if count > 1 else plan
 
 
 def _available(environment: Environment, seed: int, split: Split, count: int) -> int:

@@ -317,11 +317,13 @@ class LearnLoopRequest(RequestBody):
     backend: Name | None = None
     """Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND)."""
     warm_start: WarmStartChoice | None = None
-    """Demonstrations to learn from first, if the base model cannot do the task at all. Default: none."""
+    """Demonstrations to learn from first. Default: 480 of the environment's oracle for a new model whose base is not
+    `learnloop/tiny`, if the environment has an oracle; else none. Null: none."""
     iterations: int | None = Field(default=None, ge=0, le=10_000)
     """Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a
-    `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, 45
-    for others whose size is known. The reply to the request and the run show all such defaults with their reasons."""
+    `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`,
+    and for others whose size is known 30 after a warm start and 45 without. The reply to the request and the run show
+    all such defaults with their reasons."""
     groups_per_iteration: int | None = Field(default=None, ge=1, le=256)
     """Number of scenarios per iteration. The rollouts of one scenario are a group. Default: follows the base model; 8
     for `learnloop/tiny`, 16 for others whose size is known."""

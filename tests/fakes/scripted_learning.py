@@ -204,7 +204,7 @@ _MODES = (("validation", "sampled"), ("test", "sampled"), ("test", "greedy"))
 def _evaluation(name: str, mode: tuple[Any, Any], iteration: int, step: int, reply: str) -> Evaluation:
     split, way = mode
     rollout = _scored(f"{name}-{iteration}-{split}-{way}", split, 0, reply)
-    return Evaluation(split, way, step, 1, 0.2 + 0.1 * step, 0.3, 0.1, 2.0, (rollout,))
+    return Evaluation(split, way, step, 1, min(1.0, 0.2 + 0.1 * step), 0.3, 0.1, 2.0, (rollout,))
 
 
 def _with_validation(result: IterationResult, successes: list[bool]) -> IterationResult:

@@ -13,13 +13,15 @@ from environment.email_search.inbox import Email, write_inbox
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.app.served import run_with, served, settings_for
+from training.base_report import FormatCount, Report
+from training.base_verdicts import BaseVerdicts, Verdict
 from training.tuning import Tuning
 
 NOT_GIVEN = {
     *("iterations", "groups_per_iteration", "rollouts_per_group", "learning_rate", "warmup_iterations", "concurrency"),
     *("evaluation.every", "evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
 }
-SMALL = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 2}
+SMALL = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 2, "warm_start": None}
 
 
 class TunedBackend(ScriptedBackend):
@@ -34,6 +36,8 @@ class TunedBackend(ScriptedBackend):
 async def client(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A service with the base model `other` besides the tiny one."""
     bases = {"other": make_tiny_model(tmp_path / "other")}
+    examined = Report((), tool_format="hermes", probe=(FormatCount("hermes", 32, 0, 0, {}),))
+    BaseVerdicts(tmp_path / "data").keep(bases["other"], Verdict(None, examined))
     settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
     async with served(settings, ScriptedLoop(), TunedBackend()) as client:
         yield client
@@ -62,7 +66,7 @@ def _at(request: Any, path: str) -> Any:
 async def test_what_is_not_given_follows_the_base(
     client: httpx.AsyncClient, base: str, iterations: int, groups: int
 ) -> None:
-    accepted = await _accepted(client, model={"base_model": base, "name": "agent"})
+    accepted = await _accepted(client, model={"base_model": base, "name": "agent"}, warm_start=None)
     shown = accepted["defaults"]
     assert shown.keys() == NOT_GIVEN
     assert (shown["iterations"]["value"], shown["groups_per_iteration"]["value"]) == (iterations, groups)
@@ -99,6 +103,23 @@ async def test_a_run_from_a_checkpoint_has_the_defaults_of_its_base(client: http
     assert third["defaults"]["learning_rate"] == first["defaults"]["learning_rate"]
 
 
+async def test_a_new_model_begins_with_demonstrations_of_the_environment(client: httpx.AsyncClient) -> None:
+    accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, rollouts_per_group=2)
+    shown = accepted["defaults"]
+    assert shown["warm_start.demonstrations.oracle"]["value"] == 480
+    assert "give up" in shown["warm_start.demonstrations.oracle"]["reason"]
+    assert shown["iterations"]["value"] == 30
+    run = await run_with(client, accepted["run_id"], "completed")
+    start = run["request"]["warm_start"]
+    assert (start["demonstrations"], start["learning_rate"]) == (
+        {"oracle": 480},
+        shown["warm_start.learning_rate"]["value"],
+    )
+    assert run["progress"]["iterations_total"] == 32
+    again = await _accepted(client, model={"base_model": "other", "name": "agent"})
+    assert (again["defaults"].keys(), again["defaults"]["iterations"]["value"]) == (NOT_GIVEN, 45)
+
+
 async def test_demonstrations_have_a_learning_rate_of_their_own(client: httpx.AsyncClient) -> None:
     warm = {"warm_start": {"demonstrations": {"oracle": 2}}}
     for base in ("learnloop/tiny", "other"):
@@ -112,6 +133,8 @@ async def test_demonstrations_have_a_learning_rate_of_their_own(client: httpx.As
 
 async def test_no_more_scenarios_are_evaluated_than_there_are(tmp_path: Path, database_url: str) -> None:
     bases = {"other": make_tiny_model(tmp_path / "other")}
+    examined = Report((), tool_format="hermes", probe=(FormatCount("hermes", 32, 0, 0, {}),))
+    BaseVerdicts(tmp_path / "data").keep(bases["other"], Verdict(None, examined))
     settings = settings_for(tmp_path / "data", database_url, engine_base_models=bases)
     inboxes = tmp_path / "data" / "inboxes"
     inboxes.mkdir(parents=True)

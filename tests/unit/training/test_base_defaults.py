@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.base_defaults import TINY_BASE, Base, defaults_of, factor_from_usual, usual_rate
+from training.base_defaults import TINY_BASE, Base, defaults_of, demonstrations, factor_from_usual, usual_rate
 from training.types import RunConfig, WarmStartConfig
 
 LORA = Base("qwen", 1_540_000_000, "lora", "cuda")
@@ -39,6 +39,12 @@ def test_a_lora_on_the_measured_size_has_the_settings_with_which_it_learned() ->
         "evaluation.test_scenarios": 152,
         "warm_start.learning_rate": 1e-4,
     }
+
+
+def test_a_run_after_demonstrations_is_shorter() -> None:
+    assert defaults_of(LORA, after_demonstrations=True)["iterations"].value == 30
+    assert defaults_of(Base(TINY_BASE), after_demonstrations=True)["iterations"].value == RunConfig().iterations
+    assert [demonstrations(available).value for available in (12, 480, 1_206)] == [12, 480, 480]
 
 
 @pytest.mark.parametrize(
