@@ -1,6 +1,7 @@
 """What a new run has to know of its base model: which one it is, and whether its tuning and learning rate suit it."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.operations.run_plan import RunPlan
@@ -15,20 +16,30 @@ _LONGEST_CHAIN = 100
 """Maximum number of runs that are followed from a checkpoint to its base model."""
 
 
-async def root_of(queries: RunQueries, plan: RunPlan) -> tuple[str, Tuning | None]:
-    """Return the name of the base model that the run's weights were first made from, and the tuning that was asked for.
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where the weights of a run's model were first made from."""
 
-    Checkpoints whose runs were deleted are returned as they are named.
-    """
-    name, tuning = plan.model.base_model, plan.model.tuning
-    model: ModelName | None = ModelName(plan.model.project, plan.model.name)
+    base_model: str
+    """Name of the base model. Of checkpoints whose runs were deleted, their own name."""
+    tuning: Tuning | None
+    """The tuning that was asked for."""
+    is_new: bool
+    """Whether no run has trained the model, and it starts from the base model itself."""
+
+
+async def root_of(queries: RunQueries, plan: RunPlan, bases: Container[str]) -> Root:
+    """Return where the weights of the run's model come from. `bases` are the names of base models."""
+    name, tuning, is_new = plan.model.base_model, plan.model.tuning, True
+    model = None if plan.has_generated_name else ModelName(plan.model.project, plan.model.name)
     for _ in range(_LONGEST_CHAIN):
         if model is not None and (first := await queries.first_model(plan.backend, model.project, model.name)):
-            name, tuning = first.base_model, tuning or first.tuning
-        elif model is None:
+            name, tuning, is_new = first.base_model, tuning or first.tuning, False
+        model = None if name in bases else _checkpoint(name)
+        if model is None:
             break
-        model = _checkpoint(name)
-    return name, tuning
+        is_new = False
+    return Root(name, tuning, is_new)
 
 
 def _checkpoint(name: str) -> ModelName | None:

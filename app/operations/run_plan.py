@@ -60,6 +60,11 @@ class RunPlan:
         return self.request.train_options.model_dump(exclude_none=True)
 
     @property
+    def has_generated_name(self) -> bool:
+        """Whether the model is named after the run, so that no other run has trained it."""
+        return self.model.name == generated_name(self.run_id)
+
+    @property
     def keep_rollouts(self) -> bool:
         """Whether the rollouts' token ids and log-probabilities are archived."""
         asked = self.request.keep_rollouts
@@ -93,6 +98,11 @@ class RunPlan:
         }
 
 
+def generated_name(run_id: str) -> str:
+    """Return the name of a run's model for which no name was given."""
+    return f"run-{run_id.lower()}"
+
+
 def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPlan:
     """Return the plan as far as request and settings determine it. Raises InvalidRequest if short forms conflict."""
     return RunPlan(
@@ -100,7 +110,7 @@ def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPl
         request,
         environment=_environment(request),
         model=StoredModel(
-            name=request.model.name or settings.art_model_name or f"run-{run_id.lower()}",
+            name=request.model.name or settings.art_model_name or generated_name(run_id),
             project=request.model.project or settings.art_project,
             base_model=request.model.base_model or settings.art_base_model,
             tuning=request.model.tuning.tuning() if request.model.tuning else None,

@@ -113,15 +113,15 @@ class RunStarter:
         settings = self.resources.settings
         plan = plan_of(request, settings, run_id)
         engine = await self._check_backend(plan)
-        base = await self._base(plan)
-        is_new = await self._is_new(plan, base)
+        root = await root_of(self.queries, plan, self._bases)
+        base = await asyncio.to_thread(base_of, settings, plan.backend, root.base_model, root.tuning)
         await self.endpoints.check(request.webhooks)
         plan = await self._pin_data(plan)
         plan = await self._add_warm_start(plan)
         environment = await self._resolve_documents(plan)
         state = parent.learned.state if parent and parent.learned else None
         plan, new = await asyncio.to_thread(
-            _validate_plan, plan, base, environment, settings, state, may_demonstrate=is_new
+            _validate_plan, plan, base, environment, settings, state, may_demonstrate=root.is_new
         )
         run = _new_run(plan, engine, parent)
         endpoints: list[NewEndpoint] = []
@@ -167,7 +167,7 @@ class RunStarter:
         if backend != EMBEDDED:
             # other backends have their own base models, so an unknown one is only noticed when the run starts
             return None
-        base_model, bases = model.base_model, {TINY_BASE, *self.resources.settings.base_models}
+        base_model, bases = model.base_model, self._bases
         if base_model in bases:
             if (fault := await self._base_model_fault(base_model)) is not None:
                 raise InvalidRequest(
@@ -193,17 +193,10 @@ class RunStarter:
             return None
         return (await asyncio.to_thread(unusable_base_models, self.resources.settings)).get(base_model)
 
-    async def _base(self, plan: RunPlan) -> Base:
-        """Return what is known of the base model, also behind checkpoints of earlier runs."""
-        name, tuning = await root_of(self.queries, plan)
-        return await asyncio.to_thread(base_of, self.resources.settings, plan.backend, name, tuning)
-
-    async def _is_new(self, plan: RunPlan, base: Base) -> bool:
-        """Return whether the run trains a model that no run has trained before, from the base model itself."""
-        model = plan.model
-        return model.base_model == base.name and (
-            await self.queries.first_model(plan.backend, model.project, model.name) is None
-        )
+    @property
+    def _bases(self) -> set[str]:
+        """Names of the base models on this machine."""
+        return {TINY_BASE, *self.resources.settings.base_models}
 
     async def _check_tuning(self, plan: RunPlan, model: ModelName) -> None:
         """Raise InvalidRequest if the request asks for a tuning that the existing model does not have, or for modules
