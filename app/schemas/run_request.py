@@ -322,7 +322,7 @@ class LearnLoopRequest(RequestBody):
     iterations: int | None = Field(default=None, ge=0, le=10_000)
     """Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a
     `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`,
-    and for others whose size is known 30 after a warm start and 45 without. The reply to the request and the run show
+    and for others whose size is known 30 after demonstrations and 45 without. The reply to the request and the run show
     all such defaults with their reasons."""
     groups_per_iteration: int | None = Field(default=None, ge=1, le=256)
     """Number of scenarios per iteration. The rollouts of one scenario are a group. Default: follows the base model; 8

@@ -71,7 +71,7 @@ export const FIELDS = {
     "type": "integer"
   },
   "iterations": {
-    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, and for others whose size is known 30 after a warm start and 45 without. The reply to the request and the run show all such defaults with their reasons.",
+    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, and for others whose size is known 30 after demonstrations and 45 without. The reply to the request and the run show all such defaults with their reasons.",
     "type": "integer"
   },
   "groups_per_iteration": {
