@@ -26,14 +26,22 @@ class SamplerIsNotTrainer(Detector):
     """The rollouts come from other weights than those that are trained."""
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        first = next((each.probe for each in facts if each.probe and each.staleness == 0), None)
-        noise = max(first.noise if first else 0.0, _LEAST_NOISE)
+        noise: float | None = None
 
         def contradicts(each: Facts) -> bool | None:
+            nonlocal noise
             probe = each.probe
-            if first is None or probe is None or probe.moved <= _CLEAR_MOVE * noise:
-                return None  # the step moved the policy too little to tell
-            return probe.sampler_after > _FAULTY_SHARE * probe.moved
+            if probe is None:
+                return None
+            if noise is None and each.staleness == 0:
+                noise = max(probe.noise, _LEAST_NOISE)
+            if noise is None:
+                return None
+            clearly_moved = probe.moved > _CLEAR_MOVE * noise
+            is_away = probe.sampler_after > _FAULTY_SHARE * probe.moved
+            if each.staleness == 0 and not (clearly_moved and is_away):
+                noise = max(noise, probe.noise)  # a few tokens show little of it; never that of a faulty sampler
+            return is_away if clearly_moved else None
 
         return contradiction_spans(facts, contradicts)
 

@@ -58,7 +58,6 @@ def request(arm: str, base_model: str, settings: Settings, seed: int, staleness:
         "max_completion_tokens": settings.max_completion_tokens,
         "concurrency": settings.concurrency,
         "evaluation": None if settings.evaluate else {"scenarios": 0, "test_scenarios": 0},
-        "warm_start": None if arm == GRPO_ONLY else _warm_start(settings),
         "pipeline": {"max_staleness": staleness} if staleness else None,
     }
     return {
@@ -66,6 +65,7 @@ def request(arm: str, base_model: str, settings: Settings, seed: int, staleness:
         "model": {"base_model": base_model},
         "seed": seed,
         "checkpoints": {"keep_last": 100},
+        "warm_start": None if arm == GRPO_ONLY else _warm_start(settings),  # without the field a new model gets one
         **{name: value for name, value in given.items() if value is not None},
     }
 

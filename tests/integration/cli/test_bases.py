@@ -39,6 +39,7 @@ def _severities(base: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["severity"] for each in base["report"]["findings"]}
 
 
+@pytest.mark.long
 def test_what_is_added_is_examined_mended_and_asked_for_calls(learnloop: Learnloop, tmp_path: Path) -> None:
     source, where = defective_bases.with_untrained(tmp_path / "source"), ("--data-dir", str(tmp_path / "data"))
     ran = learnloop("bases", "add", "mine", str(source), "--prompts", "2", "--device", "cpu", *where)
@@ -61,6 +62,7 @@ def test_what_is_added_is_examined_mended_and_asked_for_calls(learnloop: Learnlo
     assert _severities(again)["calls"] == "warning"
 
 
+@pytest.mark.long
 def test_a_configured_base_is_examined_where_it_is(
     learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

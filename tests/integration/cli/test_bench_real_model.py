@@ -51,8 +51,7 @@ def test_workers_are_named_as_the_engine_starts_them() -> None:
 def test_what_is_not_given_is_left_to_the_service() -> None:
     for arm in (WARM_START, GRPO, GRPO_ONLY):
         request = LearnLoopRequest.model_validate(learn_loop(arm, "other", Settings(), 2))
-        fixed = {"environment", "model", "seed", "checkpoints"}
-        fixed |= set() if arm == GRPO_ONLY else {"warm_start"}
+        fixed = {"environment", "model", "seed", "checkpoints", "warm_start"}
         fixed |= {"iterations"} if arm == WARM_START else set()
         assert request.model_fields_set == fixed, arm
         assert (request.seed, request.warm_start is None) == (2, arm == GRPO_ONLY)

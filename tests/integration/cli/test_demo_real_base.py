@@ -95,6 +95,7 @@ def test_names_are_those_of_the_usual_data_directory_and_of_the_hub(base: Path, 
     assert (found.hub_id, found.name, found.source) == ("Some/Model-1B", "some-model-1b", None)
 
 
+@pytest.mark.long
 def test_a_model_of_the_hub_is_downloaded_and_added(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def gguf(llama: Path) -> Path:
     return write_gguf(llama, llama.parent / "tiny.gguf")
 
 
+@pytest.mark.long
 def test_a_gguf_file_becomes_the_model_that_it_was_written_from(llama: Path, gguf: Path, tmp_path: Path) -> None:
     place = place_of_added(tmp_path, "tiny")
     add(gguf, place)
@@ -112,6 +113,7 @@ def test_a_snapshot_in_the_cache_of_a_hub_is_added(llama: Path, tmp_path: Path) 
     assert BaseVerdicts(tmp_path / "data").find(added) is not None
 
 
+@pytest.mark.long
 def test_one_that_loops_when_it_renders_is_not_added(tmp_path: Path) -> None:
     source = hostile_base(tmp_path / "source", "a template that loops")
     with pytest.raises(CannotAdd, match="rendering it takes too long"):

@@ -90,6 +90,7 @@ def test_the_best_checkpoint_never_changes_the_verdict(
     assert judged.text.startswith(plain.text)
 
 
+@pytest.mark.long
 def test_chance_seldom_looks_like_learning() -> None:
     """With the same success before and after, about 5% of the verdicts claim a change."""
     draw = random.Random(7)

@@ -188,6 +188,30 @@ def test_an_imprecise_sampler_is_not_blamed_for_steps_that_move_less_than_its_no
     assert diagnose(facts(4, probe=probe), SETTINGS) == []
 
 
+def test_noise_that_later_steps_show_is_not_taken_for_other_weights() -> None:
+    """As with a sampler in bfloat16: the few tokens of the first step happen to be exact."""
+    noisy = Probe(2, moved=0.02, noise=0.008, sampler_after=0.006, sampler_before=0.02)
+    odd = Probe(2, moved=0.03, noise=0.004, sampler_after=0.016, sampler_before=0.03)
+    first, second, *others = facts(4)[1:]
+    seen = [facts(0)[0], first, replace(second, probe=noisy), *(replace(each, probe=odd) for each in others)]
+    assert diagnose(seen, SETTINGS) == []
+
+
+def test_a_sampler_that_never_gets_new_weights_is_not_hidden_by_its_growing_distance() -> None:
+    steps = facts(6)
+    stale = [
+        replace(
+            each,
+            probe=Probe(
+                2, moved=0.2, noise=max(1e-4, 0.2 * (each.iteration - 1)), sampler_after=0.2, sampler_before=0.0
+            ),
+        )
+        for each in steps[1:]
+    ]
+    found = only(diagnose([steps[0], *stale], SETTINGS))
+    assert (found.cause, found.first_iteration, found.state) == (Cause.SAMPLER_IS_NOT_TRAINER, 1, "active")
+
+
 def test_what_a_backend_does_not_report_is_not_examined() -> None:
     seen = facts(2, weights_sha256=None)
     seen[0] = replace(seen[0], weights_sha256=None)
