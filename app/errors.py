@@ -216,12 +216,19 @@ def _plugin_fault(request: Request, error: Exception) -> JSONResponse:
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     details = {
-        404: f"Nothing exists at {request.url.path}.",
+        404: _nothing_at(request.url.path),
         405: f"{request.method} is not allowed for {request.url.path}.",
     }
     detail = details.get(error.status_code, str(error.detail))
     headers = {"Allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
     return problem(error.status_code, str(error.detail), detail, headers=headers)
+
+
+def _nothing_at(path: str) -> str:
+    known = path.strip("/") in ("chat/completions", "completions", "responses", "messages")
+    return f"Nothing exists at {path}." + (
+        " Clients of OpenAI need the base URL with `/v1` at its end." if known else ""
+    )
 
 
 def _methods(request: Request) -> list[str]:

@@ -21,7 +21,15 @@ from environment.json_type import Json
 LONGEST_SUMMARY = 80
 """Most characters of a summary, because API references show summaries in their side bar."""
 UNLISTED = frozenset(
-    {"/", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs", "/assets/{version}/{name}"}
+    {
+        "/",
+        "/favicon.ico",
+        "/docs",
+        "/docs/oauth2-redirect",
+        "/openapi.json",
+        "/static-offline-docs",
+        "/assets/{version}/{name}",
+    }
 )
 """Paths of pages and files rather than operations."""
 ART_PREFIX = "/v1/preview/"

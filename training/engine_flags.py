@@ -78,7 +78,11 @@ def _where(flags: argparse.ArgumentParser) -> None:
 def _models(flags: argparse.ArgumentParser) -> None:
     models = flags.add_argument_group("models")
     models.add_argument(
-        "--data-dir", type=Path, required=True, metavar="DIR", help="directory of models and checkpoints"
+        "--data-dir",
+        type=Path,
+        default=Path(".learnloop-engine"),
+        metavar="DIR",
+        help="directory of models and checkpoints (default: %(default)s)",
     )
     models.add_argument(
         "--checkpoint-store",

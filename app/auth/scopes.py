@@ -15,7 +15,9 @@ class Scope(StrEnum):
     """Create and revoke keys."""
 
 
-PUBLIC = frozenset({"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
+PUBLIC = frozenset(
+    {"/", "/favicon.ico", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
+)
 """Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
 """Path of the files that the documentation page loads."""

@@ -41,6 +41,13 @@ async def front_page(request: Request) -> Response:
     return HTMLResponse(dashboard().page, headers=headers | {"Content-Security-Policy": _ALLOWED})
 
 
+@router.get("/favicon.ico", include_in_schema=False)
+async def favicon() -> Response:
+    """Return the dashboard's icon where browsers look for one on pages that name none, such as `/docs`."""
+    icon = dashboard().files["icon.svg"]
+    return Response(icon.content, media_type=icon.media_type)
+
+
 @router.get("/assets/{version}/{name:path}", include_in_schema=False)
 async def dashboard_file(version: str, name: str) -> Response:
     """Return a file that the dashboard loads."""

@@ -35,6 +35,12 @@ class EnvironmentChoice(RequestPart):
     """Settings of this environment, such as `{"inbox": "mine"}` for `email_search` or `{"graph": [...]}` for
     `sales_email`. Empty: its synthetic tasks."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, value: object) -> object:
+        """Take the name alone for the environment without settings."""
+        return {"name": value} if isinstance(value, str) else value
+
 
 class AgentChoice(RequestPart):
     """An agent that owns its loop: it decides what the model is asked, in place of the built-in loop."""

@@ -24,6 +24,13 @@ async def test_the_page_may_load_its_own_files_only(data_dir: Path, database_url
             assert file.headers["x-content-type-options"] == "nosniff"
 
 
+async def test_browsers_find_an_icon_where_they_look_for_one(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url, require_keys="always"), ScriptedLoop()) as client:
+        icon = await client.get("/favicon.ico")
+        assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
+        assert b"<svg" in icon.content
+
+
 async def test_there_is_no_file_of_another_version(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         assert (await client.get("/assets/0123456789abcdef/main.js")).status_code == 404

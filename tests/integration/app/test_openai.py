@@ -192,6 +192,8 @@ async def test_bad_requests(stage: ModelStage) -> None:
     await refused("GET", chat, 405, "GET is not allowed for")
     await refused("POST", "/v1/embeddings", 404, "Nothing exists at", json={})
     await refused("GET", "/v1/models/mail/none", 404, "There is no model")
+    without_v1 = await stage.service.client.post("/chat/completions", headers=headers, json={})
+    assert (without_v1.status_code, "with `/v1` at its end" in without_v1.json()["detail"]) == (404, True)
 
 
 async def test_each_key_has_its_rate(model_engine: EngineProcess, data_dir: Path, database_url: str) -> None:

@@ -42,7 +42,7 @@ def test_nothing_heavy_is_imported_for_it() -> None:
     [
         (["--data-dir", "x", "--treads", "2"], "unrecognized arguments: --treads 2"),
         (["--data-dir", "x", "--threads", "0"], "argument --threads: must be at least 1"),
-        (["--port", "8100"], "the following arguments are required: --data-dir"),
+        (["--data-dir"], "argument --data-dir: expected one argument"),
     ],
 )
 def test_bad_flags_are_reported_as_the_commands_own(learnloop: Learnloop, arguments: list[str], said: str) -> None:

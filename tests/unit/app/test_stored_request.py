@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from app.domain.stored_request import Budget, Choice, KeptCheckpoints, StoredRequest
 from app.operations.run_plan import plan_of
-from app.schemas.run_request import LearnLoopRequest
+from app.schemas.run_request import EnvironmentChoice, LearnLoopRequest
 from app.settings import load_settings
 from tests.fakes.stored_request import stored_request
 from training.types import EvaluationConfig, RunConfig
@@ -57,3 +57,10 @@ def test_a_request_without_its_choices_is_refused(lacking: str) -> None:
     del request[lacking]
     with pytest.raises(ValidationError, match=lacking):
         StoredRequest.parse(request)
+
+
+def test_an_environment_may_be_its_name_alone() -> None:
+    named = LearnLoopRequest.model_validate({"environment": "sales_email"})
+    assert named.environment == EnvironmentChoice(name="sales_email")
+    with pytest.raises(ValidationError, match="environment"):
+        LearnLoopRequest.model_validate({"environment": ["sales_email"]})

@@ -6,7 +6,15 @@ from app.auth.scopes import PUBLIC, Scope, is_public, needed, route_path
 
 
 def test_the_public_paths_are_these_and_no_others() -> None:
-    assert {"/", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"} == PUBLIC
+    assert {
+        "/",
+        "/favicon.ico",
+        "/health/live",
+        "/health/ready",
+        "/docs",
+        "/docs/oauth2-redirect",
+        "/openapi.json",
+    } == PUBLIC
     assert is_public("/static-offline-docs/swagger-ui.css")
     for path in ("/runs", "/health", "/health/live/", "//", "/docs/", "/static-offline-docs", "/HEALTH/LIVE", ""):
         assert not is_public(path), path
