@@ -170,7 +170,7 @@ def _parent_of_an_engine(flags: list[str], ready: Path, told: Connection) -> Non
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "--data-dir"),
+        (["--data-dir"], "expected one argument"),
         (["--data-dir", "x", "--port", "99999"], "0 to 65535"),
         (["--data-dir", "x", "--port", "x"], "--port"),
         (["--data-dir", "x", "--threads", "0"], "at least 1"),
