@@ -39,8 +39,8 @@ class SamplerIsNotTrainer(Detector):
                 return None
             clearly_moved = probe.moved > _CLEAR_MOVE * noise
             is_away = probe.sampler_after > _FAULTY_SHARE * probe.moved
-            if each.staleness == 0 and not (clearly_moved and is_away):
-                noise = max(noise, probe.noise)  # a few tokens show little of it; never that of a faulty sampler
+            if each.staleness == 0 and clearly_moved and not is_away:
+                noise = max(noise, probe.noise)  # the few tokens of one probe show little of it
             return is_away if clearly_moved else None
 
         return contradiction_spans(facts, contradicts)

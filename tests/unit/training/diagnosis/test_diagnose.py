@@ -212,6 +212,17 @@ def test_a_sampler_that_never_gets_new_weights_is_not_hidden_by_its_growing_dist
     assert (found.cause, found.first_iteration, found.state) == (Cause.SAMPLER_IS_NOT_TRAINER, 1, "active")
 
 
+def test_the_distance_of_a_stale_sampler_is_no_noise_while_steps_are_small() -> None:
+    steps = facts(3)
+    moves = ((0.001, 0.001), (0.004, 0.003), (0.01, 0.005))
+    stale = [
+        replace(each, probe=Probe(2, moved=moved, noise=noise, sampler_after=moved, sampler_before=0.0))
+        for each, (moved, noise) in zip(steps[1:], moves, strict=True)
+    ]
+    found = only(diagnose([steps[0], *stale], SETTINGS))
+    assert (found.cause, found.first_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 3)
+
+
 def test_what_a_backend_does_not_report_is_not_examined() -> None:
     seen = facts(2, weights_sha256=None)
     seen[0] = replace(seen[0], weights_sha256=None)
