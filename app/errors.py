@@ -225,10 +225,10 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _nothing_at(path: str) -> str:
-    known = path.strip("/") in ("chat/completions", "completions", "responses", "messages")
-    return f"Nothing exists at {path}." + (
-        " Clients of OpenAI need the base URL with `/v1` at its end." if known else ""
-    )
+    text = f"Nothing exists at {path}."
+    if path.strip("/") in ("chat/completions", "responses"):
+        text += " Clients of OpenAI need the base URL with `/v1` at its end."
+    return text
 
 
 def _methods(request: Request) -> list[str]:

@@ -33,10 +33,10 @@ class SamplerIsNotTrainer(Detector):
             probe = each.probe
             if probe is None:
                 return None
-            if noise is None and each.staleness == 0:
-                noise = max(probe.noise, _LEAST_NOISE)
             if noise is None:
-                return None
+                if each.staleness != 0:
+                    return None  # what was sampled comes from an older step, and shows no noise
+                noise = max(probe.noise, _LEAST_NOISE)
             clearly_moved = probe.moved > _CLEAR_MOVE * noise
             is_away = probe.sampler_after > _FAULTY_SHARE * probe.moved
             if each.staleness == 0 and clearly_moved and not is_away:

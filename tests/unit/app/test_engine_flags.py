@@ -46,3 +46,10 @@ def test_the_service_knows_the_device(tmp_path: Path) -> None:
     settings = {"data_dir": tmp_path}
     assert Settings.model_validate(settings).engine_device == "cpu"
     assert Settings.model_validate({**settings, "engine_args": "--device cuda"}).engine_device == "cuda"
+
+
+def test_an_engine_alone_has_a_data_directory_of_its_own() -> None:
+    """Not the service's, whose engine may be running in it."""
+    data_dir = parse([], "engine").data_dir
+    assert data_dir == Path(".learnloop-engine")
+    assert data_dir != Settings.model_fields["data_dir"].default
