@@ -1,4 +1,4 @@
-"""Messages of pydantic's validation errors, without its prefix for our own checks."""
+"""Messages of pydantic's validation errors, without its prefix for our own checks and without names of our classes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,4 +9,6 @@ _PYDANTIC_PREFIX = "Value error, "
 
 def message_of(fault: Mapping[str, Any]) -> str:
     """Return the message of an entry of ValidationError's `errors()`."""
+    if fault["type"] == "model_type":
+        return "Input should be an object"
     return str(fault["msg"]).removeprefix(_PYDANTIC_PREFIX)
