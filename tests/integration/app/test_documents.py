@@ -75,7 +75,7 @@ async def test_bad_documents_name_their_field(client: httpx.AsyncClient) -> None
         ("/graphs", {"graph": GRAPH[1:]}, ["graph"], "no node is a Customer Job"),
         ("/graphs", {"graph": {}}, ["graph"], "list"),
         ("/graphs", {}, ["graph"], "required"),
-        ("/graphs", [], [], "dictionary"),
+        ("/graphs", [], [], "object"),
         ("/graphs", {"graph": GRAPH, "name": "x"}, ["name"], "Unknown field"),
         ("/graphs", {"graph": [{"id": "a\x00b"}]}, [], "U+0000"),
         ("/scenarios", _scenarios(graph=GRAPH[1:]), ["graph"], "no node is a Customer Job"),
