@@ -80,13 +80,6 @@ PACKAGES = (
         {"dist/signals.mjs": "signals.js", "dist/signals.d.ts": "signals.d.ts"},
     ),
     Package(
-        "uplot",
-        "1.6.32",
-        "MIT",
-        "KIMVnG68zvu5XXUbC4LQEPnhwOxBuLyW1AHtpm6IKTXImkbLgkMy+jabjLgSLMasNuGGzQm/ep3tOkyTxpiQIw==",
-        {"dist/uPlot.esm.js": "uplot.js", "dist/uPlot.d.ts": "uplot.d.ts", "dist/uPlot.min.css": "uplot.css"},
-    ),
-    Package(
         "d3-force",
         "3.0.1",
         "ISC",

@@ -5,6 +5,8 @@ VERBS = ("cancel", "pause", "resume", "retry", "fork")
 _PARTS = (
     "iterations",
     "trajectories",
+    "rewards",
+    "rollouts",
     "checkpoints",
     "results",
     "node-scores",

@@ -26,10 +26,21 @@ from app.domain.run_state import RunStatus
 from app.operations.delete_run import remove
 from app.operations.diagnose_run import diagnosis
 from app.operations.fork_run import fork
+from app.runs.reward_histogram import reward_histogram
 from app.schemas.base import Page
 from app.schemas.diagnosis import RunDiagnosis
 from app.schemas.run_request import ForkRequest, ResumeRequest
-from app.schemas.runs import Accepted, CheckpointOut, IterationOut, LearnLoopAccepted, RunBrief, RunListed, RunOut
+from app.schemas.runs import (
+    Accepted,
+    CheckpointOut,
+    IterationOut,
+    IterationRewards,
+    LearnLoopAccepted,
+    RewardHistograms,
+    RunBrief,
+    RunListed,
+    RunOut,
+)
 from app.worker.runner import Runner
 
 router = keyed_router("runs")
@@ -90,6 +101,17 @@ async def list_iterations(
     await queries.require_run(run_id)
     found = await queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
     return presentation.page(found, limit, presentation.iteration, lambda shown: shown.row.iteration)
+
+
+@router.get("/runs/{run_id}/rewards")
+async def list_rewards(service: CurrentService, queries: CurrentQueries, run_id: RunId) -> RewardHistograms:
+    """Count the rewards of a run's training rollouts. All iterations share the bins."""
+    await queries.require_run(run_id)
+    found = await reward_histogram(service.database, run_id)
+    if found is None:
+        return RewardHistograms(low=None, high=None, iterations=[])
+    iterations = [IterationRewards(iteration=number, counts=counts) for number, counts in found.iterations.items()]
+    return RewardHistograms(low=found.low, high=found.high, iterations=iterations)
 
 
 @router.get("/runs/{run_id}/checkpoints")

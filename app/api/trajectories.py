@@ -4,11 +4,21 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.api.dependencies import CurrentQueries, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
+from app.api.dependencies import CurrentQueries, CurrentService, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
 from app.api.presentation import page
 from app.api.routers import keyed_router
+from app.runs.finished_rollouts import finished_rollouts
 from app.schemas.base import Page
-from app.schemas.trajectories import Kind, Mode, SampledTokens, Split, TrajectoryBrief, TrajectoryOut
+from app.schemas.trajectories import (
+    FinishedRollout,
+    FinishedRollouts,
+    Kind,
+    Mode,
+    SampledTokens,
+    Split,
+    TrajectoryBrief,
+    TrajectoryOut,
+)
 
 router = keyed_router("trajectories")
 
@@ -46,6 +56,20 @@ async def list_trajectories(
         lambda row: TrajectoryBrief.model_validate(row, from_attributes=True),
         lambda row: row.seq,
     )
+
+
+@router.get("/runs/{run_id}/rollouts")
+async def list_finished_rollouts(
+    service: CurrentService,
+    queries: CurrentQueries,
+    run_id: RunId,
+    limit: Annotated[int, Query(ge=1, le=50, description="Maximum number of rollouts to return")] = 20,
+) -> FinishedRollouts:
+    """List the newest finished rollouts of iterations that are not saved yet."""
+    await queries.require_run(run_id)
+    total, found = await finished_rollouts(service.database, run_id, limit)
+    items = [FinishedRollout.model_validate(each, from_attributes=True) for each in found]
+    return FinishedRollouts(total=total, items=items)
 
 
 @router.get("/trajectories/{trajectory_id}")

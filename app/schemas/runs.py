@@ -142,6 +142,26 @@ class IterationFigures(ResponseModel):
     server), or `environment`. The same run without these losses trains other weights."""
 
 
+class IterationRewards(ResponseModel):
+    """Counts of the rewards of an iteration's training rollouts."""
+
+    iteration: int
+    """Number of the iteration, from 1."""
+    counts: list[int]
+    """Number of rollouts in each bin, from the lowest rewards to the highest."""
+
+
+class RewardHistograms(ResponseModel):
+    """The rewards of a run's training rollouts, counted in equally wide bins that all iterations share."""
+
+    low: float | None
+    """Lowest reward of the run, where the first bin begins; null if there is none."""
+    high: float | None
+    """Highest reward of the run, where the last bin ends; null if there is none."""
+    iterations: list[IterationRewards]
+    """The iterations whose trajectories are kept, in order."""
+
+
 class IterationOut(IterationFigures):
     """One iteration with all its figures."""
 

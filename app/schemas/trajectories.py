@@ -5,6 +5,7 @@ from typing import Literal
 
 from app.schemas.base import ResponseModel
 from environment.json_type import Json
+from training.phases import Purpose
 
 Split = Literal["train", "validation", "test"]
 Mode = Literal["sampled", "greedy"]
@@ -62,6 +63,40 @@ class TrajectoryBrief(ResponseModel):
     """Duration of the rollout in seconds."""
     started_at: datetime
     """When the rollout started."""
+
+
+class FinishedRollout(ResponseModel):
+    """A rollout that has finished in an iteration that is not saved yet. It has no reward yet."""
+
+    id: str
+    """Id that its trajectory will have."""
+    iteration: int
+    """Iteration that it belongs to; 0 is the baseline."""
+    purpose: Purpose
+    """What it was made for: training, a sample email, or a held-out evaluation by split and mode."""
+    scenario_id: str
+    """Id of the scenario."""
+    messages: list[Json]
+    """All messages of the main conversation, in the form of OpenAI's chat completions."""
+    outcome: dict[str, Json]
+    """What it produced, and what the environment observed."""
+    error: str | None
+    """Why it failed; null if it did not."""
+    turns: int
+    """Number of turns: replies of the agent."""
+    seconds: float
+    """Duration of the rollout in seconds."""
+    finished_at: datetime
+    """When it was stored."""
+
+
+class FinishedRollouts(ResponseModel):
+    """The newest finished rollouts of the iterations in progress."""
+
+    total: int
+    """Number of rollouts that have finished in iterations that are not saved yet."""
+    items: list[FinishedRollout]
+    """The newest ones, newest first."""
 
 
 class SampledTurn(ResponseModel):

@@ -47,7 +47,7 @@ globalThis.tasks = [];
 new PerformanceObserver((list) => tasks.push(...list.getEntries().map((each) => each.duration)))
   .observe({type: "longtask", buffered: true});
 const look = () => {
-  if (document.querySelectorAll(".chart canvas").length >= 2 && document.querySelector(".figures-row"))
+  if (document.querySelectorAll(".chart svg").length >= 2 && document.querySelector(".figures-row"))
     globalThis.usable ??= performance.now();
   else requestAnimationFrame(look);
 };

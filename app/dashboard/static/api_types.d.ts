@@ -106,6 +106,8 @@ export interface BestCheckpoint {
   "interval": (number)[] | null;
 }
 
+export type Cause = "infrastructure_failures" | "sampler_is_not_trainer" | "weights_unchanged" | "unusual_learning_rate" | "stale_policy" | "parser_drift" | "truncated_replies" | "malformed_replies";
+
 export interface CheckpointOut {
   "step": number;
   "iteration": number;
@@ -188,6 +190,18 @@ export interface DemonstrationsOut {
   "origin": Record<string, any>;
   "created_at": string;
   "links": Record<string, string>;
+}
+
+export interface DiagnosisOut {
+  "cause": Cause;
+  "state": "active" | "cleared";
+  "severity": Severity;
+  "first_iteration": number;
+  "named_at_iteration": number;
+  "summary": string;
+  "evidence": Record<string, any>;
+  "remedy": RemedyOut;
+  "explained_by": Cause | null;
 }
 
 export interface DifferenceOut {
@@ -288,6 +302,24 @@ export interface EventOut {
   "data": Record<string, any>;
 }
 
+export interface FinishedRollout {
+  "id": string;
+  "iteration": number;
+  "purpose": Purpose;
+  "scenario_id": string;
+  "messages": (any)[];
+  "outcome": Record<string, any>;
+  "error": string | null;
+  "turns": number;
+  "seconds": number;
+  "finished_at": string;
+}
+
+export interface FinishedRollouts {
+  "total": number;
+  "items": (FinishedRollout)[];
+}
+
 export interface GraphListed {
   "sha256": string;
   "bytes": number;
@@ -344,6 +376,11 @@ export interface IterationOut {
   "staleness": number | null;
   "finished_at": string;
   "email": ShowcaseEmail | null;
+}
+
+export interface IterationRewards {
+  "iteration": number;
+  "counts": (number)[];
 }
 
 export interface JudgeCallOut {
@@ -451,6 +488,11 @@ export interface NodeScores {
   "ranked": (string)[];
 }
 
+export interface NotExaminedOut {
+  "cause": Cause;
+  "reason": string;
+}
+
 export interface Parent {
   "run_id": string;
   "step": number;
@@ -482,6 +524,8 @@ export interface PublishedOut {
   "error": string | null;
 }
 
+export type Purpose = "train" | "showcase" | "validation.sampled" | "validation.greedy" | "test.sampled" | "test.greedy";
+
 export interface Queue {
   "position": number;
   "reason": string;
@@ -495,6 +539,12 @@ export interface Readiness {
   "unusable_base_models": Record<string, string>;
 }
 
+export interface RemedyOut {
+  "text": string;
+  "how": "fork" | "none";
+  "request": Record<string, any> | null;
+}
+
 export interface ReportOut {
   "scenarios": number;
   "samples": number;
@@ -502,6 +552,12 @@ export interface ReportOut {
   "method": MethodOut;
   "models": (EvaluatedModel)[];
   "trial": TrialOut | null;
+}
+
+export interface RewardHistograms {
+  "low": number | null;
+  "high": number | null;
+  "iterations": (IterationRewards)[];
 }
 
 export interface Rewards {
@@ -522,6 +578,12 @@ export interface RunCost {
   "judge_usd": number;
   "judge_prompt_tokens": number;
   "judge_completion_tokens": number;
+}
+
+export interface RunDiagnosis {
+  "cause": Cause | null;
+  "diagnoses": (DiagnosisOut)[];
+  "not_examined": (NotExaminedOut)[];
 }
 
 export interface RunListed {
@@ -637,6 +699,8 @@ export interface SessionOut {
   "scopes": (Scope)[];
   "expires_at": string | null;
 }
+
+export type Severity = "note" | "warning" | "fault";
 
 export interface ShowcaseEmail {
   "iteration": number;

@@ -4,7 +4,7 @@ import { useEffect, useMemo } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Status } from "../parts/status.js";
-import { label, Text } from "../parts/text.js";
+import { label } from "../parts/text.js";
 import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
@@ -12,6 +12,7 @@ import { HeldOut } from "./held_out.js";
 import { RunActions } from "./run_actions.js";
 import { RunEvents } from "./run_events.js";
 import { RunIterations } from "./run_iterations.js";
+import { Notices } from "./run_notices.js";
 import { RunOverview } from "./run_overview.js";
 import { RunRequest } from "./run_request.js";
 import { Sales } from "./sales.js";
@@ -58,30 +59,16 @@ export function RunPage({ id, part, query }) {
 
 /** @param {{data: RunData, run: import("../api_types").RunOut}} props */
 function Head({ data, run }) {
-  const connection = _CONNECTIONS[data.connection.value];
+  const isNews = run.status === "running" || data.connection.value === "lost"; // nothing moves while a run waits or is paused
+  const connection = isNews && _CONNECTIONS[data.connection.value];
   return html`
-    <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code></p>
+    <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${run.parent && html` · forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}</p>
     <div class="title-row">
-      <h1>${label(`${run.model.project}/${run.model.name}`)} <${Status} status=${run.status} />
+      <h1>${label(`${run.model.project}/${run.model.name}`, 45)} <${Status} status=${run.status} />
         ${connection && html`<span class=${`connection ${data.connection.value}`} role="status">${connection}</span>`}
       </h1>
       <${RunActions} data=${data} run=${run} />
     </div>
-    <p class="muted">
-      <${Text} value=${run.environment} limit=${80} /> judged by <${Text} value=${run.judge} limit=${80} />, trained on
-      ${" "}<${Text} value=${run.backend} limit=${80} /> from <${Text} value=${run.model.base_model} limit=${120} />
-      ${run.parent && html`, forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}
-    </p>
     <${Verdict} verdict=${run.verdict} />
-    <${Notices} run=${run} />`;
-}
-
-/** Why the run failed, is waiting, or may learn nothing. @param {{run: import("../api_types").RunOut}} props */
-function Notices({ run }) {
-  return html`
-    ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}
-    ${run.queue && html`<section class="notice"><h2>In the queue</h2><p>${run.queue.position} ${run.queue.position === 1 ? "run" : "runs"} ahead. <${Text} value=${run.queue.reason} limit=${400} /></p></section>`}
-    ${run.wait_reason && html`<section class="notice warn"><h2>${run.status === "paused" ? "Why it is paused" : "What it waits for"}</h2><${Text} as="p" value=${run.wait_reason} limit=${800} /></section>`}
-    ${run.warnings.length > 0 && html`<section class="notice warn"><h2>Worth a look</h2><ul>
-      ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></section>`}`;
+    <${Notices} data=${data} run=${run} />`;
 }

@@ -5,6 +5,7 @@ import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
+import { shortageOf } from "./run_notices.js";
 
 /** @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut}} props */
 export function RunActions({ data, run }) {
@@ -18,10 +19,11 @@ export function RunActions({ data, run }) {
     await remove(path`runs/${id}`);
     go([]);
   }
+  const isShort = shortageOf(data) !== undefined; // its notice asks for a new limit
   const isLive = !ENDED.has(run.status);
   return html`<div class="actions">
     ${["queued", "running"].includes(run.status) && html`<${Action} label="Pause" act=${command("pause")} />`}
-    ${run.status === "paused" && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
+    ${run.status === "paused" && !isShort && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
     ${run.status === "failed" && html`<${Action} label="Retry" kind="primary" act=${command("retry")} />`}
     ${run.best_checkpoint && html`<a class="button" href=${href(["start"], { fork: id })}>Fork</a>`}
     ${isLive &&

@@ -1,35 +1,43 @@
-// The overview of a run: results so far, how it learns, and learning curves.
+// The overview of a run: its learning curves, the most important figures, what it costs, and the health of its training.
 
-import { compact, dollars, duration, number, percent, whole, wilson } from "../format.js";
+import { useEffect, useRef } from "../vendor/hooks.js";
+import { get, path } from "../api.js";
+import { compact, counted, dollars, duration, number, percent, whole, wilson } from "../format.js";
 import { Chart } from "../parts/chart.js";
+import { HeatStrip } from "../parts/heat_strip.js";
 import { html } from "../parts/html.js";
 import { Loop } from "../parts/loop.js";
+import { useLoaded } from "../parts/states.js";
 import { Progress } from "../parts/status.js";
-import { described, evaluationsOf, HeldOutSwitch, kindOf } from "../parts/verdict.js";
+import { described, evaluationsOf, HeldOutSwitch, kindOf, kindsOf } from "../parts/verdict.js";
 import { go, href } from "../router.js";
+import { ENDED } from "../run_data.js";
 import { Health } from "./run_health.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../run_data.js").Iteration} Iteration */
+/** @typedef {import("../parts/verdict.js").Kind} Kind */
+
+const _CHART_HEIGHT = 210;
 
 /** @param {import("./run.js").PartProps} props */
 export function RunOverview({ data, run, query }) {
   const kind = kindOf(run, query);
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   return html`
+    <${Loop} run=${run} remaining=${remaining(run, iterations)} />
     <${HeldOutSwitch} run=${run} query=${query} />
-    <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
-    <${Loop} run=${run} />
     <div class="charts two">
-      <${RewardChart} run=${run} iterations=${iterations} />
       <${HeldOutChart} run=${run} kind=${kind} />
-      ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
+      <${RewardStrip} run=${run} iterations=${iterations} />
     </div>
-    <${Health} iterations=${iterations} />
+    <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
+    ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
+    ${iterations.length > 0 && html`<${Health} iterations=${iterations} />`}
     <${Spent} run=${run} />`;
 }
 
-/** The most important figures. @param {{run: Run, iterations: Iteration[], kind: import("../parts/verdict.js").Kind}} props */
+/** The most important figures. @param {{run: Run, iterations: Iteration[], kind: Kind}} props */
 function Outcome({ run, iterations, kind }) {
   const rewards = iterations.map((each) => each.rewards.mean).filter((mean) => mean !== null);
   return html`<dl class="figures-row">
@@ -42,13 +50,14 @@ function Outcome({ run, iterations, kind }) {
       <dd class="muted">${run.best_checkpoint ? html`validation, sampled: ${percent(run.best_checkpoint.success)} · <a href=${href(["ask"], { run: run.run_id })}>Ask it</a>` : "after the baseline"}</dd></div>
     <div><dt>Rollouts</dt><dd>${whole(run.rollouts)}</dd>
       <dd class="muted"><a href=${href(["runs", run.run_id, "trajectories"])}>Read them</a></dd></div>
-    <div><dt>Time</dt><dd>${duration(run.cost.seconds)}</dd><dd class="muted">${remaining(run, iterations)}</dd></div>
-    <div><dt>Tokens</dt><dd>${compact(run.tokens.prompt + run.tokens.completion)}</dd>
-      <dd class="muted">${compact(run.tokens.completion)} by the agent${run.cost.judge_usd > 0 ? ` · judge ${dollars(run.cost.judge_usd)}` : ""}</dd></div>
+    <div><dt>Working time</dt><dd>${duration(run.cost.seconds)}</dd>
+      <dd class="muted">${dollars(run.cost.usd ?? 0)} paid to others</dd></div>
+    <div><dt>Tokens</dt><dd>${compact(run.cost.prompt_tokens + run.cost.completion_tokens)}</dd>
+      <dd class="muted">${compact(run.cost.completion_tokens)} generated</dd></div>
   </dl>`;
 }
 
-/** The first and the latest held-out success of a kind. @param {{run: Run, kind: import("../parts/verdict.js").Kind}} props */
+/** The first and the latest held-out success of a kind. @param {{run: Run, kind: Kind}} props */
 function HeldOutFigure({ run, kind }) {
   const made = evaluationsOf(run, kind);
   const [first, latest] = [made[0], made.at(-1)];
@@ -59,31 +68,31 @@ function HeldOutFigure({ run, kind }) {
     <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)}</dd></div>`;
 }
 
-/** @param {Run} run @param {Iteration[]} iterations */
+/**
+ * How long the run will still take, by the median of its latest iterations: one that waited long, for example for an
+ * engine, says nothing about the next ones.
+ * @param {Run} run @param {Iteration[]} iterations
+ */
 function remaining(run, iterations) {
   const took = iterations.slice(-5).map((each) => each.timing?.total_s).filter((seconds) => seconds !== undefined);
   const left = run.progress.iterations_total - run.progress.iterations_done;
-  if (run.status !== "running" || took.length === 0) return "working time";
-  return `about ${duration((took.reduce((sum, each) => sum + each, 0) / took.length) * left)} left`;
+  if (run.status !== "running" || took.length === 0) return "";
+  const median = took.sort((one, other) => one - other)[took.length >> 1];
+  return `about ${duration(median * left)} left`;
 }
 
 /** @param {{run: Run, iterations: Iteration[]}} props */
-function RewardChart({ run, iterations }) {
-  const line = (/** @type {"mean" | "median" | "min" | "max"} */ name) => iterations.map((each) => each.rewards[name]);
-  return html`<${Chart}
-    title="Reward of the training rollouts"
-    note="mean, and the band from the worst to the best rollout. Click to read an iteration."
-    x=${iterations.map((each) => each.iteration)}
-    lines=${[
-      { label: "Best", values: line("max"), faint: true },
-      { label: "Worst", values: line("min"), faint: true },
-      { label: "Median", values: line("median"), dashed: true, color: "muted" },
-      { label: "Mean", values: line("mean") },
-    ]}
-    bands=${[[0, 1]]}
-    sync=${run.run_id}
-    pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })}
-  />`;
+function RewardStrip({ run, iterations }) {
+  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/rewards`, {}, aborted), [run.run_id]);
+  const done = run.progress.iterations_done;
+  const seen = useRef(done);
+  useEffect(() => {
+    if (seen.current !== done) state.reload();
+    seen.current = done;
+  }, [done]);
+  return html`<${HeatStrip} rewards=${state.data} height=${_CHART_HEIGHT} total=${run.progress.iterations_total}
+    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))} empty=${waiting(run, "No training rollout has been judged yet.")}
+    pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })} />`;
 }
 
 /** @param {{iterations: Iteration[]}} props */
@@ -100,23 +109,36 @@ function ImitationChart({ iterations }) {
   />`;
 }
 
-/** @param {{run: Run, kind: import("../parts/verdict.js").Kind}} props */
+/** The chosen kind with its intervals and the baseline's, and the other kinds. @param {{run: Run, kind: Kind}} props */
 function HeldOutChart({ run, kind }) {
   const made = evaluationsOf(run, kind);
-  const intervals = made.map((each) => wilson(each.success, each.scenarios));
+  const x = [...new Set(run.evaluations.map((each) => each.iteration))].sort((one, other) => one - other);
+  const lines = kindsOf(run).map((each) => {
+    const found = new Map(evaluationsOf(run, each).map((evaluation) => [evaluation.iteration, evaluation]));
+    const values = x.map((iteration) => found.get(iteration)?.success ?? null);
+    if (each !== kind) return { label: each.title, values, color: "muted", dashed: true, dots: each.split === "test" };
+    const intervals = x.map((iteration) => {
+      const evaluation = found.get(iteration);
+      return evaluation ? wilson(evaluation.success, evaluation.scenarios) : [null, null];
+    });
+    return { label: each.title, values, color: "good", dots: each.split === "test", band: { low: intervals.map(([low]) => low), high: intervals.map(([, high]) => high) } };
+  });
+  const base = made[0]?.iteration === 0 ? made[0] : undefined;
+  const [low, high] = base ? wilson(base.success, base.scenarios) : [0, 0];
   return html`<${Chart}
     title="Success on held-out scenarios"
-    note=${`${described(kind, made.at(-1)?.scenarios ?? 0)}, with the 95% interval for the number of scenarios (Wilson)`}
-    x=${made.map((each) => each.iteration)}
-    lines=${[
-      { label: "High", values: intervals.map(([, high]) => high), faint: true, color: "good" },
-      { label: "Low", values: intervals.map(([low]) => low), faint: true, color: "good" },
-      { label: kind.title, values: made.map((each) => each.success), color: "good" },
-    ]}
-    bands=${[[0, 1]]}
-    format=${percent}
-    range=${[0, 1]}
+    note=${made.length > 0 ? `${described(kind, made[made.length - 1].scenarios)}; 95% intervals` : ""}
+    x=${x} lines=${lines} format=${percent} range=${[0, 1]} span=${[0, Math.max(1, run.progress.iterations_total)]} height=${_CHART_HEIGHT}
+    reference=${base && { label: `before training ${percent(base.success)}`, value: base.success, low, high }}
+    empty=${waiting(run, "No held-out scenario has been evaluated yet.")}
   />`;
+}
+
+/** What an empty chart says. @param {Run} run @param {string} otherwise */
+function waiting({ status, progress: { iteration, done, total } }, otherwise) {
+  if (ENDED.has(status)) return otherwise;
+  if (iteration === 0 && total) return `The untrained model is being evaluated: ${whole(done)} of ${counted(total, "rollout")}.`;
+  return status === "queued" ? "The run has not begun yet." : otherwise;
 }
 
 /** Money, tokens and time spent, compared with the budget. @param {{run: Run}} props */

@@ -8,6 +8,8 @@ import { AsCode } from "../parts/as_code.js";
 export function RunRequest({ run }) {
   return html`<section class="card">
       <h2>Settings</h2>
+      <p>Environment <${Text} value=${run.environment} limit=${80} />, judge <${Text} value=${run.judge} limit=${80} />, backend
+        ${" "}<${Text} value=${run.backend} limit=${80} />, base model <${Text} value=${run.model.base_model} limit=${120} />.</p>
       <${JsonText} value=${run.request} limit=${20_000} />
       ${run.reproducible !== null &&
       html`<p>${run.reproducible ? "The same seed gives the same weights on this machine. " : "The same seed may give other weights. "}

@@ -9,7 +9,9 @@ import { Empty, Loaded, Loading, useLoaded } from "../parts/states.js";
 import { LongTable } from "../parts/table.js";
 import { label, Text } from "../parts/text.js";
 import { href, refine } from "../router.js";
+import { ENDED } from "../run_data.js";
 import { useAllPages } from "./all_pages.js";
+import { FinishedRollouts } from "./finished_rollouts.js";
 
 /** @typedef {import("../api_types").TrajectoryBrief} Brief */
 
@@ -37,9 +39,10 @@ export function RunTrajectories({ data, run, query }) {
         </select></label>
       ${kind !== "ask" && html`<${IterationChoice} chosen=${chosen} last=${done} first=${kind === "train" ? 1 : 0} change=${change} />`}
     </div>
+    ${!ENDED.has(run.status) && html`<${FinishedRollouts} runId=${run.run_id} />`}
     ${isGrouped
       ? done === 0 && chosen === "0"
-        ? html`<${Empty} title="No training rollouts yet"><p>The baseline is being measured. Choose “held-out evaluations” to read its rollouts.</p><//>`
+        ? html`<${Empty} title="No training rollouts yet"><p>The untrained model is being evaluated first. Its rollouts are above as they finish.</p><//>`
         : html`<${Groups} runId=${run.run_id} iteration=${Number(chosen)} />`
       : html`<${AllOf} runId=${run.run_id} kind=${kind} iteration=${chosen === "all" ? null : Number(chosen)} />`}`;
 }

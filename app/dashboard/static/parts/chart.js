@@ -1,9 +1,10 @@
-// A line chart by uPlot in the page's colours, with the same figures as a table for accessibility.
+// Line charts as SVG in the page's colours, with the same figures as a table and as CSV.
 
-import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import uPlot from "../vendor/uplot.js";
+import { useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
+import { signal } from "../vendor/signals.js";
 import { number } from "../format.js";
 import { html } from "./html.js";
+import { rangeOf, scale, thinned, ticks } from "./scale.js";
 
 /**
  * @typedef {object} Line
@@ -11,194 +12,190 @@ import { html } from "./html.js";
  * @property {(number | null)[]} values
  * @property {string} [color] name of a CSS color variable, without `--`
  * @property {boolean} [dashed]
- * @property {boolean} [faint] the edge of a band, not drawn as a line
  * @property {boolean} [dots] only points
+ * @property {{low: (number | null)[], high: (number | null)[]}} [band] an area around the line
  */
 /**
  * @typedef {object} ChartProps
  * @property {string} title
  * @property {string} [note] what the chart shows, in one sentence
- * @property {(number | null)[]} x
+ * @property {number[]} x
  * @property {Line[]} lines
- * @property {[number, number][]} [bands] pairs of indices into `lines`: upper edge, lower edge
+ * @property {{label: string, value: number, low: number, high: number}} [reference] drawn over the whole width
  * @property {(value: number | null | undefined) => string} [format]
  * @property {[number, number]} [range] range of the y axis
+ * @property {[number, number]} [span] range of the x axis; by default that of `x`
  * @property {boolean} [fromZero] whether the y axis begins at 0, for counts
  * @property {string} [xLabel]
- * @property {number} [height]
- * @property {(x: number) => void} [pick] called when a point is clicked
- * @property {string} [sync] charts with the same name move their cursors together
+ * @property {number} [height] in pixels
+ * @property {string} [empty] text shown while there is no figure
+ * @property {(x: number) => void} [pick] called with the x value that was clicked
+ * @property {import("../vendor/signals.js").Signal<number | null>} [cursor] x value under the pointer, shared by charts
  */
 
 const _TABLE_ROWS = 500;
+/** Most points of a line; more than a screen has columns, and few enough to be drawn without a pause. */
+const _MOST_POINTS = 2000;
+/** Points are marked while a reader can tell them apart. */
+const _MOST_MARKS = 20;
+/** While a page is laid out, a chart can be narrower than its margins for a moment. */
+const _LEAST_WIDTH = 100;
+const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /** @param {ChartProps} props */
 export function Chart(props) {
-  const place = useRef(/** @type {HTMLDivElement | null} */ (null));
-  const plot = useRef(/** @type {uPlot | null} */ (null));
-  const latest = useRef(props);
-  latest.current = props;
-  const shape = JSON.stringify([props.lines.map((line) => [line.label, line.color]), props.bands, props.range]);
-
-  useEffect(() => {
-    const element = /** @type {HTMLDivElement} */ (place.current);
-    const undo = whenSeen(element, () => {
-      const made = new uPlot(options(latest, element), dataOf(latest.current), element);
-      plot.current = made;
-      const end = keptFitting(made, element, heightOf(props));
-      return () => {
-        plot.current = null;
-        end();
-        made.destroy();
-      };
-    });
-    return undo;
-  }, [shape]);
-  useEffect(() => plot.current?.setData(dataOf(props)), [props.x, props.lines]);
-
+  const { title, note, height = 220, x, lines, xLabel = "Iteration", format = number } = props;
+  const cursor = useMemo(() => props.cursor ?? signal(/** @type {number | null} */ (null)), [props.cursor]);
+  const isEmpty = lines.every((line) => line.values.every((value) => value === null));
   return html`<figure class="chart">
-    <figcaption><strong>${props.title}</strong>${props.note && html` <span class="muted">${props.note}</span>`}</figcaption>
-    <div ref=${place} class="plot" style=${{ minHeight: `${heightOf(props) + 26}px` }} role="img" aria-label=${summary(props)}></div>
-    <${Figures} ...${props} />
+    <figcaption><strong>${title}</strong>${note && html` <span class="muted">${note}</span>`}</figcaption>
+    <${Drawing} height=${height} label=${summary(props)} empty=${isEmpty ? (props.empty ?? "No figures yet.") : undefined}>
+      ${(/** @type {number} */ width) => html`<${Plot} ...${props} width=${width} height=${height} cursor=${cursor} />`}
+    <//>
+    ${!isEmpty && html`<${Legend} x=${x} lines=${lines} xLabel=${xLabel} format=${format} cursor=${cursor} />`}
+    ${!isEmpty && html`<${Figures} title=${title} x=${x} lines=${lines} xLabel=${xLabel} format=${format} />`}
   </figure>`;
 }
 
 /**
- * Draw a chart when it comes near the viewport, because drawing many of them together would freeze the page.
- * @param {HTMLElement} element
- * @param {() => () => void} draw returns a function that removes the chart
+ * An SVG as wide as its container; `children` draws it for a width in pixels.
+ * @param {{height: number, label: string, empty?: string, children: (width: number) => any}} props
  */
-function whenSeen(element, draw) {
-  let undo = () => {};
-  const observer = new IntersectionObserver(
-    ([entry]) => {
-      if (!entry.isIntersecting) return;
-      observer.disconnect();
-      undo = draw();
-    },
-    { rootMargin: "200px" },
-  );
-  observer.observe(element);
-  return () => {
-    observer.disconnect();
-    undo();
-  };
+export function Drawing({ height, label, empty, children }) {
+  const place = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = /** @type {HTMLDivElement} */ (place.current);
+    const fit = () => setWidth(element.clientWidth);
+    fit();
+    const observer = new ResizeObserver(fit);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return html`<div ref=${place} class="plot" style=${{ minHeight: `${height}px` }}>
+    ${empty ? html`<p class="muted plot-empty">${empty}</p>` : width > _LEAST_WIDTH && html`<svg width=${width} height=${height} role="img" aria-label=${label}>${children(width)}</svg>`}
+  </div>`;
 }
-
-/** Keep a plot as wide as its container and in the page's colours. @param {uPlot} plot @param {HTMLElement} element @param {number} height */
-function keptFitting(plot, element, height) {
-  const resized = new ResizeObserver(() => element.clientWidth !== plot.width && plot.setSize({ width: element.clientWidth, height }));
-  resized.observe(element);
-  const repainted = () => plot.redraw(false);
-  addEventListener("learnloop.theme", repainted);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  dark.addEventListener("change", repainted);
-  return () => {
-    removeEventListener("learnloop.theme", repainted);
-    dark.removeEventListener("change", repainted);
-    resized.disconnect();
-  };
-}
-
-/** @param {ChartProps} props */
-const dataOf = (props) => /** @type {uPlot.AlignedData} */ ([props.x, ...props.lines.map((line) => line.values)]);
-
-/** @param {ChartProps} props */
-const heightOf = (props) => props.height ?? 220;
 
 /** The text that screen readers read instead of the chart. @param {ChartProps} props */
 function summary({ title, lines, format = number }) {
-  const said = lines
-    .filter((line) => !line.faint)
-    .map((line) => {
-      const values = line.values.filter((value) => value !== null);
-      if (values.length === 0) return `${line.label}: no figures yet`;
-      return `${line.label}: from ${format(values[0])} to ${format(values[values.length - 1])}`;
-    });
+  const said = lines.map((line) => {
+    const values = line.values.filter((value) => value !== null);
+    if (values.length === 0) return `${line.label}: no figures yet`;
+    return `${line.label}: from ${format(values[0])} to ${format(values[values.length - 1])}`;
+  });
   return `${title}. ${said.join("; ")}. The table below has all figures.`;
 }
 
+/** @param {ChartProps & {width: number, height: number, cursor: import("../vendor/signals.js").Signal<number | null>}} props */
+function Plot(props) {
+  const { x, lines, reference, width, height, range, fromZero = false, format = number, xLabel = "Iteration" } = props;
+  const shown = lines.flatMap((line) => [...line.values, ...(line.band?.low ?? []), ...(line.band?.high ?? [])]);
+  const across = scale(props.span ?? [x[0], x[x.length - 1]], [_MARGIN.left, width - _MARGIN.right]);
+  const up = scale(range ?? rangeOf([...shown, reference?.value], fromZero), [height - _MARGIN.bottom, _MARGIN.top]);
+  return html`
+    <${Axes} across=${across} up=${up} format=${format} xLabel=${xLabel} />
+    ${reference && html`<${Reference} ...${reference} across=${across} up=${up} />`}
+    ${lines.map((line) => line.band && html`<path class="area" d=${area(x, line.band, across, up)} style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}
+    ${lines.map((line) => html`<${Drawn} line=${line} x=${x} across=${across} up=${up} />`)}
+    <${Cursor} x=${x} lines=${lines} across=${across} up=${up} cursor=${props.cursor} pick=${props.pick} />`;
+}
+
+/** @typedef {import("./scale.js").Scale} Scale */
+
+/** @param {{across: Scale, up: Scale, format: (value: number) => string, xLabel: string}} props */
+export function Axes({ across, up, format, xLabel }) {
+  return html`<g class="axes" aria-hidden="true">
+    ${ticks(up.from, up.to, 4).map(
+      (value) => html`<g key=${value}><line x1=${across.start} x2=${across.end} y1=${up.at(value)} y2=${up.at(value)} />
+        <text x=${across.start - 7} y=${up.at(value) + 4} text-anchor="end">${format(value)}</text></g>`,
+    )}
+    <${XAxis} across=${across} y=${up.start} xLabel=${xLabel} />
+  </g>`;
+}
+
+/** The whole numbers below a chart. @param {{across: Scale, y: number, xLabel: string}} props */
+export function XAxis({ across, y, xLabel }) {
+  const named = ticks(across.from, across.to, Math.max(2, Math.round((across.end - across.start) / 70)), 1);
+  return html`${named.map((value) => html`<text key=${value} x=${across.at(value)} y=${y + 16} text-anchor="middle">${value}</text>`)}
+    <text class="axis-title" x=${across.start - 7} y=${y + 16} text-anchor="end">${xLabel.toLowerCase()}</text>`;
+}
+
+/** @param {{label: string, value: number, low: number, high: number, across: Scale, up: Scale}} props */
+function Reference({ label, value, low, high, across, up }) {
+  return html`<g class="reference">
+    <rect x=${across.start} width=${across.end - across.start} y=${up.at(high)} height=${up.at(low) - up.at(high)} />
+    <line x1=${across.start} x2=${across.end} y1=${up.at(value)} y2=${up.at(value)} />
+    <text x=${across.end - 4} y=${up.at(value) - 5} text-anchor="end">${label}</text>
+  </g>`;
+}
+
+/** One line, interrupted nowhere, and its points if there are few. @param {{line: Line, x: number[], across: Scale, up: Scale}} props */
+function Drawn({ line, x, across, up }) {
+  const points = thinned(line.values, _MOST_POINTS).filter((index) => line.values[index] !== null);
+  const at = (/** @type {number} */ index) => [across.at(x[index]), up.at(/** @type {number} */ (line.values[index]))];
+  const color = `var(--${line.color ?? "accent"})`;
+  const isMarked = line.dots || points.length < _MOST_MARKS;
+  return html`<g>
+    ${!line.dots && points.length > 1 && html`<polyline class=${line.dashed ? "line dashed" : "line"} points=${points.map((index) => at(index).map(short).join(",")).join(" ")} style=${{ stroke: color }} />`}
+    ${isMarked && points.map((index) => html`<circle key=${index} cx=${at(index)[0]} cy=${at(index)[1]} r=${line.dots ? 4.5 : 3} style=${{ fill: color }} />`)}
+  </g>`;
+}
+
+/** @param {number} pixels */
+const short = (pixels) => Math.round(pixels * 10) / 10;
+
+/** @param {number[]} x @param {{low: (number | null)[], high: (number | null)[]}} band @param {Scale} across @param {Scale} up */
+function area(x, { low, high }, across, up) {
+  const known = thinned(high, _MOST_POINTS).filter((index) => low[index] !== null && high[index] !== null);
+  const edge = (/** @type {(number | null)[]} */ values) => known.map((index) => `${short(across.at(x[index]))},${short(up.at(/** @type {number} */ (values[index])))}`);
+  return known.length > 1 ? `M${edge(high).join("L")}L${edge(low).reverse().join("L")}Z` : "";
+}
+
 /**
- * @param {{current: ChartProps}} latest
- * @param {HTMLElement} element
- * @returns {uPlot.Options}
+ * What is under the pointer, and where a click leads.
+ * @param {{x: number[], lines: Line[], across: Scale, up: Scale, pick?: (x: number) => void, cursor: import("../vendor/signals.js").Signal<number | null>}} props
  */
-function options(latest, element) {
-  const props = latest.current;
-  const format = props.format ?? number;
-  const axis = { stroke: () => colour("muted"), grid: { stroke: () => colour("line"), width: 1 }, ticks: { show: false } };
-  return {
-    width: element.clientWidth,
-    height: heightOf(props),
-    padding: [8, 12, 0, 0],
-    legend: { live: true, markers: { width: 0, fill: (plot, index) => colourOf(latest.current, index) } },
-    cursor: {
-      drag: { x: true, y: false },
-      sync: props.sync ? { key: props.sync, setSeries: false } : undefined,
-      bind: { click: (plot, _target, handle) => (event) => (picked(latest.current, plot), handle(event)) },
-    },
-    scales: { x: { time: false }, y: rangeOf(props) },
-    axes: [
-      { ...axis, size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
-      { ...axis, size: 56, values: (_plot, values) => values.map((value) => format(value)) },
-    ],
-    series: [{ label: props.xLabel ?? "Iteration" }, ...props.lines.map((line) => series(line, format))],
-    bands: (props.bands ?? []).map(([upper, lower]) => ({
-      series: [upper + 1, lower + 1],
-      fill: () => colour(`${props.lines[upper].color ?? "accent"}-soft`),
-    })),
+function Cursor({ x, lines, across, up, cursor, pick }) {
+  const value = cursor.value;
+  const index = value === null ? -1 : x.indexOf(value);
+  const move = (/** @type {any} */ event) => {
+    const place = across.back(event.clientX - event.currentTarget.ownerSVGElement.getBoundingClientRect().left);
+    cursor.value = nearest(x, place);
   };
+  return html`<g>
+    ${index >= 0 && html`<line class="cursor" x1=${across.at(x[index])} x2=${across.at(x[index])} y1=${up.end} y2=${up.start} />
+      ${lines.map((line) => line.values[index] !== null && html`<circle cx=${across.at(x[index])} cy=${up.at(/** @type {number} */ (line.values[index]))} r="4" style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}`}
+    <rect class=${pick ? "hit pickable" : "hit"} x=${across.start - 6} y=${up.end} width=${across.end - across.start + 12} height=${up.start - up.end}
+      onPointerMove=${move} onPointerLeave=${() => (cursor.value = null)} onClick=${(/** @type {any} */ event) => (move(event), cursor.value !== null && pick?.(cursor.value))} />
+  </g>`;
 }
 
-/** @param {ChartProps} props @returns {uPlot.Scale} */
-function rangeOf({ range, fromZero }) {
-  if (range) return { range };
-  return fromZero ? { range: (_plot, _low, high) => [0, Math.max(1, (high ?? 0) * 1.08)] } : {};
-}
-
-/** @param {Line} line @param {(value: number | null | undefined) => string} format @returns {uPlot.Series} */
-function series(line, format) {
-  const stroke = () => colour(line.color ?? "accent");
-  return {
-    label: line.label,
-    stroke: line.faint ? () => "transparent" : stroke,
-    width: line.dots ? 0 : 2,
-    dash: line.dashed ? [6, 5] : undefined,
-    spanGaps: true,
-    points: line.faint ? { show: false } : { size: line.dots ? 9 : 6, fill: stroke, show: line.dots ? true : undefined },
-    value: (_plot, value) => format(value),
-  };
-}
-
-/** @param {ChartProps} props @param {uPlot} plot */
-function picked(props, plot) {
-  const index = plot.cursor.idx;
-  const x = index === null || index === undefined ? null : props.x[index];
-  if (x !== null) props.pick?.(x);
-}
-
-/** A series' mark in the legend. @param {ChartProps} props @param {number} index */
-function colourOf(props, index) {
-  const line = props.lines[index - 1];
-  return colour(line.faint ? `${line.color ?? "accent"}-soft` : (line.color ?? "accent"));
-}
-
-/** @type {HTMLElement | undefined} */
-let probe;
-
-/** A color of the page in a form that a canvas accepts. @param {string} name */
-export function colour(name) {
-  if (!probe) {
-    probe = document.createElement("i");
-    probe.hidden = true;
-    document.body.append(probe);
+/** The value of `x` closest to `place`. @param {number[]} x ascending @param {number} place */
+export function nearest(x, place) {
+  let [low, high] = [0, x.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (x[middle] <= place) low = middle;
+    else high = middle;
   }
-  probe.style.color = `var(--${name})`;
-  return getComputedStyle(probe).color;
+  return high < 0 ? null : place - x[low] <= x[high] - place ? x[low] : x[high];
 }
 
-/** The same figures as a table, built when it is opened. @param {ChartProps} props */
-function Figures({ title, x, lines, format = number, xLabel = "Iteration" }) {
+/** The figures under the pointer, or else the latest ones. @param {{x: number[], lines: Line[], xLabel: string, format: (value: number | null) => string, cursor: import("../vendor/signals.js").Signal<number | null>}} props */
+function Legend({ x, lines, xLabel, format, cursor }) {
+  const value = cursor.value;
+  const at = value === null ? x.length - 1 : x.indexOf(value);
+  const figure = (/** @type {Line} */ line) => (value === null ? line.values.findLast((each) => each !== null) : line.values[at]) ?? null;
+  return html`<p class="legend">
+    <span>${value === null ? "latest" : `${xLabel.toLowerCase()} ${value}`}</span>
+    ${lines.map((line) => html`<span><i class=${line.dots ? "dot" : line.dashed ? "dashed" : ""} style=${{ color: `var(--${line.color ?? "accent"})` }}></i>
+      ${lines.length > 1 && `${line.label} `}<b>${format(figure(line))}</b></span>`)}
+  </p>`;
+}
+
+/** The same figures as a table, built when it is opened. @param {{title: string, x: number[], lines: Line[], xLabel: string, format: (value: number | null) => string}} props */
+function Figures({ title, x, lines, xLabel, format }) {
   const [isOpen, setOpen] = useState(false);
   const from = Math.max(0, x.length - _TABLE_ROWS);
   return html`<details class="figures" onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}>
@@ -211,6 +208,14 @@ function Figures({ title, x, lines, format = number, xLabel = "Iteration" }) {
           <th scope="row">${value}</th>${lines.map((line) => html`<td>${format(line.values[from + row])}</td>`)}
         </tr>`,
       )}</tbody>
-    </table></div>`}
+    </table></div>
+    <a download=${`${title.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}.csv`} href=${asCsv(xLabel, x, lines)}>All ${x.length} rows as CSV</a>`}
   </details>`;
+}
+
+/** The figures, unrounded, as the address of a CSV file. @param {string} xLabel @param {number[]} x @param {Line[]} lines */
+function asCsv(xLabel, x, lines) {
+  const rows = [[xLabel, ...lines.map((line) => line.label)], ...x.map((value, row) => [value, ...lines.map((line) => line.values[row] ?? "")])];
+  const text = rows.map((row) => row.map((cell) => (/[",\n]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",")).join("\r\n");
+  return `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`;
 }

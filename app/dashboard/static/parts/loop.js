@@ -1,62 +1,54 @@
-// How a run learns, in four phases with the run's figures; the current phase is marked.
+// What a run is doing, in one line: the phases of its loop with the current one marked, and how far it is.
 
 import { counted, whole } from "../format.js";
 import { html } from "./html.js";
 import { Progress } from "./status.js";
 import { label } from "./text.js";
 
-/** @param {{run: import("../api_types").RunOut}} props */
-export function Loop({ run }) {
-  const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation, pipeline } = run.request;
-  const ahead = pipeline?.max_staleness ?? 0; // not stored by earlier versions
-  const steps = [
-    {
-      phase: "rollout",
-      title: "Roll out",
-      text: `The agent attempts ${counted(groups, "scenario")}, each ${rollouts} times: ${whole(groups * rollouts)} rollouts.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
-    },
-    {
-      phase: "judge",
-      title: "Judge",
-      text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.`,
-    },
-    {
-      phase: "train",
-      title: "Train",
-      text: "What went better than its group's average becomes more likely, what went worse less likely.",
-    },
-    {
-      phase: "evaluate",
-      title: "Evaluate",
-      text: `Every ${evaluation.every === 1 ? "iteration" : `${evaluation.every} iterations`}, on ${counted(evaluation.scenarios, "scenario")} that it never trains on.`,
-    },
-  ];
-  return html`<section class="card loop" aria-label="How this run learns">
-    <h2>How it learns <span class="muted">${now(run)}</span></h2>
-    <ol>${steps.map((step, index) => html`<${Step} key=${step.phase} step=${step} number=${index + 1} progress=${run.progress} />`)}</ol>
+/** @typedef {import("../api_types").RunOut} Run */
+
+/** @param {{run: Run, remaining: string}} props `remaining` says how long the run will still take, if that is known */
+export function Loop({ run, remaining }) {
+  const { progress } = run;
+  const now = phaseOf(run);
+  return html`<section class="loop" aria-label="How this run learns">
+    <ol>${phasesOf(run).map(
+      ({ phase, title, text }, index) => html`<li key=${phase} class=${phase === now ? "now" : ""} aria-current=${phase === now ? "step" : undefined} title=${text}>
+        ${index > 0 && html`<span class="step-number" aria-hidden="true">${index}</span>`}${title}
+        ${phase === now && progress.total !== null && html` <span class="muted">${whole(progress.done)} of ${whole(progress.total)}</span>`}
+      </li>`,
+    )}</ol>
     <div class="loop-whole">
-      <${Progress} done=${run.progress.iterations_done} total=${run.progress.iterations_total} label="Iterations done" />
-      <span class="muted">${run.progress.iterations_done} of ${run.progress.iterations_total} iterations</span>
+      <${Progress} done=${progress.iterations_done} total=${progress.iterations_total} label="Iterations done" />
+      <span class="muted">${progress.iterations_done} of ${counted(progress.iterations_total, "iteration")}${remaining && `, ${remaining}`}</span>
     </div>
   </section>`;
 }
 
-/** @param {{step: {phase: string, title: string, text: string}, number: number, progress: import("../api_types").Progress}} props */
-function Step({ step, number, progress }) {
-  const isNow = progress.phase === step.phase || (step.phase === "evaluate" && progress.phase === "reflect");
-  return html`<li class=${isNow ? "now" : ""} aria-current=${isNow ? "step" : undefined}>
-    <h3><span class="step-number" aria-hidden="true">${number}</span>${step.title}</h3>
-    <p>${step.text}</p>
-    ${isNow &&
-    progress.total !== null &&
-    html`<${Progress} done=${progress.done} total=${progress.total} label=${step.title} />
-      <span class="muted">${progress.done} of ${progress.total}</span>`}
-  </li>`;
+/** The phase that the run is in; the baseline evaluation is one of its own. @param {Run} run */
+function phaseOf({ status, progress }) {
+  if (status !== "running") return null;
+  if (progress.iteration === 0) return "baseline";
+  return progress.phase === "reflect" ? "evaluate" : progress.phase;
 }
 
-/** @param {import("../api_types").RunOut} run */
-function now({ status, progress }) {
-  if (status !== "running") return "";
-  if (progress.iteration === 0) return "now: the baseline, before any training";
-  return progress.iteration === null ? "starting" : `now: iteration ${progress.iteration}`;
+/** @param {Run} run */
+function phasesOf(run) {
+  const { groups_per_iteration: groups, rollouts_per_group: rollouts, evaluation, pipeline } = run.request;
+  const ahead = pipeline?.max_staleness ?? 0; // not stored by earlier versions
+  return [
+    { phase: "baseline", title: "Baseline", text: `The untrained model is evaluated on ${counted(evaluation.scenarios, "scenario")} that the agent never trains on.` },
+    {
+      phase: "rollout",
+      title: "Roll out",
+      text: `The agent attempts ${counted(groups, "scenario")}, each ${rollouts} times: ${counted(groups * rollouts, "rollout")}.${ahead ? ` They begin up to ${counted(ahead, "iteration")} ahead.` : ""}`,
+    },
+    { phase: "judge", title: "Judge", text: `The judge “${label(run.judge, 40)}” scores every rollout. Those of one scenario are compared with each other.` },
+    { phase: "train", title: "Train", text: "What went better than its group’s average becomes more likely, what went worse less likely." },
+    {
+      phase: "evaluate",
+      title: "Evaluate",
+      text: `Every ${evaluation.every === 1 ? "iteration" : `${evaluation.every} iterations`}, on ${counted(evaluation.scenarios, "scenario")} that the agent never trains on.`,
+    },
+  ];
 }

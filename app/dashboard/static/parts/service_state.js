@@ -1,21 +1,27 @@
 // Whether the service is ready, checked periodically.
 
-import { useEffect, useState } from "../vendor/hooks.js";
+import { useEffect } from "../vendor/hooks.js";
+import { signal } from "../vendor/signals.js";
 import { url } from "../api.js";
 import { html } from "./html.js";
 
 const _EVERY_MS = 15_000;
 
+/** What the service last said of itself: undefined before the first reply, null while it is not reachable. */
+export const readiness = signal(/** @type {import("../api_types").Readiness | null | undefined} */ (undefined));
+
 /** Read the readiness. A status such as 503 means that the service is not ready, and is not an error here. */
-async function readiness() {
-  const response = await fetch(url("health/ready")).catch(() => null);
-  return response ? /** @type {import("../api_types").Readiness} */ (await response.json()) : null;
+async function look() {
+  try {
+    readiness.value = await (await fetch(url("health/ready"))).json();
+  } catch {
+    readiness.value = null;
+  }
 }
 
 export function ServiceState() {
-  const [state, setState] = useState(/** @type {Awaited<ReturnType<typeof readiness>> | undefined} */ (undefined));
+  const state = readiness.value;
   useEffect(() => {
-    const look = () => void readiness().then(setState, () => setState(null));
     look();
     const timer = setInterval(look, _EVERY_MS);
     return () => clearInterval(timer);

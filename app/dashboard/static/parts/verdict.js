@@ -31,9 +31,12 @@ const _KINDS = [
 /** The run's evaluations of a kind, in order. @param {Run} run @param {Kind} kind */
 export const evaluationsOf = (run, kind) => run.evaluations.filter((each) => each.split === kind.split && each.mode === kind.mode);
 
+/** The kinds that a run was evaluated in. @param {Run} run */
+export const kindsOf = (run) => _KINDS.filter((kind) => evaluationsOf(run, kind).length > 0);
+
 /** The kind that the address names, or the headline. @param {Run} run @param {URLSearchParams} query @returns {Kind} */
 export function kindOf(run, query) {
-  const evaluated = _KINDS.filter((kind) => evaluationsOf(run, kind).length > 0);
+  const evaluated = kindsOf(run);
   return evaluated.find((kind) => kind.name === query.get("held")) ?? evaluated[0] ?? _KINDS[0];
 }
 
@@ -44,7 +47,7 @@ export const described = (kind, scenarios) =>
 /** Chooses the kind of held-out figures of a page. @param {{run: Run, query: URLSearchParams}} props */
 export function HeldOutSwitch({ run, query }) {
   const shown = kindOf(run, query);
-  const evaluated = _KINDS.filter((kind) => evaluationsOf(run, kind).length > 0);
+  const evaluated = kindsOf(run);
   if (evaluated.length < 2) return null;
   return html`<div class="switch" role="group" aria-label="Held-out figures">
     <span class="muted">Held-out figures:</span>

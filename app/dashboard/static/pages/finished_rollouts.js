@@ -1,0 +1,40 @@
+// Rollouts of the iteration in progress, as they finish: they have no reward yet, and are no trajectories yet.
+
+import { useEffect, useState } from "../vendor/hooks.js";
+import { get, path } from "../api.js";
+import { ago, counted, duration } from "../format.js";
+import { Conversation } from "../parts/conversation.js";
+import { html } from "../parts/html.js";
+import { label } from "../parts/text.js";
+
+/** @typedef {import("../api_types").FinishedRollouts} Finished */
+
+const _EVERY_MS = 2000;
+const _PURPOSES = /** @type {Record<string, string>} */ ({ train: "training", showcase: "sample email" });
+
+/** @param {{runId: string}} props */
+export function FinishedRollouts({ runId }) {
+  const [found, setFound] = useState(/** @type {Finished | undefined} */ (undefined));
+  useEffect(() => {
+    const controller = new AbortController();
+    // A failed read is repeated at the next turn; the page's event stream says when the connection is lost.
+    const read = () => document.hidden || get(path`runs/${runId}/rollouts`, { limit: 12 }, controller.signal).then(setFound, () => {});
+    read();
+    const timer = setInterval(read, _EVERY_MS);
+    return () => {
+      controller.abort();
+      clearInterval(timer);
+    };
+  }, [runId]);
+  if (!found || found.total === 0) return null;
+  return html`<section class="card finished"><h2>Just finished</h2>
+    <p class="muted">${counted(found.total, "rollout")} of the iteration in progress have finished; the newest are here. They are judged and listed below once the iteration is saved.</p>
+    <ul class="rollouts">${found.items.map((each) => html`<li key=${each.id}><details>
+      <summary>${taskIn(each.messages)} <span class="muted">${_PURPOSES[each.purpose] ?? each.purpose.replace(".", ", ")} · ${each.error ? "failed" : label(each.outcome?.finish ?? "", 20)}, ${counted(each.turns, "turn")}, ${duration(each.seconds)} · ${ago(each.finished_at)}</span></summary>
+      <${Conversation} messages=${each.messages} />
+    </details></li>`)}</ul>
+  </section>`;
+}
+
+/** The agent's task: the first message of the user. @param {any[]} messages */
+const taskIn = (messages) => label(messages.find((each) => each.role === "user")?.content ?? "A rollout", 100);

@@ -1,0 +1,87 @@
+// What a reader of a run has to know first: why it does not learn, failed, waits or is paused, and what to do about it.
+
+import { useState } from "../vendor/hooks.js";
+import { get, path, post } from "../api.js";
+import { whole } from "../format.js";
+import { Action } from "../parts/action.js";
+import { html } from "../parts/html.js";
+import { readiness } from "../parts/service_state.js";
+import { useLoaded } from "../parts/states.js";
+import { Text } from "../parts/text.js";
+import { go } from "../router.js";
+import { ENDED } from "../run_data.js";
+
+/** @typedef {import("../api_types").RunOut} Run */
+/** @typedef {import("../api_types").RunDiagnosis} RunDiagnosis */
+/** @typedef {import("../run_data.js").RunData} RunData */
+
+/** @param {{data: RunData, run: Run}} props */
+export function Notices({ data, run }) {
+  const shortage = run.status === "paused" ? shortageOf(data) : undefined;
+  const service = readiness.value;
+  return html`
+    ${(run.diagnosis || run.verdict.causes.length > 0) && html`<${Causes} run=${run} />`}
+    ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}
+    ${run.status === "running" && service && service.status !== "ready" && html`<section class="notice warn" role="status"><h2>The run is waiting for the service</h2>
+      <p>The service is ${service.status}: database ${service.database}, engine ${service.engine}. The run continues by itself once they answer.</p></section>`}
+    ${run.queue && html`<section class="notice"><h2>In the queue</h2><${Text} as="p" value=${run.queue.reason} limit=${400} /></section>`}
+    ${shortage && html`<${BudgetPause} data=${data} run=${run} shortage=${shortage} />`}
+    ${run.wait_reason && !shortage && html`<section class="notice warn"><h2>${run.status === "paused" ? "Why it is paused" : "What it waits for"}</h2><${Text} as="p" value=${run.wait_reason} limit=${800} /></section>`}
+    ${run.warnings.length > 0 && html`<details class="notice warn" open=${!ENDED.has(run.status)}><summary>${run.warnings.length === 1 ? "A warning" : `${run.warnings.length} warnings`} about the request</summary><ul>
+      ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></details>`}`;
+}
+
+/** Why it does not learn, each cause with the fork that repairs it. @param {{run: Run}} props */
+function Causes({ run }) {
+  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/diagnosis`, {}, aborted), [run.run_id, run.diagnosis]);
+  const found = /** @type {RunDiagnosis | undefined} */ (state.data);
+  const active = found?.diagnoses.filter((each) => each.state === "active") ?? [];
+  if (active.length === 0) return null;
+  return html`<ul class="causes" aria-label="Causes">
+    ${active.map(({ cause, summary, remedy, first_iteration: first }) => html`<li key=${cause} class="cause">
+      <p><strong>${cause === found?.cause ? "Likely cause" : "Also"}:</strong> <${Text} value=${summary} limit=${500} /> <span class="muted">since iteration ${first}</span></p>
+      <p><${Text} value=${remedy.text} limit=${500} />
+        ${remedy.how === "fork" && html`<${Action} label="Fork with this change" act=${async () => {
+          const forked = await post(path`runs/${run.run_id}/fork`, remedy.request);
+          go(["runs", forked.run_id]);
+        }} />`}</p>
+    </li>`)}
+  </ul>`;
+}
+
+/** @typedef {{limit: string, max: number, needs: number, spent: Record<string, number | null>}} Shortage */
+
+/** The budget that paused the run, if it was one. @param {RunData} data @returns {Shortage | undefined} */
+export function shortageOf(data) {
+  const stopped = data.events.value.find((each) => each.type !== "run.paused");
+  return stopped?.type === "budget.reached" ? /** @type {Shortage} */ (/** @type {unknown} */ (stopped.data)) : undefined;
+}
+
+/** Asks for a higher limit, filled in with what the whole run will probably need. @param {{data: RunData, run: Run, shortage: Shortage}} props */
+function BudgetPause({ data, run, shortage: { limit, max, needs, spent } }) {
+  const unit = limit.replace("max_", "").replace("usd", "dollars");
+  const used = spent[limit.replace("max_", "")] ?? 0;
+  const { iterations_done: done, iterations_total: total } = run.progress;
+  // The baseline evaluation costs about as much as an iteration; where it is not finished, about half of it is done.
+  const forAll = (used / (done > 0 ? done + 1 : 0.5)) * (total + 1) * 1.1;
+  const enough = roundedUp(Math.max(needs, max * 1.01, forAll));
+  const [value, setValue] = useState(String(enough));
+  const shown = (/** @type {number} */ amount) => (limit === "max_usd" ? `$${amount.toFixed(2)}` : `${whole(amount)} ${unit}`);
+  async function resume() {
+    await post(path`runs/${run.run_id}/resume`, { budget: { [limit]: Number(value) } });
+    await data.reopen();
+  }
+  return html`<section class="notice warn"><h2>Paused: the budget of ${shown(max)} is used up</h2>
+    <p>${shown(used)} are used after ${done === 0 ? "a part of the baseline evaluation" : `${done} of ${total} iterations`}; the next call may bring it to
+      ${` ${shown(needs)}`}. About ${shown(enough)} should finish the run.</p>
+    <div class="resume"><label class="field"><span>New limit, in ${unit}</span>
+      <input type="number" min="0" step="any" value=${value} onInput=${(/** @type {any} */ event) => setValue(event.currentTarget.value)} /></label>
+      <${Action} label="Resume" kind="primary" act=${resume} /></div>
+  </section>`;
+}
+
+/** The next number with at most two digits that are not zero. @param {number} value */
+function roundedUp(value) {
+  const digit = 10 ** Math.max(-2, Math.floor(Math.log10(value)) - 1);
+  return Number((Math.ceil(value / digit) * digit).toPrecision(12));
+}

@@ -1,0 +1,80 @@
+// Scales of charts: where a value is drawn, which values the axes name, and which points of a long series are drawn.
+
+/** @typedef {{from: number, to: number, start: number, end: number, at: (value: number) => number, back: (place: number) => number}} Scale */
+
+/**
+ * Map values from `from` to `to` onto pixels from `start` to `end`.
+ * @param {[number, number]} values
+ * @param {[number, number]} pixels
+ * @returns {Scale}
+ */
+export function scale([from, to], [start, end]) {
+  const width = to - from || 1;
+  return {
+    from,
+    to,
+    start,
+    end,
+    at: (value) => start + ((value - from) / width) * (end - start),
+    back: (place) => from + ((place - start) / (end - start || 1)) * width,
+  };
+}
+
+/**
+ * About `count` round values between two values: multiples of 1, 2, 2.5 or 5 times a power of ten.
+ * @param {number} from
+ * @param {number} to
+ * @param {number} count
+ * @param {number} [least] smallest distance, for example 1 for whole numbers
+ */
+export function ticks(from, to, count, least = 0) {
+  if (!(to > from)) return [from];
+  const rough = (to - from) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const round = least > 0 ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10];
+  const step = Math.max(least, power * (round.find((each) => each * power >= rough * 0.999) ?? 10));
+  const first = Math.ceil(from / step - 1e-9);
+  const last = Math.floor(to / step + 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+}
+
+/**
+ * The range of an axis that shows all values, a little wider so that no line lies on the edge.
+ * @param {(number | null | undefined)[]} values
+ * @param {boolean} fromZero whether the range begins at 0
+ * @returns {[number, number]}
+ */
+export function rangeOf(values, fromZero) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value === null || value === undefined || !Number.isFinite(value)) continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  if (low > high) return [0, 1];
+  if (fromZero) low = Math.min(0, low);
+  const margin = (high - low || Math.abs(high) || 1) * 0.06;
+  return [fromZero && low === 0 ? 0 : low - margin, high + margin];
+}
+
+/**
+ * Indices of at most `most` points that keep a long line's shape: the lowest and the highest of each part of it.
+ * @param {(number | null)[]} values
+ * @param {number} most
+ */
+export function thinned(values, most) {
+  if (values.length <= most) return values.map((_, index) => index);
+  const parts = Math.floor(most / 2);
+  const kept = [];
+  for (let part = 0; part < parts; part++) {
+    const [start, end] = [Math.floor((part * values.length) / parts), Math.floor(((part + 1) * values.length) / parts)];
+    let [low, high] = [start, start];
+    for (let index = start; index < end; index++) {
+      const value = values[index] ?? NaN;
+      if (!(value >= (values[low] ?? Infinity))) low = Number.isNaN(value) ? low : index;
+      if (!(value <= (values[high] ?? -Infinity))) high = Number.isNaN(value) ? high : index;
+    }
+    kept.push(...(low === high ? [low] : [Math.min(low, high), Math.max(low, high)]));
+  }
+  return kept;
+}

@@ -1,0 +1,74 @@
+"""Reads rollouts that have finished in an iteration that is not saved yet, from its journal."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+
+from app.db.database import Database
+from app.db.tables import Journal
+from app.runs.journal_entries import text_of
+from environment.json_type import Json
+from training.journal import ROLLOUT, EntryName
+from training.phases import Purpose
+from training.rollout.chat import message_of
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRollout:
+    """A finished rollout that has no trajectory yet: it is not judged, or its iteration goes on."""
+
+    id: str
+    iteration: int
+    purpose: Purpose
+    scenario_id: str
+    messages: list[Json]
+    outcome: dict[str, Json]
+    error: str | None
+    turns: int
+    seconds: float
+    finished_at: datetime
+
+
+async def finished_rollouts(database: Database, run_id: str, limit: int) -> tuple[int, list[FinishedRollout]]:
+    """Return how many rollouts the journal of a run holds, and the newest `limit` of them, newest first."""
+    mine = (Journal.run_id == run_id, Journal.name.startswith(f"{ROLLOUT}/"))
+    newest = (
+        select(Journal.iteration, Journal.name, Journal.value, Journal.kept_at)
+        .where(*mine)
+        .order_by(Journal.kept_at.desc(), Journal.name)
+        .limit(limit)
+    )
+    async with database() as tx:
+        total = (await tx.execute(select(func.count()).where(*mine))).scalar_one()
+        rows = (await tx.execute(newest)).all()
+    shown = [_read(iteration, name, text_of(value), kept_at) for iteration, name, value, kept_at in rows]
+    return total, [each for each in shown if each is not None]
+
+
+def _read(iteration: int, name: str, text: str | None, finished_at: datetime) -> FinishedRollout | None:
+    """Return the rollout of an entry, or None if the entry is damaged; the worker repairs it."""
+    entry = EntryName.parse(name)
+    if entry is None or text is None:
+        return None
+    value = json.loads(text)
+    messages = [_message(item) for item in value["items"]]
+    return FinishedRollout(
+        id=value["id"],
+        iteration=iteration,
+        purpose=entry.purpose,
+        scenario_id=value["scenario_id"],
+        messages=messages,
+        outcome=value["outcome"],
+        error=value["error"],
+        turns=sum(message.get("role") == "assistant" for message in messages),
+        seconds=value["seconds"],
+        finished_at=finished_at,
+    )
+
+
+def _message(item: Json) -> dict[str, Json]:
+    from openai.types.chat.chat_completion import Choice
+
+    return item["message"] if "message" in item else message_of(Choice.model_validate(item["choice"]))

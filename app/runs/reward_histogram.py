@@ -1,0 +1,45 @@
+"""Counts the rewards of a run's training rollouts: one histogram per iteration, all with the same bins."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from app.db.database import Database
+
+BINS = 24
+"""Number of equally wide bins between a run's lowest and highest reward."""
+
+_COUNTS = text(
+    """
+    WITH rewards AS (
+        SELECT iteration, reward FROM trajectory
+        WHERE run_id = :run_id AND kind = 'train' AND iteration IS NOT NULL AND reward IS NOT NULL
+    ), bounds AS (SELECT min(reward) AS low, max(reward) AS high FROM rewards)
+    SELECT low, high, iteration,
+        CASE WHEN high > low THEN least(floor((reward - low) / (high - low) * :bins), :bins - 1)::integer ELSE 0 END,
+        count(*)
+    FROM rewards, bounds GROUP BY 1, 2, 3, 4 ORDER BY 3, 4
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardHistogram:
+    """Counts of rewards by iteration. All zeros are left out of `iterations`."""
+
+    low: float
+    high: float
+    iterations: dict[int, list[int]]
+    """Counts in each bin, from the lowest rewards to the highest."""
+
+
+async def reward_histogram(database: Database, run_id: str) -> RewardHistogram | None:
+    """Return the histogram, or None if no training rollout is kept that has a reward."""
+    async with database() as tx:
+        rows = (await tx.execute(_COUNTS, {"run_id": run_id, "bins": BINS})).all()
+    if not rows:
+        return None
+    iterations: dict[int, list[int]] = {}
+    for _, _, iteration, place, count in rows:
+        iterations.setdefault(iteration, [0] * BINS)[place] = count
+    return RewardHistogram(rows[0][0], rows[0][1], iterations)

@@ -1,0 +1,120 @@
+"""The page of a run: what it shows first, at the widths that people use, and a next step wherever it stops."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.visit import Visit
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app import test_budgets as budgets
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_diagnoses import MALFORMED
+from tests.integration.app.test_diagnoses import RUN as DIAGNOSED
+from tests.integration.app.test_no_signal import service as service_that_answers
+from training.learn_loop import learn_loop
+
+pytestmark = pytest.mark.long
+
+WIDTHS = ((1440, 900), (1280, 720), (820, 1180), (390, 844))
+_ONE_LINE_PX = 32
+
+
+async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    held = threading.Event()
+    async with served(settings_for(data_dir, database_url), ScriptedLoop(gates={2: held})) as client:
+        body = {"iterations": 12, "model": {"name": "charted"}}
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        await visit.page.set_viewport_size({"width": 1280, "height": 720})
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+        await expect(visit.text("1 of 12 iterations")).to_be_visible()
+        held_out = visit.page.get_by_role("img", name="Success on held-out scenarios")
+        rewards = visit.page.get_by_role("img", name="Training rewards")
+        for chart in (held_out, rewards):
+            await expect(chart).to_be_visible()
+            box = await chart.bounding_box()
+            assert box
+            assert box["y"] + box["height"] <= 720, "the chart is not above the fold"
+        assert await held_out.locator("circle").count() == 2, "the only evaluations so far are points"
+        await expect(held_out.locator(".reference")).to_contain_text("before training 20%")
+        await expect(held_out.locator(".axes")).to_contain_text("10")  # the axis has all iterations, not those so far
+        await expect(rewards.locator(".heat")).to_have_count(2)
+        place = await rewards.locator(".heat").first.bounding_box()
+        assert place
+        await visit.page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+        await expect(visit.page.get_by_label("Iteration", exact=True)).to_have_value("1")
+        for width, height in WIDTHS:
+            await visit.page.set_viewport_size({"width": width, "height": height})
+            for end in await visit.page.locator(".rollouts .end").all():
+                shown = await end.bounding_box()
+                assert shown
+                assert shown["height"] < _ONE_LINE_PX, f"at {width} pixels a word breaks: {await end.inner_text()}"
+        held.set()
+
+
+async def test_a_used_up_budget_asks_for_a_higher_one(visit: Visit, data_dir: Path, database_url: str) -> None:
+    async with budgets.service(data_dir, database_url) as (client, _):
+        run_id = await budgets.start(client, budget={"max_tokens": 5_000})
+        assert (await budgets.ended(client, run_id))["status"] == "paused"
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+        await expect(visit.text("Paused: the budget of 5,000 tokens is used up")).to_be_visible()
+        assert await visit.inaccessible() == []
+        limit = visit.page.get_by_label("New limit, in tokens")
+        assert int(await limit.input_value()) > 5_000
+        await limit.fill("5001")
+        await visit.button("Resume").click()
+        await expect(visit.page.get_by_role("alert")).to_contain_text("Resume it with a `budget`")
+        await limit.fill("100000")
+        await visit.button("Resume").click()
+        await expect(visit.page.get_by_role("heading", level=1)).to_contain_text("completed")
+
+
+async def test_a_cause_is_repaired_by_a_fork(visit: Visit, data_dir: Path, database_url: str) -> None:
+    async with service_that_answers(data_dir, database_url, MALFORMED) as client:
+        run_id = (await client.post("/learn-loop", json=DIAGNOSED)).raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+        cause = visit.page.locator(".cause")
+        await expect(cause).to_contain_text("Likely cause")
+        await expect(cause).to_contain_text("since iteration 1")
+        assert await visit.inaccessible() == []
+        await visit.button("Fork with this change").click()
+        await expect(visit.text("forked from")).to_be_visible()
+        forks = [run for run in (await client.get("/runs")).json()["items"] if run["run_id"] != run_id]
+        [fork] = [(await client.get(f"/runs/{run['run_id']}")).json() for run in forks]
+        assert fork["request"]["warm_start"]["demonstrations"] == {"oracle": 64}
+
+
+async def test_rollouts_can_be_read_before_their_iteration_ends(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    first, others = asyncio.Event(), asyncio.Event()
+    arguments = json.dumps({"answer": "the seventh of May", "sources": ["x"]})
+
+    async def answer(_: Mapping[str, Any]) -> Reply:
+        if first.is_set():
+            await others.wait()
+        first.set()
+        return Reply((("return_final_answer", arguments),))
+
+    async with (
+        scripted_chat(answer) as chat,
+        served(settings_for(data_dir, database_url), cast(Any, learn_loop), ScriptedBackend(chat.url)) as client,
+    ):
+        try:
+            run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
+            await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories")
+            await expect(visit.text("1 rollout of the iteration in progress")).to_be_visible()
+            await visit.page.locator(".finished summary").first.click()
+            await expect(visit.text("the seventh of May")).to_be_visible()
+            assert await visit.inaccessible() == []
+        finally:
+            others.set()
