@@ -92,6 +92,9 @@ class Settings(BaseSettings):
     """Lifetime of a browser's sign-in, in hours."""
     max_open_sessions: int = Field(1_000, ge=1, le=1_000_000)
     """Maximum number of open agent sessions per project. Sessions of runs do not count."""
+    session_max_calls: int = Field(500, ge=1, le=100_000)
+    """Maximum number of requests of one attempt in an agent session that is opened without `limits.max_calls`. Sessions
+    of runs have the run's `max_turns`."""
     max_connections: int = Field(2_000, ge=16, le=50_000)
     """Maximum number of open connections to this process; lower if its limit of open files is."""
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)

@@ -520,4 +520,9 @@ def _new_answer(call: BegunCall, completion: Mapping[str, Json]) -> NewAnswer:
 
 def _check_limit(of: str, count: int, most: int | None) -> None:
     if most is not None and count >= most:
-        raise SessionLimitReached(("body",), f"The session's limit of {most} {of} is reached.")
+        raise SessionLimitReached(
+            ("body",),
+            # Without the number: opencode and pi repeat a request whose error has the digits 429 or 500.
+            f"The session's limit of {of} is reached, and it answers no new requests. Open another session, with a "
+            f"higher limits.max_{of} if the agent needs it.",
+        )

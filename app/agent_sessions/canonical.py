@@ -19,8 +19,11 @@ from training.protocol.responses.parameters import NO_EFFECT
 from training.rollout.chat import identity
 from training.rollout.model_calls import Message, Sampling, seed_of_call
 
+_SERVER_HINTS = frozenset({"reasoning_effort", "verbosity"})
+"""Hints that are passed on, because the servers of other backends can honour them; the engine does not."""
 _IGNORED_PARAMETERS = frozenset(
-    {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"} | NO_EFFECT
+    {"messages", "tools", "model", "stream", "stream_options", "logprobs", "return_token_ids"}
+    | (NO_EFFECT - _SERVER_HINTS)
 )
 _AGENT_PARAMETERS = ("n", "parallel_tool_calls", "response_format", "stop", "tool_choice")
 """Parameters that an agent can still set when the run determines the sampling."""

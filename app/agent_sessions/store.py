@@ -241,6 +241,16 @@ class AgentSessions:
             if row is None or row.state != AgentSessionState.OPEN
         }
 
+    async def warn(self, session_id: str, warnings: Sequence[str]) -> None:
+        """Add the warnings that the session does not have yet."""
+        async with self._database.begin() as tx:
+            query = select(AgentSession.warnings).where(AgentSession.id == session_id).with_for_update()
+            known = (await tx.execute(query)).scalar_one_or_none()
+            if known is None:
+                return
+            every = [*known, *(each for each in warnings if each not in known)]
+            await tx.execute(update(AgentSession).where(AgentSession.id == session_id).values(warnings=every))
+
     async def expire(self) -> None:
         """Expire the sessions that were not ended in time. They have no outcome."""
         async with self._database.begin() as tx:

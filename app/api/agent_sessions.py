@@ -69,7 +69,7 @@ async def open_agent_session(
         request.project or caller.project or _project_of(model.name) or settings.art_project,
         model,
         timedelta(seconds=request.ttl_s),
-        SessionLimits(request.limits.max_calls, request.limits.max_tokens),
+        SessionLimits(request.limits.max_calls or settings.session_max_calls, request.limits.max_tokens),
         explicit_restart=request.restart == "explicit",
         labels=request.metadata,
         opener_sha256=caller.key_sha256,
@@ -163,7 +163,7 @@ def _shown(row: AgentSession, opinions: SessionOpinions | None) -> AgentSessionO
     outcome = outcome_of(row)
     plain = (
         *("id", "project", "step", "backend", "attempt", "calls", "prompt_tokens", "completion_tokens", "max_calls"),
-        *("max_tokens", "run_id", "iteration", "opened_at", "expires_at", "ended_at"),
+        *("max_tokens", "warnings", "run_id", "iteration", "opened_at", "expires_at", "ended_at"),
     )
     return AgentSessionOut(
         **{name: getattr(row, name) for name in plain},

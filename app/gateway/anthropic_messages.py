@@ -12,13 +12,20 @@ from app.gateway.chunks import Chunk
 from app.gateway.stream_errors import STREAM_ERRORS, status_of
 from app.http.anthropic_errors import error_document
 from environment.json_type import Json
+from training.protocol.responses.parameters import hint_warnings, hosted_tool_warnings
 
 Block = Mapping[str, Json]
 
 NAME = "messages"
 _SAME = ("model", "temperature", "top_p", "top_k", "max_tokens")
-_KNOWN = {*_SAME, "messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "thinking"}
-_NO_EFFECT = {"metadata", "service_tier", "cache_control", "inference_geo"}
+_HINTS = {"cache_control", "context_management", "thinking"}
+_KNOWN = {*_SAME, "messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "output_config"}
+_NO_EFFECT = {"metadata", "service_tier", "inference_geo"}
+_OUTPUT_HINTS = ("effort", "task_budget")
+"""Hints in output_config."""
+_HOSTED = ("advisor", "code_execution", "mcp_toolset", "tool_search_tool", "web_fetch", "web_search")
+"""Beginnings of the types of the tools that Anthropic runs itself. They do not exist here, so the model is not offered
+them."""
 _OF_THE_PROMPT = ("model", "messages", "tools", "tool_choice")
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -30,6 +37,7 @@ class MessagesAsked:
 
     chat_body: dict[str, Json]
     is_streamed: bool
+    warnings: Sequence[str]
 
     def document(self, completion: Mapping[str, Json]) -> dict[str, Json]:
         """Return the whole message."""
@@ -61,21 +69,48 @@ def asked(body: Mapping[str, Json]) -> MessagesAsked:
     """Translate the request to a chat completion. Raises BadRequestBody, also for unsupported parameters that would
     change the reply."""
     for name, value in body.items():
-        if name not in _KNOWN | _NO_EFFECT and value not in (None, [], {}):
+        if name not in _KNOWN | _NO_EFFECT | _HINTS and value not in (None, [], {}):
             raise _bad(name, f"{name} is not supported")
-    if (body.get("thinking") or {"type": "disabled"}).get("type") == "enabled":
-        raise _bad("thinking", "thinking is not supported: the models here write none")
     limit = body.get("max_tokens")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise _bad("max_tokens", "max_tokens must be a positive whole number")
     chat: dict[str, Json] = {name: body[name] for name in _SAME if body.get(name) is not None}
     chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
-    if tools := body.get("tools"):
-        chat["tools"] = [_tool(tool, number) for number, tool in enumerate(_list(tools, "tools"))]
+    tools = _list(body.get("tools") or [], "tools")
+    hosted = [str(tool["type"]) for tool in tools if _is_hosted(tool)]
+    if tools:
+        chat["tools"] = [_tool(tool, number) for number, tool in enumerate(tools) if not _is_hosted(tool)]
         chat |= _tool_choice(body.get("tool_choice"))
     if stops := body.get("stop_sequences"):
         chat["stop"] = stops
-    return MessagesAsked(chat, bool(body.get("stream")))
+    effort, response_format = _output_config(body.get("output_config") or {})
+    warnings = [*hint_warnings(body, _HINTS), *effort, *hosted_tool_warnings(hosted)]
+    return MessagesAsked(chat | response_format, bool(body.get("stream")), warnings)
+
+
+def _output_config(given: Json) -> tuple[list[str], dict[str, Json]]:
+    """Return the warnings about hints in output_config, and its format as a chat completion has it."""
+    if not isinstance(given, dict):
+        raise _bad("output_config", "output_config must be an object")
+    response_format: dict[str, Json] = {}
+    for name, value in given.items():
+        if name == "format" and value is not None:
+            response_format = {"response_format": _response_format(value)}
+        elif name not in _OUTPUT_HINTS and value is not None:
+            raise _bad("output_config", f"output_config.{name} is not supported")
+    hints = {f"output_config.{name}": given.get(name) for name in _OUTPUT_HINTS}
+    return hint_warnings(hints, hints), response_format
+
+
+def _response_format(given: Json) -> dict[str, Json]:
+    if not isinstance(given, dict) or given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+        raise _bad("output_config", "output_config.format must have the type json_schema, and a schema")
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": given["schema"], "strict": True}}
+
+
+def _is_hosted(tool: Block) -> bool:
+    kind = tool.get("type")
+    return isinstance(kind, str) and kind.startswith(_HOSTED)
 
 
 def _system(system: Json) -> list[dict[str, Json]]:
@@ -91,8 +126,10 @@ def _messages(messages: Json) -> Iterator[dict[str, Json]]:
             yield _said(blocks, where)
         elif role == "user":
             yield from _given(blocks, where)
+        elif role == "system":
+            yield {"role": "system", "content": _text(blocks, where)}
         else:
-            raise _bad("messages", f"{where}: the role must be user or assistant")
+            raise _bad("messages", f"{where}: the role must be user, assistant or system")
 
 
 def _said(blocks: Sequence[Block], where: str) -> dict[str, Json]:
@@ -135,7 +172,7 @@ def _given(blocks: Sequence[Block], where: str) -> Iterator[dict[str, Json]]:
 def _tool(tool: Block, number: int) -> dict[str, Json]:
     where = f"tools.{number}"
     if tool.get("type") not in (None, "custom"):
-        raise _bad("tools", f"{where}: {tool.get('type')} is not supported; there are no built-in tools")
+        raise _bad("tools", f"{where}: {tool.get('type')} is not supported; describe the tool with an input_schema")
     function = {
         "name": _string(tool, "name", where),
         "description": tool.get("description") or "",

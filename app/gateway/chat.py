@@ -1,6 +1,6 @@
 """OpenAI's Chat Completions API in a session."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -19,6 +19,10 @@ class ChatAsked:
     """A request for a chat completion."""
 
     chat_body: dict[str, Json]
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return ()
 
     @property
     def is_streamed(self) -> bool:

@@ -1,6 +1,6 @@
 """Replies to agents in several protocols, each translated to and from chat completions."""
 
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ class Asked(Protocol):
     @property
     def chat_body(self) -> dict[str, Json]:
         """The equivalent chat completion request."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What of the request has no effect, apart from parameters of `chat_body`; one sentence each."""
 
     @property
     def is_streamed(self) -> bool:
@@ -59,7 +63,9 @@ async def reply(gateway: SessionGateway, request: AgentRequest, asked: Asked) ->
 
     async def answered() -> Response:
         who, body, streamed = request.asker, asked.chat_body, asked.is_streamed
-        exchange = await gateway.begin(who, body, request.protocol, request.repetition, is_streamed=streamed)
+        exchange = await gateway.begin(
+            who, body, request.protocol, request.repetition, is_streamed=streamed, warnings=asked.warnings
+        )
         return await _make_reply(exchange, asked)
 
     return await _until_disconnect(request.http, answered())

@@ -12,7 +12,7 @@ different call, the early request is cancelled.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from app.resources import Resources
 from environment.json_type import Json
 from training.backends import embedded
 from training.backends.base import Endpoint
+from training.protocol.responses.parameters import hint_warnings
 from training.rollout.model_calls import Sampling
 
 Result = TypeVar("Result")
@@ -59,6 +60,8 @@ class KnownSession:
     model: ResolvedModel
     sampling: Sampling | None
     seed: int
+    warnings: set[str]
+    """Warnings that the session is known to have."""
     turn: int | None = None
     """Last turn that this process handled; None if it has handled none."""
 
@@ -94,12 +97,20 @@ class SessionGateway:
         """Endpoints of checkpoints on other backends, and when each expires (monotonic clock)."""
 
     async def begin(
-        self, asker: Asker, body: dict[str, Json], protocol: str, asked: Repetition, *, is_streamed: bool
+        self,
+        asker: Asker,
+        body: dict[str, Json],
+        protocol: str,
+        asked: Repetition,
+        *,
+        is_streamed: bool,
+        warnings: Sequence[str] = (),
     ) -> "SessionExchange":
-        """Begin an exchange, which the caller must finish. Raises BadRequestBody, NotFound and the errors of
-        SessionCalls.begin."""
+        """Begin an exchange, which the caller must finish. The session keeps each of the `warnings` once, and those
+        about hints in the body. Raises BadRequestBody, NotFound and the errors of SessionCalls.begin."""
         session = await self._session(asker.session_id)
         request = canonical(body, session.sampling)
+        await self._warn(session, [*warnings, *_ignored_hints(session, body, request)])
         seeds, early = seeds_of_call(session.seed, request, 0), None
         if session.turn is not None and seeds.turn == session.turn + 1:
             session.turn = seeds.turn  # the same request again is not the next turn
@@ -132,11 +143,18 @@ class SessionGateway:
             ResolvedModel(row.model, row.step, run),
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
+            set(row.warnings),
         )
         self._known[id] = known
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
         return known
+
+    async def _warn(self, session: KnownSession, warnings: Sequence[str]) -> None:
+        new = [each for each in dict.fromkeys(warnings) if each not in session.warnings]
+        if new:
+            await AgentSessions(self._database).warn(session.id, new)
+            session.warnings.update(new)
 
     async def count_tokens(self, asker: Asker, body: dict[str, Json]) -> int:
         """Return the number of tokens in the request's prompt. Nothing is recorded. Raises BadRequestBody, SessionOver,
@@ -304,6 +322,12 @@ async def _cancel(early: "asyncio.Task[Any] | None") -> None:
     await asyncio.wait({early})
     if not early.cancelled() and early.exception() is None and isinstance(begun := early.result(), BegunStream):
         await begun.rest.aclose()
+
+
+def _ignored_hints(session: KnownSession, body: dict[str, Json], request: CanonicalRequest) -> list[str]:
+    """Return warnings about the body's hints, except those that another backend's server is given."""
+    passed_on = () if session.model.backend == embedded.NAME else request.parameters
+    return hint_warnings({name: value for name, value in body.items() if name not in passed_on})
 
 
 def _ends(chunk: Chunk) -> bool:

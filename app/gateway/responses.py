@@ -1,6 +1,6 @@
 """OpenAI's Responses API in a session, on top of chat completions."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from app.gateway.chunks import Assembly, Chunk
 from app.gateway.stream_errors import STREAM_ERRORS
 from environment.json_type import Json
 from training.protocol.responses.events import Event, ResponseEvents
-from training.protocol.responses.parameters import BadParameter
+from training.protocol.responses.parameters import BadParameter, hint_warnings
 from training.protocol.responses.reply import Reply, output_of, status_of
 from training.protocol.responses.request import ResponsesRequest
 from training.protocol.validation_message import message_of
@@ -26,6 +26,7 @@ class ResponsesAsked:
 
     request: ResponsesRequest
     chat_body: dict[str, Json]
+    warnings: Sequence[str]
 
     @property
     def is_streamed(self) -> bool:
@@ -36,7 +37,7 @@ class ResponsesAsked:
         [choice] = completion["choices"]
         status = status_of(choice["finish_reason"])
         logprobs = (choice.get("logprobs") or {}).get("content") or () if self.request.logprobs else ()
-        output = output_of(choice["message"], logprobs, status)
+        output = output_of(choice["message"], logprobs, status, self.request.offered)
         return self._reply(completion).body(status, output, usage=completion.get("usage"))
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
@@ -82,7 +83,8 @@ def asked(body: Mapping[str, Json]) -> ResponsesAsked:
             raise BadParameter(
                 "previous_response_id: in a session, send the items of the conversation", param="previous_response_id"
             )
-        return ResponsesAsked(request, request.chat_body(request.items))
+        chat_body = request.chat_body(request.items)
+        return ResponsesAsked(request, chat_body, [*hint_warnings(body), *request.warnings])
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = fault.get("ctx", {}).get("parameter") or ".".join(map(str, fault["loc"])) or "body"

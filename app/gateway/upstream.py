@@ -14,6 +14,8 @@ from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
 from environment.json_type import Json
 from training.backends.base import Endpoint
 from training.protocol import strict_json
+from training.protocol.full_context import CODE as FULL_CONTEXT
+from training.protocol.full_context import read_full_context
 from training.rollout.http_transport import client_session
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ class ModelRefused(ServiceError):
         self._error = error
 
     def members(self) -> Mapping[str, Any]:
-        return {name: self._error[name] for name in ("code", "param") if self._error.get(name) is not None}
+        given = {name: self._error[name] for name in ("code", "param") if self._error.get(name) is not None}
+        return given if read_full_context(str(self)) is None else given | {"code": FULL_CONTEXT}
 
 
 class NoTokenCount(InvalidRequest):

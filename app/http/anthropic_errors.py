@@ -5,6 +5,8 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+from training.protocol.full_context import read_full_context
+
 _KINDS: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -15,11 +17,15 @@ _KINDS: Mapping[int, str] = {
     504: "timeout_error",
 }
 """Error types by status, where they differ from the default."""
+_BAD_REQUEST = 400
 
 
 def error_document(status: int, message: str) -> dict[str, Any]:
-    """Return an error document. In a stream, it is the data of the event `error`."""
+    """Return an error document. In a stream, it is the data of the event `error`. That the prompt is too long is said
+    in Anthropic's words, which its clients look for."""
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if status == _BAD_REQUEST and (full := read_full_context(message)) is not None:
+        message = "prompt is too long: {} tokens > {} maximum".format(*full)
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 

@@ -21,7 +21,8 @@ class AgentSessionLimits(RequestPart):
     """Bounds of a session."""
 
     max_calls: int | None = Field(default=None, ge=1, le=100_000)
-    """Maximum number of requests of one start of the agent. Default: no limit."""
+    """Maximum number of requests of one start of the agent. Default: the service's `LEARNLOOP_SESSION_MAX_CALLS`,
+    usually 500."""
     max_tokens: int | None = Field(default=None, ge=1, le=2_000_000_000)
     """Maximum number of tokens of all prompts and replies that are sampled. Default: no limit."""
 
@@ -153,6 +154,8 @@ class AgentSessionOut(ResponseModel):
     """Maximum number of requests of one start of the agent; null for no limit."""
     max_tokens: int | None
     """Maximum number of tokens; null for no limit."""
+    warnings: list[str]
+    """What of the agent's requests had no effect: hints, and hosted tools that the model was not offered."""
     restart: Literal["auto", "explicit"]
     """What means that the agent was started again."""
     metadata: dict[str, Json]

@@ -77,6 +77,8 @@ class AgentSession(Base):
     """Digest of the very first request."""
     prompt_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
     completion_tokens: Mapped[int] = mapped_column(BigInteger, default=0)
+    warnings: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
+    """What of the agent's requests had no effect; one sentence each."""
     outcome: Mapped[dict[str, Json] | None]
     """Those of reward, parts, output and reason that were given."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))

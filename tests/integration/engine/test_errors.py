@@ -45,8 +45,8 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "invalid_value", "text"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "invalid_value", "function.name"),
     ({"messages": [{"role": "user", "content": "x" * 9000}]}, 400, "context_length_exceeded", "512"),
-    ({"messages": [{"role": "user", "content": "x" * 900_000}]}, 400, "context_length_exceeded", "900000 characters"),
-    ({"messages": [USER] * 513}, 400, "context_length_exceeded", "513 messages"),
+    ({"messages": [{"role": "user", "content": "x" * 900_000}]}, 400, "context_length_exceeded", "at least"),
+    ({"messages": [USER] * 513}, 400, "context_length_exceeded", "at least 513 tokens"),
     ({"messages": [USER] * 100_000}, 400, "body_too_complex", "50000 values"),
     (
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 100_000}]},
@@ -105,7 +105,6 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"repetition_penalty": 1.2}, 400, "unsupported_parameter", "repetition_penalty is not supported"),
     ({"best_of": 4}, 400, "unsupported_parameter", "best_of is not supported"),
     ({"guided_json": {"type": "object"}}, 400, "unsupported_parameter", "guided_json is not supported"),
-    ({"reasoning_effort": "high"}, 400, "unsupported_parameter", "reasoning_effort is not supported"),
     ({"tempertature": 0}, 400, "unsupported_parameter", "tempertature is not supported"),
     ({"tools": {}}, 400, "invalid_value", "tools"),
     ({"tools": [{"type": "function"}]}, 400, "invalid_value", "tool 0"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
 from training.engine.tokens import ChatTokenizer
+from training.protocol.full_context import CODE as FULL_CONTEXT
+from training.protocol.full_context import full_context_message
 
 if TYPE_CHECKING:  # see Grammars
     from training.engine.sampling.constraint import Grammar
@@ -327,19 +330,10 @@ def _check_length(request: ChatRequest, target: Target, tokenizer: ChatTokenizer
     if context is None:
         return
     characters = sum(map(_characters, request.messages))
-    most = context * tokenizer.longest_token
-    if len(request.messages) > context:
-        said = f"{len(request.messages)} messages"
-    elif characters > most:
-        said = f"{characters} characters, of which at most {most} fit"
-    else:
-        return
-    raise ApiError(
-        400,
-        f"the conversation has {said}; the model's context is {context} tokens",
-        code="context_length_exceeded",
-        param="messages",
-    )
+    least = max(len(request.messages), math.ceil(characters / tokenizer.longest_token))
+    if least > context:
+        message = full_context_message(least, context, at_least=True)
+        raise ApiError(400, message, code=FULL_CONTEXT, param="messages")
 
 
 def _characters(message: Mapping[str, Json]) -> int:

@@ -34,8 +34,6 @@ _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     "echo": (False,),
     "chat_template_kwargs": ({},),
     "return_tokens_as_token_ids": (True,),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),

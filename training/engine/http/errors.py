@@ -37,6 +37,7 @@ from training.engine.tokens import BadConversation
 from training.engine.trainer.grpo_loss import BadOptions
 from training.engine.trainer.trajectories import BadTrajectory
 from training.protocol import strict_json
+from training.protocol.full_context import CODE as FULL_CONTEXT
 from training.protocol.validation_message import message_of
 
 M = TypeVar("M", bound=BaseModel)
@@ -82,7 +83,7 @@ _STATUS: Mapping[type[Exception], tuple[int, str]] = {
     BadOptions: (400, "bad_options"),
     BadTrajectory: (400, "bad_trajectory"),
     BadConversation: (400, "bad_conversation"),
-    ContextTooLong: (400, "context_length_exceeded"),
+    ContextTooLong: (400, FULL_CONTEXT),
     GrammarFailed: (400, "grammar_too_complex"),
     CorruptCheckpoint: (410, "torn_checkpoint"),
     DamagedModel: (503, "model_damaged"),

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from training.protocol.full_context import full_context_message
+
 if TYPE_CHECKING:  # the grammar parser is loaded when first needed
     from training.engine.sampling.constraint import Grammar
 
@@ -71,9 +73,7 @@ class ContextTooLong(SamplingError):
     """The prompt leaves no room for even one token."""
 
     def __init__(self, prompt_tokens: int, context: int) -> None:
-        super().__init__(
-            f"the prompt has {prompt_tokens} tokens and the model's context is {context}: no room is left for a reply"
-        )
+        super().__init__(full_context_message(prompt_tokens, context))
         self.prompt_tokens = prompt_tokens
         self.context = context
 

@@ -94,7 +94,7 @@ class ResponseEvents:
         yield self._event("response.output_item.done", output_index=index, item=item)
 
     def _call_events(self, call: Mapping[str, Json]) -> Iterator[Event]:
-        item, index = call_item(new_id("fc"), call), len(self._output)
+        item, index = call_item(new_id("fc"), call, self._reply.request.offered), len(self._output)
         where = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
         begun = {**item, "arguments": "", "status": "in_progress"}

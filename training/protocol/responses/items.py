@@ -7,6 +7,7 @@ in either format.
 from collections.abc import Mapping, Sequence
 
 from environment.json_type import Json
+from training.protocol.responses.tools import OfferedTools, offered_name
 
 Item = Mapping[str, Json]
 
@@ -65,16 +66,18 @@ def text_part(text: str, logprobs: Sequence[Json] = ()) -> dict[str, Json]:
     }
 
 
-def call_item(item_id: str, call: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the item for a tool call of a chat completion."""
+def call_item(item_id: str, call: Mapping[str, Json], offered: OfferedTools) -> dict[str, Json]:
+    """Return the item for a tool call of a chat completion, with the namespace of the function if it is in one."""
     function = call["function"]
+    namespace, name = offered.names.get(function["name"], (None, function["name"]))
     return {
         "type": "function_call",
         "id": item_id,
         "call_id": call["id"],
-        "name": function["name"],
+        "name": name,
         "arguments": function["arguments"],
         "status": "completed",
+        **({} if namespace is None else {"namespace": namespace}),
     }
 
 
@@ -100,7 +103,8 @@ def _part(part: Json) -> str | None:
 
 
 def _call(item: Item, where: str) -> dict[str, Json]:
-    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+    name = offered_name(_string(item, "name", where), item.get("namespace"))
+    function = {"name": name, "arguments": _string(item, "arguments", where)}
     return {"id": _string(item, "call_id", where), "type": "function", "function": function}
 
 

@@ -1,24 +1,26 @@
 """Parameters of OpenAI's requests. Unsupported ones are rejected by name."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 from pydantic_core import PydanticCustomError
 
 from environment.json_type import Json
 
-NO_EFFECT = frozenset(
+HINTS = frozenset(
     {
-        "metadata",
+        "client_metadata",
+        "context_management",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
+        "reasoning",
+        "reasoning_effort",
+        "verbosity",
     }
 )
-"""OpenAI parameters for billing, storage and caches. They do not change the reply, so they are accepted."""
+"""OpenAI parameters that ask for nothing that a reply would be wrong without. They are accepted without effect."""
+NO_EFFECT = frozenset({"metadata", "safety_identifier", "service_tier", "store", "user"}) | HINTS
+"""OpenAI parameters that do not change the reply: hints, and those for billing and storage."""
 
 
 class BadParameter(ValueError):
@@ -34,6 +36,21 @@ def parameter_fault(parameter: str, message: str, *, code: str = "invalid_value"
     """Return an error about a parameter from a check of the whole request; `errors.read_body` reports the parameter's
     name."""
     return PydanticCustomError(code, "{message}", {"message": message, "parameter": parameter})
+
+
+def hint_warnings(body: Mapping[str, Json], hints: Container[str] = HINTS) -> list[str]:
+    """Return a warning for each hint that the body gives."""
+    return [hint_warning(name) for name, value in body.items() if name in hints and value not in (None, [], {})]
+
+
+def hint_warning(name: str) -> str:
+    """Return the warning about a hint."""
+    return f"The hint {name} was accepted and has no effect."
+
+
+def hosted_tool_warnings(left_out: Sequence[str]) -> list[str]:
+    """Return a warning for each hosted tool that the model is not offered."""
+    return [f"The hosted tool {kind} is not offered to the model: there are no hosted tools here." for kind in left_out]
 
 
 def refuse_unsupported(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from environment.json_type import Json
 from training.protocol.responses.items import call_item, message_item
 from training.protocol.responses.request import ResponsesRequest
+from training.protocol.responses.tools import OfferedTools
 
 
 def new_id(kind: str) -> str:
@@ -63,12 +64,14 @@ class Reply:
         }
 
 
-def output_of(message: Mapping[str, Json], logprobs: Sequence[Json], status: str) -> list[dict[str, Json]]:
+def output_of(
+    message: Mapping[str, Json], logprobs: Sequence[Json], status: str, offered: OfferedTools
+) -> list[dict[str, Json]]:
     """Return the items of an assistant's message: its text, unless it has only calls, and its calls."""
     items = []
     if message["content"] is not None:
         items.append(message_item(new_id("msg"), message["content"], logprobs, status))
-    return items + [call_item(new_id("fc"), call) for call in message.get("tool_calls") or ()]
+    return items + [call_item(new_id("fc"), call, offered) for call in message.get("tool_calls") or ()]
 
 
 def status_of(finish_reason: str) -> str:

@@ -1,13 +1,21 @@
 """The body of a Responses request: what is accepted, and its conversion to a chat completion."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from environment.json_type import Json
 from training.protocol.responses.items import Item, messages_of
-from training.protocol.responses.parameters import NO_EFFECT, BadParameter, refuse_unsupported
+from training.protocol.responses.parameters import (
+    NO_EFFECT,
+    BadParameter,
+    hint_warning,
+    hosted_tool_warnings,
+    refuse_unsupported,
+)
+from training.protocol.responses.tools import OfferedTools, offered_name, offered_tools
 
 _SAME = (
     "model",
@@ -31,8 +39,6 @@ _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
     # Unsupported parameters, with the values that request nothing.
     "background": (False,),
     "truncation": ("disabled",),
-    "reasoning": ({}, {"effort": None}, {"effort": "none"}),
-    "context_management": ([],),
 }
 _NO_EFFECT = NO_EFFECT | {"max_tool_calls", "stream_options"}
 """`max_tool_calls` counts calls of built-in tools, which do not exist here; `stream_options` is about padding."""
@@ -50,10 +56,10 @@ _Included = Literal[
 
 
 class TextOptions(BaseModel):
-    """The required format of a response's text."""
+    """The required format of a response's text. How verbose it is to be is a hint without effect."""
 
     format: dict[str, Json] | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: str | None = None
 
 
 class ResponsesRequest(BaseModel):
@@ -92,6 +98,17 @@ class ResponsesRequest(BaseModel):
         """The input as a list of items."""
         return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else list(self.input)
 
+    @cached_property
+    def offered(self) -> OfferedTools:
+        """The tools that the model is offered. Raises BadParameter."""
+        return offered_tools(self.tools or ())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the tools and of the text's options was left out."""
+        verbose = [hint_warning("text.verbosity")] if self.text and self.text.verbosity else []
+        return [*verbose, *hosted_tool_warnings(self.offered.left_out)]
+
     @property
     def logprobs(self) -> bool:
         """Whether the text has log-probabilities."""
@@ -106,7 +123,7 @@ class ResponsesRequest(BaseModel):
         body = {
             **{name: value for name in _SAME if (value := getattr(self, name)) is not None},
             "messages": messages,
-            "tools": [_chat_tool(tool, number) for number, tool in enumerate(self.tools or ())],
+            "tools": list(self.offered.functions),
             "max_completion_tokens": self.max_output_tokens,
             "response_format": _response_format(self.text.format if self.text else None),
             "logprobs": self.logprobs,
@@ -117,22 +134,11 @@ class ResponsesRequest(BaseModel):
         return body
 
 
-def _chat_tool(tool: Mapping[str, Json], number: int) -> dict[str, Json]:
-    """Return a function in the format of chat completions, where its fields are nested one level deeper."""
-    if tool.get("type") != "function":
-        raise BadParameter(
-            f"tools: tool {number} is of type {tool.get('type')!r}; there are no built-in tools, only functions",
-            param="tools",
-        )
-    given = {key: tool.get(key) for key in ("name", "description", "parameters", "strict")}
-    return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
-
-
 def _named_tool(choice: Mapping[str, Json]) -> dict[str, Json]:
     if choice.get("type") != "function":
         message = f"tool_choice: {choice.get('type')!r} is not supported; name a function, or none, auto or required"
         raise BadParameter(message, param="tool_choice")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    return {"type": "function", "function": {"name": offered_name(str(choice.get("name")), choice.get("namespace"))}}
 
 
 def _response_format(text_format: Mapping[str, Json] | None) -> dict[str, Json] | None:

@@ -40,7 +40,9 @@ class Responses:
         status = status_of(choice["finish_reason"])
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
         reply = Reply(request, completion["model"])
-        made = reply.body(status, output_of(choice["message"], logprobs, status), usage=completion["usage"])
+        made = reply.body(
+            status, output_of(choice["message"], logprobs, status, request.offered), usage=completion["usage"]
+        )
         self._keep(request, scope, conversation, made)
         return made
 
