@@ -1,0 +1,178 @@
+"""Run the real coding agents in recorded sessions, over the engine with a base model that has a context of 32k tokens.
+
+    npm install --prefix agents @openai/codex @anthropic-ai/claude-code opencode-ai @qwen-code/qwen-code \\
+        @mariozechner/pi-coding-agent
+    pip install --target agents/mini mini-swe-agent
+    PATH=$PWD/agents/node_modules/.bin:$PWD/agents/mini/bin:$PATH python -m benchmarks.agents.coding_agents
+
+Those that are not on the PATH are left out, with the command that installs them. The base model is the included one,
+told that its context is longer than those it was trained on: what it writes is nonsense, but calls of tools occur in
+it. Each agent has a session with a limit of calls, whose record is printed, and then one with a base model of a short
+context, in which its first prompt does not fit. `--train codex` trains that agent through `learnloop agent run`.
+Fails if an agent's session has no answered call.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.cli.client import Service
+from app.cli.service_process import own_service
+from benchmarks.agents.coding_clis import AGENTS, CONTEXT, CodingAgent, Ended, Model, work
+from environment.json_type import Json
+
+_TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
+_LONG, _SHORT = "coding-32k", "coding-512"
+_SHORT_CONTEXT = 512
+_MOST_CALLS = 6
+_PROMPT = "Write hello world in Python to hello.py and run it."
+_WIDTH = 100
+_POLL_S = 1.0
+
+
+def add_base(data_dir: Path, name: str, context: int) -> None:
+    """Add a copy of the included base model whose context has that many tokens."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(shutil.copytree(_TINY, Path(directory, name)))
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
+        arguments = ["bases", "add", name, str(copy), "--prompts", "0", "--data-dir", str(data_dir)]
+        subprocess.run([sys.executable, "-m", "app.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def in_session(service: Service, base: str, agent: CodingAgent) -> tuple[dict[str, Json], list[dict[str, Json]], Ended]:
+    """Let the agent work in a session; return the session, its calls, and how the agent ended."""
+    opened = service.call("POST", "/sessions", json={"model": base, "limits": {"max_calls": _MOST_CALLS}})
+    ended = work(agent, Model(opened["base_url"], opened["api_key"], base), _PROMPT)
+    path = f"/sessions/{opened['id']}"
+    service.call("POST", f"{path}/outcome", json={"reason": "only a check"})
+    return service.call("GET", path), service.call("GET", f"{path}/calls")["items"], ended
+
+
+def transcript(session: Mapping[str, Json], calls: list[dict[str, Json]], ended: Ended) -> Iterator[str]:
+    """Yield the lines that describe a recorded session."""
+    status = "was stopped" if ended.status is None else f"exit status {ended.status}"
+    yield f"{session['calls']} calls, {session['prompt_tokens']} + {session['completion_tokens']} tokens, {status}"
+    for call in calls:
+        yield f"  {call['number']}. {call['protocol']}: {_asked(call)}"
+        yield f"     -> {_answered(call)}"
+    for warning in session["warnings"]:
+        yield f"  warning: {warning}"
+    yield f"  it said: {_last_words(ended)}"
+
+
+def _last_words(ended: Ended) -> str:
+    """Return the last line that an agent printed, or the last one about an error if it failed."""
+    lines = [line for text in (ended.errors, ended.output) for line in text.splitlines() if line.strip()]
+    failed = [line for line in lines if "error" in line.lower() or "too long" in line]
+    return (failed if ended.status and failed else lines or [""])[-1][:_WIDTH]
+
+
+def _asked(call: Mapping[str, Json]) -> str:
+    roles = [message["role"] for message in call["messages"]]
+    return f"{', '.join(roles[:8])}{', ...' if len(roles) > 8 else ''}; {len(call['tools'])} tools"
+
+
+def _answered(call: Mapping[str, Json]) -> str:
+    if call["completion"] is None:
+        return "no answer"
+    [choice] = call["completion"]["choices"]
+    used = [each["function"]["name"] for each in choice["message"].get("tool_calls") or ()]
+    text = " ".join((choice["message"]["content"] or "").split())[:_WIDTH]
+    tokens = call["completion"]["usage"]
+    calls = f" calls {', '.join(used)};" if used else ""
+    return f"{tokens['prompt_tokens']} + {tokens['completion_tokens']} tokens;{calls} {text!r}"
+
+
+def version_of(agent: CodingAgent) -> str | None:
+    """Return the version of an installed agent, or None if it is not on the PATH."""
+    if (command := shutil.which(agent.command)) is None:
+        return None
+    if agent.command == "mini":  # it has no flag for it
+        said = subprocess.run([command, "--help"], capture_output=True, text=True, check=False).stdout
+        return said.split("version ")[-1].split()[0].rstrip(".")
+    found = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    return (found.stdout or found.stderr).strip().splitlines()[-1]
+
+
+def train(service: Service, name: str, rollouts: int) -> dict[str, Json]:
+    """Train the agent for one step and return the run. Raises RuntimeError if it did not complete."""
+    scenarios = [{"task": {"prompt": f"Say {word}."}} for word in ("hello", "goodbye", "thanks", "please", "sorry")]
+    own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
+    request = {
+        "environment": own,
+        "judge": {"name": "reported"},
+        "model": {"base_model": _LONG},
+        "iterations": 1,
+        "groups_per_iteration": 1,
+        "rollouts_per_group": rollouts,
+        "max_turns": 2,
+        "max_completion_tokens": 64,
+        "rollout_timeout_s": 600,
+        "evaluation": {"every": 1_000, "scenarios": 1, "test_scenarios": 1, "samples": 1},
+    }
+    run_id = service.start_run(request)["run_id"]
+    with _claiming(service, name):
+        while (found := service.run(run_id))["status"] in ("queued", "running"):
+            time.sleep(_POLL_S)
+    if found["status"] != "completed":
+        raise RuntimeError(f"the run of {name} is {found['status']}: {found['error']}")
+    return {**found, "rows": list(service.iterations(run_id))}
+
+
+@contextmanager
+def _claiming(service: Service, name: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "app.cli", "agent", "run", "--url", service.url, "--env", "PYTHONPATH"]
+    doing = [sys.executable, "-m", "benchmarks.agents.coding_clis", name]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([*command, "--", *doing], env=environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    """Run the agents that are installed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=AGENTS)
+    parser.add_argument("--train", choices=AGENTS, help="also train this agent for one step")
+    parser.add_argument("--rollouts", type=int, default=4, help="rollouts of that step")
+    arguments = parser.parse_args()
+    versions = {name: version_of(AGENTS[name]) for name in arguments.agents}
+    unrecorded = []
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        data_dir = Path(directory)
+        add_base(data_dir, _LONG, CONTEXT)
+        add_base(data_dir, _SHORT, _SHORT_CONTEXT)
+        with own_service(data_dir, waiting=lambda _: None) as service:
+            for name, version in versions.items():
+                agent = AGENTS[name]
+                if version is None:
+                    print(f"{name}: not installed; {agent.how_to_install}", flush=True)
+                    continue
+                print(f"{name} {version}", flush=True)
+                session, calls, ended = in_session(service, _LONG, agent)
+                print(*transcript(session, calls, ended), sep="\n", flush=True)
+                if not any(call["completion"] for call in calls):
+                    unrecorded.append(name)
+                session, calls, ended = in_session(service, _SHORT, agent)
+                print(f"  with a context of {_SHORT_CONTEXT} tokens:", *transcript(session, calls, ended), sep="\n")
+            if arguments.train is not None:
+                trained = train(service, arguments.train, arguments.rollouts)
+                print(f"{arguments.train} trained:", json.dumps(trained, indent=1))
+    if unrecorded:
+        sys.exit(f"no answered call: {', '.join(unrecorded)}")
+
+
+if __name__ == "__main__":
+    main()
