@@ -202,7 +202,7 @@ async def test_limits(database: Database) -> None:
     store, calls = AgentSessions(database), SessionCalls(database)
     asker = Asker((await store.open(spec(limits=SessionLimits(max_calls=2, max_tokens=3)))).row.id)
     await answered(calls, asker, "hi")
-    with pytest.raises(SessionLimitReached, match="3 tokens"):
+    with pytest.raises(SessionLimitReached, match="limit of tokens is reached"):
         await begun(calls, asker, QUESTION)
     assert (await begun(calls, asker, is_retry=True)).recorded is not None  # costs nothing
     with pytest.raises(TooManyRequests):

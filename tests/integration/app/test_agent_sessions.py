@@ -274,7 +274,7 @@ async def test_bad_requests_and_limits(stage: ModelStage) -> None:
         with pytest.raises(openai.BadRequestError, match="messages"):
             await ask(client, [])
         await ask(client)
-        with pytest.raises(openai.BadRequestError, match="limit of 1 calls") as refused:
+        with pytest.raises(openai.BadRequestError, match="limit of calls is reached") as refused:
             await ask(client, [*MESSAGES, *MESSAGES])
         assert refused.value.code == "session_limit_reached"
     session = await opened(stage)

@@ -136,11 +136,11 @@ async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, data
     store = AgentSessions(database)
     limited = await opened(database, limits=SessionLimits(max_calls=1))
     await answered(calls, limited)
-    with pytest.raises(SessionLimitReached, match="limit of 1 calls"):
+    with pytest.raises(SessionLimitReached, match="limit of calls is reached"):
         await begun(calls, limited, QUESTION)
     spent = await opened(database, limits=SessionLimits(max_tokens=4))
     await answered(calls, spent)
-    with pytest.raises(SessionLimitReached, match="limit of 4 tokens"):
+    with pytest.raises(SessionLimitReached, match="limit of tokens is reached"):
         await begun(calls, spent, QUESTION)
     restarted = await opened(database)
     await store.restart(LOCAL, restarted.session_id)
