@@ -334,6 +334,7 @@ class SessionState(TypedDict):
     completion_tokens: int
     reward: float | None
     feedback: SessionOpinions | None
+    warnings: list[str]
     metadata: dict[str, Any]
     opened_at: str
     expires_at: str

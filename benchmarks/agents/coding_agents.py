@@ -1,15 +1,16 @@
 """Run the real coding agents in recorded sessions, over the engine with a base model that has a context of 32k tokens.
 
     npm install --prefix agents @openai/codex @anthropic-ai/claude-code opencode-ai @qwen-code/qwen-code \\
-        @mariozechner/pi-coding-agent
+        @earendil-works/pi-coding-agent
     pip install --target agents/mini mini-swe-agent
     PATH=$PWD/agents/node_modules/.bin:$PWD/agents/mini/bin:$PATH python -m benchmarks.agents.coding_agents
 
 Those that are not on the PATH are left out, with the command that installs them. The base model is the included one,
 told that its context is longer than those it was trained on: what it writes is nonsense, but calls of tools occur in
-it. Each agent has a session with a limit of calls, whose record is printed, and then one with a base model of a short
-context, in which its first prompt does not fit. `--train codex` trains that agent through `learnloop agent run`.
-Fails if an agent's session has no answered call.
+it. Each agent has a session, whose record is printed. Then it has one with a base model of a short context, in which
+its first prompt does not fit, and one whose limit of calls is reached; both must make it stop. `--train codex` trains
+that agent through `learnloop agent run`. Fails if an agent's session has no answered call, or if an agent does not
+stop.
 """
 
 import argparse
@@ -20,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.cli.client import Service
@@ -33,6 +35,7 @@ _TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model
 _LONG, _SHORT = "coding-32k", "coding-512"
 _SHORT_CONTEXT = 512
 _MOST_CALLS = 6
+_ANY_CALL: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 _PROMPT = "Write hello world in Python to hello.py and run it."
 _WIDTH = 100
 _POLL_S = 1.0
@@ -48,25 +51,51 @@ def add_base(data_dir: Path, name: str, context: int) -> None:
         subprocess.run([sys.executable, "-m", "app.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-def in_session(service: Service, base: str, agent: CodingAgent) -> tuple[dict[str, Json], list[dict[str, Json]], Ended]:
-    """Let the agent work in a session; return the session, its calls, and how the agent ended."""
-    opened = service.call("POST", "/sessions", json={"model": base, "limits": {"max_calls": _MOST_CALLS}})
-    ended = work(agent, Model(opened["base_url"], opened["api_key"], base), _PROMPT)
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A session with its calls, and how the agent in it ended."""
+
+    session: Mapping[str, Json]
+    calls: Sequence[Mapping[str, Json]]
+    ended: Ended
+    seconds: float
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the model answered a call."""
+        return any(call["completion"] for call in self.calls)
+
+
+def in_session(service: Service, base: str, agent: CodingAgent, *, is_spent: bool = False) -> Recorded:
+    """Let the agent work in a session. With `is_spent`, the session's limit of calls is reached before."""
+    most = 1 if is_spent else _MOST_CALLS
+    opened = service.call("POST", "/sessions", json={"model": base, "limits": {"max_calls": most}})
     path = f"/sessions/{opened['id']}"
+    if is_spent:
+        service.call("POST", f"{path}/v1/chat/completions", json=_ANY_CALL)
+    clock = time.monotonic()
+    ended = work(agent, Model(opened["base_url"], opened["api_key"], base), _PROMPT)
+    seconds = time.monotonic() - clock
     service.call("POST", f"{path}/outcome", json={"reason": "only a check"})
-    return service.call("GET", path), service.call("GET", f"{path}/calls")["items"], ended
+    return Recorded(service.call("GET", path), service.call("GET", f"{path}/calls")["items"], ended, seconds)
 
 
-def transcript(session: Mapping[str, Json], calls: list[dict[str, Json]], ended: Ended) -> Iterator[str]:
+def transcript(recorded: Recorded) -> Iterator[str]:
     """Yield the lines that describe a recorded session."""
-    status = "was stopped" if ended.status is None else f"exit status {ended.status}"
-    yield f"{session['calls']} calls, {session['prompt_tokens']} + {session['completion_tokens']} tokens, {status}"
-    for call in calls:
+    session = recorded.session
+    yield f"  {session['prompt_tokens']} + {session['completion_tokens']} tokens; {summary(recorded)}"
+    for call in recorded.calls:
         yield f"  {call['number']}. {call['protocol']}: {_asked(call)}"
         yield f"     -> {_answered(call)}"
     for warning in session["warnings"]:
         yield f"  warning: {warning}"
-    yield f"  it said: {_last_words(ended)}"
+
+
+def summary(recorded: Recorded) -> str:
+    """Return in one line how the agent ended."""
+    ended = recorded.ended
+    status = "it did not stop" if ended.status is None else f"exit status {ended.status}"
+    return f"{len(recorded.calls)} calls, {recorded.seconds:.0f} s, {status}: {_last_words(ended)}"
 
 
 def _last_words(ended: Ended) -> str:
@@ -101,6 +130,16 @@ def version_of(agent: CodingAgent) -> str | None:
         return said.split("version ")[-1].split()[0].rstrip(".")
     found = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
     return (found.stdout or found.stderr).strip().splitlines()[-1]
+
+
+def check(service: Service, agent: CodingAgent) -> bool:
+    """Print what the agent does in its sessions; return whether it is answered and stops."""
+    recorded = in_session(service, _LONG, agent)
+    print(*transcript(recorded), sep="\n", flush=True)
+    full, spent = in_session(service, _SHORT, agent), in_session(service, _LONG, agent, is_spent=True)
+    print(f"  context of {_SHORT_CONTEXT} tokens: {summary(full)}")
+    print(f"  limit of calls reached: {summary(spent)}", flush=True)
+    return recorded.is_answered and all(each.ended.status is not None for each in (recorded, full, spent))
 
 
 def train(service: Service, name: str, rollouts: int) -> dict[str, Json]:
@@ -148,30 +187,25 @@ def main() -> None:
     parser.add_argument("--train", choices=AGENTS, help="also train this agent for one step")
     parser.add_argument("--rollouts", type=int, default=4, help="rollouts of that step")
     arguments = parser.parse_args()
-    versions = {name: version_of(AGENTS[name]) for name in arguments.agents}
-    unrecorded = []
+    failed = []
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         data_dir = Path(directory)
         add_base(data_dir, _LONG, CONTEXT)
         add_base(data_dir, _SHORT, _SHORT_CONTEXT)
         with own_service(data_dir, waiting=lambda _: None) as service:
-            for name, version in versions.items():
-                agent = AGENTS[name]
+            for name in arguments.agents:
+                version = version_of(AGENTS[name])
                 if version is None:
-                    print(f"{name}: not installed; {agent.how_to_install}", flush=True)
+                    print(f"{name}: not installed; {AGENTS[name].how_to_install}", flush=True)
                     continue
                 print(f"{name} {version}", flush=True)
-                session, calls, ended = in_session(service, _LONG, agent)
-                print(*transcript(session, calls, ended), sep="\n", flush=True)
-                if not any(call["completion"] for call in calls):
-                    unrecorded.append(name)
-                session, calls, ended = in_session(service, _SHORT, agent)
-                print(f"  with a context of {_SHORT_CONTEXT} tokens:", *transcript(session, calls, ended), sep="\n")
+                if not check(service, AGENTS[name]):
+                    failed.append(name)
             if arguments.train is not None:
                 trained = train(service, arguments.train, arguments.rollouts)
                 print(f"{arguments.train} trained:", json.dumps(trained, indent=1))
-    if unrecorded:
-        sys.exit(f"no answered call: {', '.join(unrecorded)}")
+    if failed:
+        sys.exit(f"not answered, or did not stop: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ in: 1 for a reply that is one word, less for longer ones.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from environment.json_type import Json
 CONTEXT = 32_768
 """Context that the agents are told, in tokens."""
 _REPLY = 1_024
-_TIMEOUT_S = 240.0
+_TIMEOUT_S = 600.0
 NPM = "npm install"
 
 
@@ -137,7 +138,7 @@ AGENTS: Mapping[str, CodingAgent] = {
     "claude": CodingAgent("claude", "@anthropic-ai/claude-code", NPM, _claude),
     "opencode": CodingAgent("opencode", "opencode-ai", NPM, _opencode),
     "qwen": CodingAgent("qwen", "@qwen-code/qwen-code", NPM, _qwen),
-    "pi": CodingAgent("pi", "@mariozechner/pi-coding-agent", NPM, _pi),
+    "pi": CodingAgent("pi", "@earendil-works/pi-coding-agent", NPM, _pi),
     "mini": CodingAgent("mini", "mini-swe-agent", "pip install", _mini),
 }
 """The agents by the names of their commands."""
@@ -177,11 +178,12 @@ def _run(command: Sequence[str], directory: Path, variables: Mapping[str, str], 
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
     try:
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # some start others, which keep the pipes open
         output, errors = process.communicate()
         return Ended(None, output, errors)
     return Ended(process.returncode, output, errors)

@@ -47,6 +47,7 @@ export interface AgentSessionOut {
   "feedback": AgentSessionOpinions | null;
   "max_calls": number | null;
   "max_tokens": number | null;
+  "warnings": (string)[];
   "restart": "auto" | "explicit";
   "metadata": Record<string, any>;
   "run_id": string | null;

@@ -171,3 +171,14 @@ async def test_a_refusal_is_the_servers_and_a_server_that_is_away_is_asked_again
     reply = await asyncio.wait_for(stage.ask(session), 30)
     assert reply.json()["choices"][0]["message"]["content"] == "hi"
     assert len({request["seed"] for request in stage.server.requests}) == 1  # all of them were the same call
+
+
+async def test_the_server_is_given_the_hints_that_it_can_honour(stage: Elsewhere) -> None:
+    session = await stage.opened()
+    stage.replies.append(Reply(content="hi"))
+    hints = {"reasoning_effort": "high", "prompt_cache_key": "a"}
+    (await stage.ask(session, **hints)).raise_for_status()
+    [request] = stage.server.requests
+    assert (request["reasoning_effort"], "prompt_cache_key" in request) == ("high", False)
+    shown = await stage.service.client.get(f"/sessions/{session['id']}", headers=session["owner"])
+    assert shown.json()["warnings"] == ["The hint prompt_cache_key was accepted and has no effect."]

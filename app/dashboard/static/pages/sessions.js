@@ -194,6 +194,7 @@ function Details({ session }) {
       <div><dt>Attempt</dt><dd>${session.attempt}</dd></div>
       <div><dt>Tokens</dt><dd>${whole(session.prompt_tokens)} of prompts, ${whole(session.completion_tokens)} sampled</dd></div>
       <div><dt>Run</dt><dd>${session.run_id ? html`<a href=${href(["runs", session.run_id])}>iteration ${session.iteration}</a>` : NONE}</dd></div>
+      ${session.warnings.length > 0 && html`<div><dt>Warnings</dt><dd>${session.warnings.map((each) => html`<${Text} key=${each} as="p" value=${each} limit=${300} />`)}</dd></div>`}
       <div><dt>Opened</dt><dd>${moment(session.opened_at)}</dd></div>
       <div><dt>${session.ended_at ? "Ended" : "Expires"}</dt><dd>${moment(session.ended_at ?? session.expires_at)}</dd></div>
     </dl>

@@ -53,6 +53,15 @@ async def test_a_server_that_counts_no_tokens(status: int, body: str, error: typ
             await upstream.count_tokens(endpoint, {})
 
 
+async def test_a_full_context_has_openais_code_whatever_the_server_calls_it() -> None:
+    message = "This model's maximum context length is 4096 tokens. However, your request has 5000 input tokens."
+    body = json.dumps({"error": {"message": message, "type": "BadRequestError", "code": 400}})
+    async with answering("/v1/chat/completions", 400, body) as (upstream, endpoint):
+        with pytest.raises(ModelRefused, match="5000 input tokens") as refused:
+            await upstream.complete(endpoint, {})
+    assert refused.value.members() == {"code": "context_length_exceeded"}
+
+
 @pytest.mark.parametrize("chunk", ["[]", "{", '{"choices": [1]}', '{"choices": [{"delta": "a"}]}', '{"usage": 3}'])
 async def test_a_stream_of_something_else_is_a_bad_gateway(chunk: str) -> None:
     async with answering("/v1/chat/completions", 200, f"data: {chunk}\n\n") as (upstream, endpoint):
