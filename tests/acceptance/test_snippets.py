@@ -42,6 +42,7 @@ ILLUSTRATIONS = {
     '{"seq": 12': "the form of an event",
     "event: progress": "a part of a stream",
     "[project.entry-points": "a part of a pyproject.toml",
+    'model = "MODEL"': "settings of another program",
     "weight(rollout) =": "formulas",
     '{"type": "iteration.completed"': "the form of a message",
     "#!/bin/sh": "an agent in a shell script",

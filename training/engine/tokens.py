@@ -212,7 +212,7 @@ class ChatTokenizer:
     def _render(self, messages: str, tools: str, reply: bool) -> str:
         if messages == "[]" and not tools:
             return ""
-        shown, offered = json.loads(messages), json.loads(tools) if tools else None
+        shown, offered = json.loads(messages), [_prepared_tool(each) for each in json.loads(tools)] if tools else None
         if self._tools_as_text:
             shown = with_tools_as_text(shown, offered or (), self.tool_format, system_role=self._knows_system)
             offered = None
@@ -260,6 +260,14 @@ def _of_transformers(directory: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+
+
+def _prepared_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give a function without parameters an empty schema. Many chat templates look into it without asking."""
+    function = tool.get("function")
+    if not isinstance(function, dict) or function.get("parameters") is not None:
+        return tool
+    return {**tool, "function": {**function, "parameters": {"type": "object", "properties": {}}}}
 
 
 def _prepared(message: Message) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import pytest
 from environment.json_type import Json
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage
-from tests.integration.app.test_agent_sessions import MESSAGES, opened, recorded
+from tests.integration.app.test_agent_sessions import opened, recorded
+from tests.openai_clients import MESSAGES
 
 _REQUESTS = Path(__file__).parent / "first_requests"
 CODEX: Json = json.loads((_REQUESTS / "codex.json").read_text())

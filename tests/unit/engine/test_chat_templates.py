@@ -64,6 +64,12 @@ def test_the_conversation_shows_the_tool_the_call_and_the_result(family: tuple[s
         assert part in text
 
 
+def test_a_function_without_parameters_is_shown(family: tuple[str, ChatTokenizer]) -> None:
+    _, tokenizer = family
+    tools = [{"type": "function", "function": {"name": "show_time", "description": "Show the time."}}]
+    assert "show_time" in tokenizer.decode(tokenizer.prompt(CONVERSATION[:1], tools))
+
+
 def test_a_demonstrated_call_is_read_back(family: tuple[str, ChatTokenizer]) -> None:
     _, tokenizer = family
     ids, owner = tokenizer.supervised_sequence(CONVERSATION[:2], [TOOL])
