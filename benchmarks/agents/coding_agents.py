@@ -142,8 +142,9 @@ def check(service: Service, agent: CodingAgent) -> bool:
     return recorded.is_answered and all(each.ended.status is not None for each in (recorded, full, spent))
 
 
-def train(service: Service, name: str, rollouts: int) -> dict[str, Json]:
-    """Train the agent for one step and return the run. Raises RuntimeError if it did not complete."""
+def train(service: Service, name: str, rollouts: int) -> str:
+    """Train the agent for one step and return its figures in a line. Raises RuntimeError if the run did not complete or
+    trained nothing."""
     scenarios = [{"task": {"prompt": f"Say {word}."}} for word in ("hello", "goodbye", "thanks", "please", "sorry")]
     own = {"name": "agent", "config": {"scenarios": scenarios, "runner": {"pull": {}}}}
     request = {
@@ -164,7 +165,14 @@ def train(service: Service, name: str, rollouts: int) -> dict[str, Json]:
             time.sleep(_POLL_S)
     if found["status"] != "completed":
         raise RuntimeError(f"the run of {name} is {found['status']}: {found['error']}")
-    return {**found, "rows": list(service.iterations(run_id))}
+    row = list(service.iterations(run_id))[-1]
+    if row["step"] != 1:
+        raise RuntimeError(f"the run of {name} trained nothing: {row['no_signal'] or row['skipped_groups']}")
+    rewards, metrics = row["rewards"], row["train_metrics"]
+    return (
+        f"{name} trained to step {row['step']}: {rewards['count']} rollouts, rewards {rewards['min']:.2f} to "
+        f"{rewards['max']:.2f}, {metrics['num_trainable_tokens']:.0f} sampled tokens, {metrics['seconds']:.0f} s"
+    )
 
 
 @contextmanager
@@ -202,8 +210,7 @@ def main() -> None:
                 if not check(service, AGENTS[name]):
                     failed.append(name)
             if arguments.train is not None:
-                trained = train(service, arguments.train, arguments.rollouts)
-                print(f"{arguments.train} trained:", json.dumps(trained, indent=1))
+                print(train(service, arguments.train, arguments.rollouts))
     if failed:
         sys.exit(f"not answered, or did not stop: {', '.join(failed)}")
 
