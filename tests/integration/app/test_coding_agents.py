@@ -21,7 +21,14 @@ _REQUESTS = Path(__file__).parent / "first_requests"
 CODEX: Json = json.loads((_REQUESTS / "codex.json").read_text())
 CLAUDE_CODE: Json = json.loads((_REQUESTS / "claude_code.json").read_text())
 WAIT: Json = {"type": "function", "namespace": "multi_agent_v1", "name": "wait_agent"}
-ANSWER: Json = {"type": "object", "properties": {"title": {"enum": ["hello"]}}, "required": ["title"]}
+ANSWER: Json = {
+    "type": "object",
+    "properties": {"title": {"enum": ["hello"]}},
+    "required": ["title"],
+    "additionalProperties": False,
+}
+"""A schema of which any reply is shorter than MOST_TOKENS, whatever the model makes of the white space."""
+MOST_TOKENS = 400
 NO_WEB_SEARCH = "The hosted tool {} is not offered to the model: there are no hosted tools here."
 
 
@@ -68,7 +75,9 @@ async def test_codex_is_answered_and_offered_what_there_is(stage: ModelStage) ->
 
 async def test_a_call_of_a_function_in_a_namespace_is_made_and_given_back_with_it(stage: ModelStage) -> None:
     session = await opened(stage)
-    body = CODEX | {"tool_choice": WAIT, "stream": False, "max_output_tokens": 400, "temperature": 0}
+    [namespace] = [tool for tool in CODEX["tools"] if tool["type"] == "namespace"]
+    bounded = namespace | {"tools": [tool | {"parameters": ANSWER, "strict": True} for tool in namespace["tools"]]}
+    body = CODEX | {"tools": [bounded], "tool_choice": WAIT, "stream": False, "max_output_tokens": MOST_TOKENS}
     [call] = (await ask(stage, session, "/responses", body)).raise_for_status().json()["output"]
     assert (call["type"], call["namespace"], call["name"]) == ("function_call", "multi_agent_v1", "wait_agent")
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}
@@ -105,7 +114,7 @@ async def test_claude_code_is_answered_and_its_system_messages_are_shown(stage: 
 
 async def test_a_schema_in_output_config_is_honoured(stage: ModelStage) -> None:
     asked = {"format": {"type": "json_schema", "schema": ANSWER}, "effort": None}
-    body = CLAUDE_CODE | {"output_config": asked, "tools": [], "stream": False, "max_tokens": 100}
+    body = CLAUDE_CODE | {"output_config": asked, "tools": [], "stream": False, "max_tokens": MOST_TOKENS}
     reply = await ask(stage, await opened(stage), "/messages", body)
     [block] = reply.raise_for_status().json()["content"]
     assert json.loads(block["text"]) == {"title": "hello"}
