@@ -5,8 +5,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-_HASHED_SUFFIXES = frozenset({".py", ".txt", ".jinja"})
-"""Modules, prompts, word lists and templates."""
+_HASHED_SUFFIXES = frozenset({".css", ".jinja", ".js", ".py", ".txt"})
+"""Modules, prompts, word lists, templates and style sheets."""
 
 
 @cache

@@ -74,6 +74,10 @@ def dumps(value: Any) -> str:
     return json.dumps(_storable(value), ensure_ascii=False, allow_nan=False)
 
 
+canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+"""Returns the JSON text that equal values have in common, for hashes. Raises ValueError for NaN."""
+
+
 def loads(text: str | bytes) -> Any:
     """Parse the value of a jsonb column."""
     try:

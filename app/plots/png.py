@@ -12,7 +12,7 @@ class NoRenderer(Exception):
     """The package that renders PNG is missing, or this machine has no font. The message says what to install."""
 
 
-def png(svg: str) -> bytes:
+def png(svg: str, scale: float = SCALE) -> bytes:
     """Return the image. Raises NoRenderer: without a font, all text would silently be missing."""
     try:
         from resvg_py import svg_to_bytes
@@ -21,5 +21,5 @@ def png(svg: str) -> bytes:
     empty = svg_to_bytes(svg_string=_PROBE.format(""))
     for family in _FAMILIES:
         if svg_to_bytes(svg_string=_PROBE.format(_LETTER), sans_serif_family=family) != empty:
-            return svg_to_bytes(svg_string=svg, zoom=SCALE, sans_serif_family=family)
+            return svg_to_bytes(svg_string=svg, zoom=scale, sans_serif_family=family)
     raise NoRenderer("PNG needs a font on this machine, such as the Debian package fonts-dejavu-core.")

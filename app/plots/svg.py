@@ -9,24 +9,27 @@ BLUE, PALE_BLUE, GREEN, ORANGE = "#014f86", "#a9d0ea", "#2d6a4f", "#bc6c25"
 Point = tuple[float, float]
 
 
-def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
+def document(width: int, height: int, title: str, parts: Iterable[str], background: str | None = "#ffffff") -> str:
     """Return the whole file. `title` is what a screen reader reads out."""
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13" role="img">',
             f"<title>{_escaped(title)}</title>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            *([] if background is None else [f'<rect width="{width}" height="{height}" fill="{background}"/>']),
             *parts,
             "</svg>\n",
         )
     )
 
 
-def label(x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13) -> str:
+def label(
+    x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK, size: int = 13, weight: str | None = None
+) -> str:
     """Return a text at a position. It is escaped."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text {place} font-size="{size}" fill="{fill}">{_escaped(words)}</text>'
+    bold = "" if weight is None else f' font-weight="{weight}"'
+    return f'<text {place} font-size="{size}" fill="{fill}"{bold}>{_escaped(words)}</text>'
 
 
 def heading(words: str) -> str:
@@ -34,27 +37,44 @@ def heading(words: str) -> str:
     return f'<text x="16" y="24" font-size="15" font-weight="bold" fill="{INK}">{_escaped(words)}</text>'
 
 
-def line(start: Point, end: Point, stroke: str, width: float = 1) -> str:
+def line(start: Point, end: Point, stroke: str, width: float = 1, dashes: str | None = None) -> str:
     """Return a straight line."""
     (x1, y1), (x2, y2) = start, end
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width:g}"/>'
+    place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {place} stroke="{stroke}" stroke-width="{width:g}"{_dashed(dashes)}/>'
 
 
-def curve(points: Sequence[Point], stroke: str, width: float = 2) -> str:
+def curve(points: Sequence[Point], stroke: str, width: float = 2, dashes: str | None = None) -> str:
     """Return a line through points, or a dot for a single point."""
     if len(points) == 1:
         return dot(points[0], stroke)
-    return f'<polyline points="{_places(points)}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
+    drawn = f'stroke="{stroke}" stroke-width="{width:g}" stroke-linejoin="round"{_dashed(dashes)}'
+    return f'<polyline points="{_places(points)}" fill="none" {drawn}/>'
 
 
-def area(points: Sequence[Point], fill: str) -> str:
+def area(points: Sequence[Point], fill: str, opacity: float = 0.5) -> str:
     """Return a filled shape."""
-    return f'<polygon points="{_places(points)}" fill="{fill}" fill-opacity="0.5"/>'
+    return f'<polygon points="{_places(points)}" fill="{fill}" fill-opacity="{opacity:g}"/>'
+
+
+def boxes(places: Iterable[Point], width: float, height: float, fill: str, opacity: float = 1.0) -> str:
+    """Return equal rectangles, each by its upper left corner, as one shape."""
+    drawn = "".join(f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z" for x, y in places)
+    return f'<path d="{drawn}" fill="{fill}" fill-opacity="{opacity:g}"/>'
+
+
+def moved(x: float, y: float, parts: Iterable[str]) -> str:
+    """Return parts moved to the right and down."""
+    return f'<g transform="translate({x:g} {y:g})">{"".join(parts)}</g>'
 
 
 def dot(place: Point, fill: str, radius: float = 4) -> str:
     """Return a dot."""
     return f'<circle cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:g}" fill="{fill}"/>'
+
+
+def _dashed(dashes: str | None) -> str:
+    return "" if dashes is None else f' stroke-dasharray="{dashes}"'
 
 
 def _places(points: Sequence[Point]) -> str:

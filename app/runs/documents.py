@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.auth.caller import ANY_PROJECT
 from app.datasets.references import make_present
 from app.db.database import Database
+from app.db.json_text import canonical
 from app.db.tables import Document
 from app.domain.stored_request import Choice
 from environment.json_type import Json
@@ -29,7 +30,6 @@ from environment.registry import documents as environment_documents
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
 """Kinds of documents that are settings of an environment, with the same names."""
-_canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 class UnknownDocument(ValueError):
@@ -53,7 +53,7 @@ class NewDocument:
 def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
     """Serialize a document. Slow for a big graph, so not for the event loop. Raises ValueError for NaN."""
     # Item by item, so that other threads can run in between.
-    text = f"[{','.join(_canonical(item) for item in content)}]"
+    text = f"[{','.join(canonical(item) for item in content)}]"
     hash = sha256(text.encode()).hexdigest()
     return NewDocument(project, kind, text, {"sha256": hash, **_size(kind, content)})
 

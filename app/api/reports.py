@@ -1,0 +1,79 @@
+"""The report on a run, as a page, as its data, and as a card to show elsewhere."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Query, Response
+
+from app.api.dependencies import CurrentCaller, CurrentHeavyReads, CurrentSettings, CurrentStore, RunId
+from app.api.routers import keyed_router
+from app.db.json_text import dumps
+from app.errors import Conflict
+from app.plots.png import NoRenderer, png
+from app.reports.card import card
+from app.reports.collect import collect
+from app.reports.page import page
+from environment.json_type import Json
+
+router = keyed_router("results")
+ReportForm = Literal["html", "json", "svg", "png"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    render: Callable[[Json], bytes]
+    media_type: str
+    ending: str
+
+
+def _picture(report: Json) -> bytes:
+    try:
+        return png(card(report), scale=1.0)
+    except NoRenderer as error:
+        raise Conflict(f"This service cannot draw the card. {error}") from error
+
+
+_FORMS: Mapping[ReportForm, _Form] = {
+    "html": _Form(lambda report: page(report).encode(), "text/html", "html"),
+    "json": _Form(lambda report: dumps(report).encode(), "application/json", "json"),
+    "svg": _Form(lambda report: card(report).encode(), "image/svg+xml", "svg"),
+    "png": _Form(_picture, "image/png", "png"),
+}
+_CONTENT: dict[str, dict[str, str]] = {form.media_type: {} for form in _FORMS.values()}
+
+
+@router.get(
+    "/runs/{run_id}/report",
+    response_class=Response,
+    responses={200: {"content": _CONTENT, "description": "The report."}},
+)
+async def get_run_report(
+    store: CurrentStore,
+    heavy_reads: CurrentHeavyReads,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    run_id: RunId,
+    form: Annotated[
+        ReportForm,
+        Query(
+            description="`html`: one file to read offline and pass on. `json`: its data. `svg` and `png`: a card of "
+            "1200 x 630 pixels"
+        ),
+    ] = "html",
+) -> Response:
+    """Download the report on a run: its verdict, its figures, and the rollouts that they follow from.
+
+    The file holds texts of tasks and answers, and no API keys. `learnloop report verify` compares it with the run.
+    """
+    run = await store.get(run_id)
+    made = _FORMS[form]
+    report = await heavy_reads.do(caller.namespace, lambda database: collect(database, settings, run))
+    content = await asyncio.to_thread(made.render, report)
+    headers = {
+        # The browser must save it as a file, because what models wrote must not be a page of this origin.
+        "Content-Disposition": f'attachment; filename="{run.id}.{made.ending}"',
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(content, media_type=made.media_type, headers=headers)

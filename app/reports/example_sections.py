@@ -1,0 +1,136 @@
+"""The part of a report with held-out tasks in full, before and after training."""
+
+from collections.abc import Mapping
+from itertools import takewhile
+
+from app.db.json_text import canonical
+from app.reports.examples import changes
+from app.reports.format import number
+from app.reports.html import Html, h
+from app.reports.rollouts import compared
+from environment.json_type import Json
+
+_TITLES = ("question", "goal", "task", "prompt", "input")
+"""Fields of a task that say what it is, in order of preference."""
+_WHO = {"system": "instructions", "user": "task", "assistant": "agent", "tool": "result", "cut": "left out"}
+
+
+def examples_section(report: Json) -> Html:
+    """Return the section. Without two evaluations it says that there is nothing to compare yet."""
+    items = report["examples"]["items"]
+    if not items:
+        return h(
+            "section",
+            h("h2", "Held-out tasks, before and after"),
+            h(
+                "p",
+                "There are not two held-out evaluations to compare, or their rollouts were deleted.",
+                class_="muted",
+            ),
+        )
+    return h(
+        "section",
+        h("h2", f"{_COUNTS.get(len(items), str(len(items)))} held-out tasks, before and after"),
+        _changes(report),
+        h("p", "The agent never trains on them. ", report["examples"]["rule"], class_="muted"),
+        *(_example(number, item) for number, item in enumerate(items, 1)),
+    )
+
+
+def _changes(report: Json) -> Html | None:
+    if (ends := compared(report)) is None:
+        return None
+    found = changes(*ends, report["scenarios"])
+    return h(
+        "p",
+        f"Of {sum(found):,} tasks, ",
+        h("strong", f"{found.better:,} got better", class_="good"),
+        ", ",
+        h("strong", f"{found.worse:,} got worse", class_="bad"),
+        f" and {found.same:,} stayed the same.",
+    )
+
+
+_COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
+
+
+def _example(place: int, item: Json) -> Html:
+    task: Mapping[str, Json] = item["task"]
+    name = next((name for name in _TITLES if isinstance(task.get(name), str)), None)
+    others = {key: value for key, value in task.items() if key != name}
+    return h(
+        "article",
+        h("h3", f"{place}. ", task[name] if name else item["scenario_id"], " ", h("span", item["why"], class_="chip")),
+        h("p", " · ".join(f"{key}: {_plain(value)}" for key, value in others.items()), class_="muted small")
+        if others
+        else None,
+        h("p", "Expected: ", h("strong", _expected(item["reference"]))) if item["reference"] else None,
+        h("ol", *map(_message, shared), class_="talk") if (shared := _shared(item)) else None,
+        h(
+            "div",
+            _side("Before training", item["before"], len(shared)),
+            _side("After training", item["after"], len(shared)),
+            class_="two",
+        ),
+    )
+
+
+def _shared(item: Json) -> list[Json]:
+    """Return the messages with which both conversations begin: what the agent is told."""
+    pairs = zip(item["before"]["messages"], item["after"]["messages"], strict=False)
+    return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1] and pair[0]["role"] != "assistant", pairs)]
+
+
+def _side(title: str, side: Json, shared: int) -> Html:
+    mark = {True: h("span", "✓ right", class_="good"), False: h("span", "✗ not right", class_="bad")}.get(
+        side["success"]
+    )
+    several = f"{side['right']} of {side['samples']} rollouts right, reward {number(side['reward'])}"
+    return h(
+        "div",
+        h("h4", title, " ", mark or h("span", "not judged", class_="muted")),
+        h("p", _answer(side), class_="answer"),
+        h("p", f"step {side['step']} · {several}", class_="muted small"),
+        h("p", side["score_explanation"], class_="muted small") if side["score_explanation"] else None,
+        h("ol", *map(_message, side["messages"][shared:]), class_="talk"),
+        class_="side",
+    )
+
+
+def _answer(side: Json) -> str:
+    outcome = side["outcome"]
+    if side["error"] is not None:
+        return f"failed: {side['error']}"
+    answer = outcome.get("answer", outcome.get("email"))
+    if answer:
+        sources = outcome.get("sources") or []
+        return _plain(answer) + (f" (from {', '.join(map(_plain, sources))})" if sources else "")
+    return f"no answer: {_plain(outcome.get('finish', 'unknown')).replace('_', ' ')}"
+
+
+def _expected(reference: Mapping[str, Json]) -> str:
+    if not isinstance(reference.get("answer"), str):
+        return _plain(dict(reference))
+    sources = reference.get("source_ids") or []
+    return str(reference["answer"]) + (f" (from {', '.join(map(_plain, sources))})" if sources else "")
+
+
+def _message(message: Json) -> Html:
+    calls = [h("code", f"{call['name']}({_arguments(call['arguments'])})") for call in message["calls"]]
+    said = h("span", message["text"], class_="said", dir="auto") if message["text"] else None
+    return h(
+        "li", h("b", _WHO.get(message["role"], _plain(message["role"]))), " ", said, *calls, class_=_class(message)
+    )
+
+
+def _class(message: Json) -> str | None:
+    return message["role"] if message["role"] in _WHO else None
+
+
+def _arguments(text: str) -> str:
+    """Return the arguments of a call without the outermost braces."""
+    return text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
+
+
+def _plain(value: Json) -> str:
+    return value if isinstance(value, str) else canonical(value)

@@ -1,0 +1,131 @@
+"""Recomputes the figures of a report from the rollouts in it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from app.reports.examples import RULE, examples, right_of
+from app.reports.rollouts import FAILED, Batch, Row, batches_of, compared, digest, evaluated, scored
+from app.statistics.verdict import verdict
+from environment.json_type import Json
+from training.scoring import malformed_share, success_rate, successes, summarise
+from training.statistics.difference import difference
+
+
+class Figure(NamedTuple):
+    """A figure of a report, and what follows from the rollouts in the report."""
+
+    name: str
+    shown: Json
+    computed: Json
+
+    @property
+    def agrees(self) -> bool:
+        return bool(self.shown == self.computed)
+
+
+def figures(report: Json) -> list[Figure]:
+    """Recompute every figure whose rollouts are in the report. Exact, because both come from the same functions."""
+    batches = batches_of(report)
+    return [
+        *_iterations(report, batches),
+        *_evaluations(report, batches),
+        *_verdict(report),
+        *_examples(report),
+        *_digests(report, batches),
+    ]
+
+
+def _iterations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+    of_training = {batch.iteration: rows for batch, rows in batches.items() if batch.is_training}
+    whole = _whole(report, batches)
+    for item in report["iterations"]["items"]:
+        number = item["iteration"]
+        where = f"iteration {number}"
+        if number in whole:
+            yield Figure(
+                f"{where}: failed rollouts", item["failed_rollouts"], sum(r.end == FAILED for r in whole[number])
+            )
+        if (rows := of_training.get(number)) is None:
+            continue
+        rollouts = scored(rows, report["scenarios"])
+        for name, value in asdict(summarise(rollouts)).items():
+            yield Figure(f"{where}: reward {name}", item["rewards"][name], value)
+        yield Figure(f"{where}: success", item["success"], success_rate(rollouts))
+        yield Figure(f"{where}: malformed", item["malformed"], malformed_share(rollouts))
+
+
+def _whole(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> dict[int, list[Row]]:
+    """Return the rollouts of the iterations of which all are listed."""
+    rows: dict[int, list[Row]] = {}
+    for batch, some in batches.items():
+        rows.setdefault(batch.iteration, []).extend(some)
+    made = {each["from"]: each["rollouts"] for each in report["digests"] if each["from"] == each["to"]}
+    return {iteration: mine for iteration, mine in rows.items() if made.get(iteration) == len(mine)}
+
+
+def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+    scenarios = report["scenarios"]
+    baseline: dict[tuple[str, str], dict[str, float]] = {}
+    for item in report["evaluations"]["items"]:
+        rows = batches.get(evaluated(item))
+        if rows is None:
+            continue
+        rollouts, kind = scored(rows, scenarios), (item["split"], item["mode"])
+        where = evaluation_name(item)
+        yield Figure(f"{where}: scenarios", item["scenarios"], len({row.scenario for row in rows}))
+        yield Figure(f"{where}: success", item["success"], success_rate(rollouts) or 0.0)
+        yield Figure(f"{where}: mean reward", item["mean_reward"], summarise(rollouts).mean or 0.0)
+        yield Figure(f"{where}: malformed", item["malformed"], malformed_share(rollouts) or 0.0)
+        yield Figure(f"{where}: turns", item["turns"], float(sum(row.turns for row in rows)) / len(rows))
+        if item["iteration"] == 0:
+            baseline[kind] = successes(rollouts)
+        elif item["difference"] is not None and kind in baseline:
+            found = difference(baseline[kind], successes(rollouts))
+            yield Figure(f"{where}: difference", item["difference"], None if found is None else asdict(found))
+
+
+def evaluation_name(item: Mapping[str, Any]) -> str:
+    """Return the name of a held-out evaluation."""
+    when = "before training" if item["iteration"] == 0 else f"after iteration {item['iteration']}"
+    return f"{item['split']}, {item['mode']}, step {item['step']}, {when}"
+
+
+def _verdict(report: Json) -> Iterator[Figure]:
+    """Compute the verdict from the evaluations in the report."""
+    shown = report["verdict"]
+    found = asdict(verdict(report["evaluations"]["items"], report["run"]["best_step"], shown["causes"]))
+    for name in ("state", "points", "interval", "on", "text"):
+        computed = found[name]
+        yield Figure(f"verdict: {name}", shown[name], list(computed) if isinstance(computed, tuple) else computed)
+
+
+def _examples(report: Json) -> Iterator[Figure]:
+    yield Figure("examples: rule", report["examples"]["rule"], RULE)
+    items = report["examples"]["items"]
+    if (ends := compared(report)) is None:
+        yield Figure("examples: number", len(items), 0)
+        return
+    chosen = examples(ends[0], ends[1], report["scenarios"])
+    yield Figure("examples: tasks", [each["scenario_id"] for each in items], [each.scenario for each in chosen])
+    for number, (item, each) in enumerate(zip(items, chosen, strict=False), 1):
+        yield Figure(f"example {number}: why it is shown", item["why"], each.why)
+        for side, row, rows in (("before", each.before, ends[0]), ("after", each.after, ends[1])):
+            right, samples = right_of(rows, row.scenario)
+            computed = {
+                "trajectory_id": row.id, "right": right, "samples": samples, "success": row.success,
+                "score": row.score, "reward": row.reward, "turns": row.turns,
+            }  # fmt: skip
+            for name, value in computed.items():
+                yield Figure(f"example {number}, {side} training: {name}", item[side][name], value)
+
+
+def _digests(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
+    whole = _whole(report, batches)
+    for item in report["digests"]:
+        if item["from"] == item["to"] and item["from"] in whole:
+            computed = digest(row.sha256 for row in whole[item["from"]])
+            yield Figure(f"digest of iteration {item['from']}", item["sha256"], computed)
+    total = sum(item["rollouts"] for item in report["digests"])
+    yield Figure("rollouts: total", report["rollouts"]["total"], total)
+    yield Figure("rollouts: listed", report["rollouts"]["listed"], sum(map(len, batches.values())))

@@ -1,0 +1,76 @@
+"""The part of a report that shows how far its figures follow from the rollouts in it."""
+
+from collections.abc import Sequence
+
+from app.reports.figures import Figure
+from app.reports.html import Html, h, joined
+from app.reports.rollouts import HASHED
+from app.reports.tables import MAX_ROWS, section, table_of
+from environment.json_type import Json
+
+_SHOWN = 10
+DATA_ID = "report"
+"""Id of the element with the report's data."""
+
+
+def proof(report: Json, checked: Sequence[Figure]) -> Html:
+    """Return the section. `checked` are the recomputed figures."""
+    return section(
+        "Do the figures agree?",
+        joined(
+            _found(checked),
+            h(
+                "p",
+                f"This file lists score, reward, success and hash of {_part(report['rollouts'])}, as JSON in its "
+                f"element #{DATA_ID}. The hash of a rollout is the SHA-256 of the canonical JSON (sorted keys, no spaces, "
+                f"UTF-8) of its stored trajectory: {len(HASHED)} fields of GET /trajectories/ID, with every message. "
+                "Each iteration's digest covers the hashes of all its rollouts.",
+            ),
+            h(
+                "p",
+                "Whoever has the service compares all of it with the database: ",
+                h("code", "learnloop report verify FILE"),
+                ". A reader without the service adds ",
+                h("code", "--offline"),
+                ", which recomputes the figures and the page from the rollouts in the file.",
+            ),
+            _digests(report),
+        ),
+    )
+
+
+def _found(checked: Sequence[Figure]) -> Html:
+    wrong = [figure.name for figure in checked if not figure.agrees]
+    if not wrong:
+        words = f"✓ All {len(checked):,} figures that were recomputed from the rollouts in this file agree."
+        return h("p", words, class_="agree", id="found")
+    words = f"✗ {len(wrong):,} of {len(checked):,} figures differ from what the rollouts in this file give: "
+    return h("p", words, "; ".join(wrong[:_SHOWN]), class_="differ", id="found")
+
+
+def _part(rollouts: Json) -> str:
+    if rollouts["listed"] == rollouts["total"]:
+        return f"all {rollouts['total']:,} rollouts"
+    return (
+        f"{rollouts['listed']:,} of {rollouts['total']:,} rollouts (the first, the best and the latest evaluation, and "
+        f"every {rollouts['every']:,}th iteration, so that the file stays small)"
+    )
+
+
+def _digests(report: Json) -> Html:
+    rows = report["digests"]
+    shown = rows if len(rows) <= MAX_ROWS else [*rows[: MAX_ROWS // 2], *rows[-MAX_ROWS // 2 :]]
+    table = table_of(
+        ("iterations", "rollouts", "SHA-256 of the hashes of their rollouts"),
+        [
+            (
+                str(row["from"]) if row["from"] == row["to"] else f"{row['from']} to {row['to']}",
+                row["rollouts"],
+                h("code", row["sha256"]),
+            )
+            for row in shown
+        ],
+        texts=(2,),
+    )
+    note = "" if len(shown) == len(rows) else f"The first and the last {MAX_ROWS // 2} of {len(rows)} are shown."
+    return h("details", h("summary", f"{len(rows):,} digests"), table, h("p", note, class_="muted") if note else None)

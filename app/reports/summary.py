@@ -1,0 +1,108 @@
+"""The head of a report: whether the run learned, in words and figures."""
+
+from app.reports.charts import phase_seconds
+from app.reports.format import dollars, duration, moment, percent, points
+from app.reports.html import Html, h, joined
+from app.statistics.verdict import headline
+from environment.json_type import Json
+
+STATES = {
+    "learned": "Learned",
+    "got_worse": "Got worse",
+    "no_change_shown": "No change shown",
+    "too_early": "Too early to say",
+}
+"""States of a verdict, as titles."""
+
+
+def head(report: Json) -> Html:
+    """Return the head of the page."""
+    run, verdict = report["run"], report["verdict"]
+    on = verdict["on"]
+    share = ""
+    if on is not None:
+        ends = [on["first"], *([on["latest"]] if on["latest"] else [])]
+        share = joined(
+            h("strong", " → ".join(percent(each["success"]) for each in ends)),
+            h("span", " of held-out tasks right"),
+        )
+    return h(
+        "header",
+        h(
+            "p",
+            h("span", "Learnloop report", class_="brand"),
+            h("span", run["model"], class_="name"),
+            h("span", run["status"], class_="chip"),
+            h("span", moment(run["finished_at"] or report["written"]["at"]), class_="muted"),
+            class_="top",
+        ),
+        h("h1", f"{STATES[verdict['state']]}{': ' if share else ''}", share, class_=f"verdict {verdict['state']}"),
+        h("p", verdict["text"], class_="lead"),
+        _test_line(report),
+        _amounts(report),
+        _causes(report),
+    )
+
+
+def _test_line(report: Json) -> Html | None:
+    """Say what the test split shows, where it is not the headline."""
+    rows = report["evaluations"]["items"]
+    tests = [row for row in rows if (row["split"], row["mode"]) == ("test", "sampled")]
+    if len(tests) < 2 or headline(rows)[0]["split"] == "test":
+        return None
+    first, latest = tests[0], tests[-1]
+    change = latest["difference"]
+    shown = (
+        ""
+        if change is None
+        else (
+            f", {points(100 * change['mean'])} points (95% interval {points(100 * change['low'])} to "
+            f"{points(100 * change['high'])})"
+        )
+    )
+    return h(
+        "p",
+        f"On the test split, which chose no checkpoint: {percent(first['success'])} → {percent(latest['success'])} of "
+        f"{latest['scenarios']:,} tasks{shown}.",
+        class_="muted",
+    )
+
+
+def _amounts(report: Json) -> Html:
+    run, cost = report["run"], report["cost"]
+    tokens = sum(sums["prompt_tokens"] + sums["completion_tokens"] for sums in cost["phases"].values())
+    spent = [sums["usd"] for sums in cost["phases"].values() if sums["usd"] is not None]
+    amounts = {
+        "iterations": f"{run['iterations_done']:,}"
+        + (f" of {run['iterations_total']:,}" if run["iterations_done"] != run["iterations_total"] else ""),
+        "rollouts": f"{report['rollouts']['total']:,}",
+        "tokens": f"{tokens:,}",
+        "working time": duration(sum(phase_seconds(report).values())),
+        "judge models": dollars(sum(spent)) if spent else None,
+        "seed": str(run["seed"]),
+    }
+    return h(
+        "dl", *(h("div", h("dt", name), h("dd", value)) for name, value in amounts.items() if value), class_="amounts"
+    )
+
+
+def _causes(report: Json) -> Html | None:
+    if not report["causes"]:
+        return None
+    return h(
+        "section",
+        h("h2", "What its records show"),
+        h(
+            "ul",
+            *(
+                h(
+                    "li",
+                    h("strong", each["cause"].replace("_", " ")),
+                    f" ({each['severity']}): {each['summary']} ",
+                    h("em", each["remedy"]),
+                )
+                for each in report["causes"]
+            ),
+        ),
+        class_="notice",
+    )
