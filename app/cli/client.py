@@ -117,6 +117,14 @@ class Service:
         """Recompute the figures of a run from its trajectories."""
         return self._call("GET", f"/runs/{_segment(run_id)}/verify")
 
+    def report(self, run_id: str, form: Literal["html", "svg"]) -> str:
+        """Return the report on a run as a page, or its card."""
+        return self.read(f"/runs/{_segment(run_id)}/report", {"form": form})
+
+    def report_data(self, run_id: str) -> Json:
+        """Return the data of the report on a run."""
+        return self._call("GET", f"/runs/{_segment(run_id)}/report", params={"form": "json"})
+
     def diagnosis(self, run_id: str) -> Json:
         """Return why a run does not learn."""
         return self._call("GET", f"/runs/{_segment(run_id)}/diagnosis")

@@ -11,13 +11,16 @@ def check_ending(file: Path) -> None:
         raise Failure(f"{file} ends neither with .svg nor with .png, the formats that there are")
 
 
-def write_plot(svg: str, file: Path) -> None:
-    """Write a plot as SVG or PNG, and create the directory if it is missing. Raises Failure."""
-    from app.plots.png import NoRenderer, png
+def write_plot(svg: str, file: Path, scale: float | None = None) -> None:
+    """Write a plot as SVG or PNG, and create the directory if it is missing. Raises Failure.
+
+    `scale` is the number of pixels for each unit of the SVG.
+    """
+    from app.plots.png import SCALE, NoRenderer, png
 
     check_ending(file)
     try:
-        content = png(svg) if file.suffix.lower() == ".png" else svg.encode()
+        content = png(svg, scale or SCALE) if file.suffix.lower() == ".png" else svg.encode()
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
     except NoRenderer as error:

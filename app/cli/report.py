@@ -1,0 +1,149 @@
+"""`learnloop report`: writes the report on a run to a file, and verifies such a file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from app.cli.client import Service, ServiceRefused
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.plot_files import check_ending, write_plot
+from app.cli.terminal import Failure, plain, print_json, results
+from environment.json_type import Json
+
+if TYPE_CHECKING:
+    from app.reports.verify import Difference
+
+REPORT_TIMEOUT_S = 600.0
+"""A report reads all rollouts of its run."""
+_WRITE = "write"
+_SHOWN = 100
+_MAX_TEXT = 200
+_NOT_FOUND = 404
+
+
+class _Commands(TyperGroup):
+    """Takes `report RUN_ID` for `report write RUN_ID`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = [_WRITE, *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    help="Write the report on a run to one file, and verify it. `report RUN_ID` is short for `report write RUN_ID`.",
+)
+
+
+@app.command(_WRITE)
+def write(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="The HTML file. \\[default: report-RUN_ID.html]"),
+    ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write a card of 1200 x 630 pixels instead: .svg or, with `plots`, .png."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Write the report on a run: one HTML file, which needs no network, or a card to show elsewhere."""
+    if card is not None:
+        check_ending(card)
+    with Service(url, timeout_s=REPORT_TIMEOUT_S) as service:
+        if card is not None:
+            write_plot(service.report(run_id, "svg"), card, scale=1.0)
+        if output is not None or card is None:
+            output = output or Path(f"report-{run_id}.html")
+            write_report(service, run_id, output)
+    for file in filter(None, (output, card)):
+        results.print(f"wrote {file}", soft_wrap=True)
+
+
+def write_report(service: Service, run_id: str, file: Path) -> None:
+    """Write the report on a run to a file, and create its directory if it is missing. Raises Failure."""
+    content = service.report(run_id, "html")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write {file}: {error.strerror}") from error
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The HTML file of a report.")],
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the service: compare the file with the rollouts in it only.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute a report's figures from its rollouts, and compare all of it with the service. The exit code is 1 if
+    anything differs."""
+    from app.reports import verify as verification
+
+    try:
+        content = file.read_text(encoding="utf-8")
+        report = verification.read_report(content)
+        count, differences = verification.recomputed(report)
+        found: dict[str, list[Difference]] = {"rollouts in the file": differences}
+        notes = [f"{count:,} figures were recomputed from {report['rollouts']['listed']:,} rollouts in the file"]
+        if verification.is_ours(report):
+            found["its own data"] = verification.page_differences(content, report)
+            notes.append("the page was compared with its data")
+        else:
+            notes.append("another version of Learnloop wrote the file, so the text of its page was not compared")
+        if not offline:
+            comparison = verification.compared_with(report, _current(report["run"]["run_id"], url))
+            found["the service"] = comparison.differences
+            notes.append(f"{comparison.compared:,} figures, texts and hashes were compared with the service")
+            notes += [f"not compared: {reason}" for reason in comparison.not_compared]
+    except (OSError, UnicodeDecodeError, verification.DamagedReport) as error:
+        raise Failure(f"cannot verify {file}: {error}") from error
+    _print(found, notes, as_json)
+    raise typer.Exit(1 if any(found.values()) else 0)
+
+
+def _current(run_id: str, url: str) -> Json:
+    """Return the data of the report that the service makes now."""
+    with Service(url, timeout_s=REPORT_TIMEOUT_S) as service:
+        try:
+            return service.report_data(run_id)
+        except ServiceRefused as error:
+            if error.status == _NOT_FOUND:
+                raise Failure(f"the service at {url} has no run {run_id!r}; add --offline, or give --url") from error
+            raise
+
+
+def _print(found: "dict[str, list[Difference]]", notes: list[str], as_json: bool) -> None:
+    if as_json:
+        listed = [{"than": other, **each._asdict()} for other, some in found.items() for each in some]
+        print_json({"ok": not listed, "checks": notes, "differences": listed})
+        return
+    for note in notes:
+        results.print(note, soft_wrap=True)
+    if not any(found.values()):
+        results.print("all of it agrees", style="green")
+    for other, differences in found.items():
+        _print_differences(other, differences)
+
+
+def _print_differences(other: str, differences: "list[Difference]") -> None:
+    if differences:
+        results.print(f"{len(differences):,} differ from {other}:", style="red")
+    for each in differences[:_SHOWN]:
+        line = f"  {each.name}: the file says {_short(each.file)}, {_short(each.other)} is right"
+        results.print(plain(line), soft_wrap=True)
+    if len(differences) > _SHOWN:
+        results.print(f"  and {len(differences) - _SHOWN:,} more")
+
+
+def _short(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."

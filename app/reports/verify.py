@@ -1,0 +1,202 @@
+"""Verifies the file of a report: against the rollouts in it, against its own text, and against the service."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from html.parser import HTMLParser
+from typing import NamedTuple
+
+from app.reports.collect import FORMAT, renderer
+from app.reports.figures import evaluation_name, figures
+from app.reports.page import page
+from app.reports.proof import DATA_ID
+from app.reports.rollouts import Row, batches_of
+from environment.json_type import Json
+
+_DATA = re.compile(rf'<script type="application/json" id="{DATA_ID}">(.*?)</script>', re.S)
+NOTHING = "(nothing)"
+_CHANGING = (
+    "run.status", "run.finished_at", "run.iterations_done", "run.best_step", "run.rollouts", "run.error", "run.pruned",
+    "settings.budget", "verdict", "cause", "cost", "checkpoint", "example", "rollouts",
+)  # fmt: skip
+"""What changes when a run goes on after its report was written, by the beginnings of names."""
+_OF_ROLLOUTS = ("run.pruned", "rollout", "digest", "example")
+"""What cannot be compared once the service has deleted the run's trajectories because of their age."""
+
+
+class DamagedReport(Exception):
+    """The file is not a report that can be read. The message says why."""
+
+
+class Difference(NamedTuple):
+    """A figure or text of the file that differs from what it should be."""
+
+    name: str
+    file: Json
+    other: Json
+
+
+class Comparison(NamedTuple):
+    """A comparison with the service's database."""
+
+    compared: int
+    differences: list[Difference]
+    not_compared: list[str]
+    """What was left out, and why."""
+
+
+def read_report(content: str) -> Json:
+    """Return the data of a report. Raises DamagedReport."""
+    if len(found := _DATA.findall(content)) != 1:
+        raise DamagedReport("it has no data of a report")
+    try:
+        report = json.loads(found[0])
+        version = report["format"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedReport(f"its data is not that of a report: {error}") from error
+    if version != FORMAT:
+        raise DamagedReport(f"its format is {version!r}; this version of Learnloop reads {FORMAT!r}")
+    return report
+
+
+def recomputed(report: Json) -> tuple[int, list[Difference]]:
+    """Return how many figures were recomputed from the rollouts in the report, and those that differ.
+
+    Raises DamagedReport.
+    """
+    try:
+        found = figures(report)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise DamagedReport(f"its figures cannot be computed: {type(error).__name__}: {error}") from error
+    return len(found), [Difference(each.name, each.shown, each.computed) for each in found if not each.agrees]
+
+
+def is_ours(report: Json) -> bool:
+    """Whether this installation renders reports as the one did that wrote the file."""
+    return bool(report["written"]["renderer"] == renderer())
+
+
+def page_differences(content: str, report: Json) -> list[Difference]:
+    """Return where the page says something else than its data, as text, with what it should say.
+
+    Only for reports that `is_ours`. Raises DamagedReport.
+    """
+    try:
+        expected = page(report)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise DamagedReport(f"its page cannot be made from its data: {type(error).__name__}: {error}") from error
+    if content == expected:
+        return []
+    here, there = _Pieces.of(content), _Pieces.of(expected)
+    matcher = SequenceMatcher(None, here, there, autojunk=False)
+    return [
+        Difference(
+            f"page, {(here[a:b] or there[c:d] or [_Piece('its form', '')])[0].place}",
+            " ".join(piece.text for piece in here[a:b]),
+            " ".join(piece.text for piece in there[c:d]),
+        )
+        for kind, a, b, c, d in matcher.get_opcodes()
+        if kind != "equal"
+    ] or [Difference("page, its form", "another arrangement of the same texts", "the arrangement that reports have")]
+
+
+class _Piece(NamedTuple):
+    place: str
+    text: str
+
+
+class _Pieces(HTMLParser):
+    """The texts and tags of a page, each with the title of the section that it is in."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[_Piece] = []
+        self._place = "head"
+        self._open: list[str] = []
+
+    @classmethod
+    def of(cls, content: str) -> list[_Piece]:
+        parser = cls()
+        parser.feed(content)
+        parser.close()
+        return parser.found
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.append(tag)
+        self.found.append(_Piece(self._place, f"<{tag}{''.join(f' {name}={value}' for name, value in attrs)}>"))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] == ["h2"]:
+            self._place = data
+        if data.strip():
+            self.found.append(_Piece(self._place, data.strip()))
+
+
+def compared_with(report: Json, current: Json) -> Comparison:
+    """Compare a report with the one that the service makes now. Raises DamagedReport."""
+    try:
+        here, there = dict(_named(report)), dict(_named(current))
+        went_on = any(report["run"][name] != current["run"][name] for name in ("iterations_done", "status"))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise DamagedReport(f"its data is incomplete: {type(error).__name__}: {error}") from error
+    left_out = _CHANGING if went_on else ()
+    reasons = ["the run has gone on since, so what changes with it"] if went_on else []
+    if current["run"]["pruned"] != report["run"]["pruned"]:
+        left_out += _OF_ROLLOUTS
+        reasons.append("the service has deleted trajectories because of their age, so what follows from them")
+    names = [name for name in (here if went_on else {**here, **there}) if not name.startswith(left_out)]
+    if went_on:  # the service can list other rollouts of a longer run
+        names = [name for name in names if name in there]
+    differences = [
+        Difference(name, here.get(name, NOTHING), there.get(name, NOTHING))
+        for name in names
+        if here.get(name, NOTHING) != there.get(name, NOTHING)
+    ]
+    return Comparison(len(names), differences, reasons)
+
+
+def _named(report: Json) -> Iterator[tuple[str, Json]]:
+    """Yield everything that a report says about its run, by name."""
+    for part in ("run", "settings", "verdict", "cost"):
+        yield from _flat(part, report[part])
+    for item in report["causes"]:
+        yield from _flat(f"cause {item['cause']}", item)
+    for item in report["iterations"]["items"]:
+        yield from _flat(f"iteration {item['iteration']}", item)
+    for item in report["evaluations"]["items"]:
+        yield from _flat(evaluation_name(item), item)
+    for item in report["checkpoints"]:
+        yield from _flat(f"checkpoint {item['step']}", item)
+    for item in report["digests"]:
+        yield f"digest of iterations {item['from']} to {item['to']}", [item["rollouts"], item["sha256"]]
+    yield "rollouts: total", report["rollouts"]["total"]
+    yield "examples: rule", report["examples"]["rule"]
+    for number, item in enumerate(report["examples"]["items"], 1):
+        yield from _flat(f"example {number}", item)
+    for batch, rows in batches_of(report).items():
+        for row in rows:
+            yield from _rollout(f"rollout {row.id}", row, report)
+            yield f"rollout {row.id}: made for", list(batch)
+
+
+def _rollout(name: str, row: Row, report: Json) -> Iterator[tuple[str, Json]]:
+    yield f"{name}: scenario", report["scenarios"][row.scenario]
+    for field in ("score", "reward", "success", "end", "turns", "sha256"):
+        yield f"{name}: {field}", getattr(row, field)
+
+
+def _flat(name: str, value: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the values of nested objects and lists by their paths."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}", inner)
+    elif isinstance(value, list) and value:
+        for place, inner in enumerate(value, 1):
+            yield from _flat(f"{name}.{place}", inner)
+    else:
+        yield name, value
