@@ -9,6 +9,7 @@ _PARTS = (
     "rollouts",
     "checkpoints",
     "results",
+    "report",
     "node-scores",
     "judge-calls",
     "feedback",

@@ -1,13 +1,14 @@
-"""The report on a run, as a page, as its data, and as a card to show elsewhere."""
+"""What a run is shared by: its report, a card to show elsewhere, and its tables as CSV."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
+from fastapi.responses import StreamingResponse
 
-from app.api.dependencies import CurrentCaller, CurrentHeavyReads, CurrentSettings, CurrentStore, RunId
+from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentHeavyReads, CurrentSettings, CurrentStore, RunId
 from app.api.routers import keyed_router
 from app.db.json_text import dumps
 from app.errors import Conflict
@@ -15,6 +16,7 @@ from app.plots.png import NoRenderer, png
 from app.reports.card import card
 from app.reports.collect import collect
 from app.reports.page import page
+from app.results.tables import Table, Tables
 from environment.json_type import Json
 
 router = keyed_router("results")
@@ -77,3 +79,22 @@ async def get_run_report(
         "X-Content-Type-Options": "nosniff",
     }
     return Response(content, media_type=made.media_type, headers=headers)
+
+
+@router.get(
+    "/runs/{run_id}/tables/{table}",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/csv": {}}, "description": "The table."}},
+)
+async def get_table(
+    database: CurrentDatabase,
+    run_id: RunId,
+    table: Annotated[Table, Path(description="`iterations`, `evaluations` (the held-out ones), or `rollouts`")],
+) -> StreamingResponse:
+    """Download a table of a run as CSV: the figures of its charts.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    pieces = await Tables(database).open(run_id, table)
+    headers = {"Content-Disposition": f'attachment; filename="{table}.csv"', "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(pieces, media_type="text/csv", headers=headers)

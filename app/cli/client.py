@@ -121,6 +121,10 @@ class Service:
         """Return the report on a run as a page, or its card."""
         return self.read(f"/runs/{_segment(run_id)}/report", {"form": form})
 
+    def table(self, run_id: str, table: str) -> str:
+        """Return a table of a run as CSV."""
+        return self.read(f"/runs/{_segment(run_id)}/tables/{table}", {})
+
     def report_data(self, run_id: str) -> Json:
         """Return the data of the report on a run."""
         return self._call("GET", f"/runs/{_segment(run_id)}/report", params={"form": "json"})

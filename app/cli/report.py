@@ -21,6 +21,7 @@ _WRITE = "write"
 _SHOWN = 100
 _MAX_TEXT = 200
 _NOT_FOUND = 404
+_TABLES = ("iterations", "evaluations", "rollouts")
 
 
 class _Commands(TyperGroup):
@@ -50,27 +51,39 @@ def write(
         Path | None,
         typer.Option(dir_okay=False, help="Write a card of 1200 x 630 pixels instead: .svg or, with `plots`, .png."),
     ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Directory for iterations.csv, evaluations.csv and rollouts.csv instead."),
+    ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write the report on a run: one HTML file, which needs no network, or a card to show elsewhere."""
+    """Write the report on a run: one HTML file, which needs no network; or a card to show elsewhere, or its tables."""
     if card is not None:
         check_ending(card)
+    if card is None and tables is None:
+        output = output or Path(f"report-{run_id}.html")
     with Service(url, timeout_s=REPORT_TIMEOUT_S) as service:
+        if output is not None:
+            write_report(service, run_id, output)
+            results.print(f"wrote {output}", soft_wrap=True)
         if card is not None:
             write_plot(service.report(run_id, "svg"), card, scale=1.0)
-        if output is not None or card is None:
-            output = output or Path(f"report-{run_id}.html")
-            write_report(service, run_id, output)
-    for file in filter(None, (output, card)):
-        results.print(f"wrote {file}", soft_wrap=True)
+            results.print(f"wrote {card}", soft_wrap=True)
+        for table in _TABLES if tables is not None else ():
+            file = (tables or Path()) / f"{table}.csv"
+            _write(service.table(run_id, table), file)
+            results.print(f"wrote {file}", soft_wrap=True)
 
 
 def write_report(service: Service, run_id: str, file: Path) -> None:
     """Write the report on a run to a file, and create its directory if it is missing. Raises Failure."""
-    content = service.report(run_id, "html")
+    _write(service.report(run_id, "html"), file)
+
+
+def _write(content: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content, encoding="utf-8")
+        file.write_text(content, encoding="utf-8", newline="")
     except OSError as error:
         raise Failure(f"cannot write {file}: {error.strerror}") from error
 

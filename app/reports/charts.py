@@ -7,6 +7,7 @@ from statistics import fmean
 
 from app.plots import svg
 from app.plots.run import wilson
+from app.reports.format import signed
 from app.reports.rollouts import batches_of
 from app.statistics.verdict import headline
 from environment.json_type import Json
@@ -199,7 +200,7 @@ def _reward_labels(
     frame: Frame, palette: Palette, low: float, high: float, columns: Sequence[tuple[int, object]], width: float
 ) -> Iterator[str]:
     for share in (0.0, 0.5, 1.0):
-        words = f"{low + share * (high - low):+.2f}".replace("-", "−")
+        words = signed(low + share * (high - low))
         y = frame.y(share) + (4 if share == 0.5 else 10 if share == 1 else 0)
         yield svg.label(frame.left - 8, y, words, anchor="end", fill=palette.faint, size=frame.text)
     taken = float("-inf")
@@ -213,8 +214,8 @@ def _reward_labels(
 
 def _mean_line(means: Sequence[svg.Point], latest: float, frame: Frame, palette: Palette) -> Iterator[str]:
     yield svg.curve(means, palette.second, 2.5)
-    words = f"mean {latest:+.2f}".replace("-", "−")
-    x, y = means[-1]
+    words = f"mean {signed(latest)}"
+    _, y = means[-1]
     yield svg.label(frame.width - frame.right + 12, y + 4, words, fill=palette.second, size=frame.text, weight="bold")
 
 

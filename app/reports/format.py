@@ -3,12 +3,17 @@
 from datetime import datetime
 
 NONE = "–"
-MINUS = "\u2212"
+MINUS = "\N{MINUS SIGN}"
 
 
 def number(value: float | None, digits: int = 2) -> str:
     """Return a number with that many decimals and separators."""
     return NONE if value is None else f"{value:,.{digits}f}".replace("-", MINUS)
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign and two decimals."""
+    return f"{value:+.2f}".replace("-", MINUS)
 
 
 def percent(share: float | None) -> str:

@@ -144,7 +144,7 @@ def compared_with(report: Json, current: Json) -> Comparison:
         went_on = any(report["run"][name] != current["run"][name] for name in ("iterations_done", "status"))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise DamagedReport(f"its data is incomplete: {type(error).__name__}: {error}") from error
-    left_out = _CHANGING if went_on else ()
+    left_out: tuple[str, ...] = _CHANGING if went_on else ()
     reasons = ["the run has gone on since, so what changes with it"] if went_on else []
     if current["run"]["pruned"] != report["run"]["pruned"]:
         left_out += _OF_ROLLOUTS
