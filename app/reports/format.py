@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-NONE = "–"
+NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
 

@@ -23,8 +23,8 @@ def proof(report: Json, checked: Sequence[Figure]) -> Html:
                 "p",
                 f"This file lists score, reward, success and hash of {_part(report['rollouts'])}, as JSON in the "
                 f"element #{DATA_ID}. The hash of a rollout is the SHA-256 of the canonical JSON (sorted keys, no "
-                f"spaces, UTF-8) of its stored trajectory: {len(HASHED)} fields of GET /trajectories/ID, with every message. "
-                "Each iteration's digest covers the hashes of all its rollouts.",
+                f"spaces, UTF-8) of its stored trajectory: {len(HASHED)} fields of GET /trajectories/ID, with every "
+                "message. Each iteration's digest covers the hashes of all its rollouts.",
             ),
             h(
                 "p",

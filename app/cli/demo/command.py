@@ -1,6 +1,7 @@
 """`learnloop demo`: trains the included tiny model on this machine, and shows its work before and after."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +19,9 @@ from app.cli.demo.real_base import (
     print_held_out_evaluations,
     print_real_introduction,
 )
-from app.cli.demo.report import print_figures, print_introduction, print_links
+from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
 from app.cli.options import AsJson
+from app.cli.report import REPORT_TIMEOUT_S, write_report
 from app.cli.service_process import own_service
 from app.cli.terminal import Failure, print_json, progress, results
 from app.cli.watching import RunDisplay, Waiting, run_to_end
@@ -59,7 +61,12 @@ def demo(
     base_model: _BaseModel = None,
     mailbox: _Mailbox = None,
     device: _Device = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the service running until Ctrl-C.")] = False,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep", help="Keep the service running until Ctrl-C. \\[default: on a terminal, without --json]"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a tiny model on this machine by reinforcement learning, and show its work before and after.
@@ -83,7 +90,8 @@ def demo(
         request = real.request(request)
         print_real_introduction(progress, real)
     with own_service(data_dir, waiting=Waiting(progress).show, variables=real.variables if real else None) as service:
-        _train_and_show(service, job, request, real, started, data_dir, keep=keep, as_json=as_json)
+        stays = not as_json and _is_interactive() if keep is None else keep
+        _train_and_show(service, job, request, real, started, data_dir, keep=stays, as_json=as_json)
 
 
 def _train_and_show(
@@ -104,7 +112,10 @@ def _train_and_show(
         raise Failure(f"run {run['run_id']} is {run['status']}: {run['error'] or 'unknown reason'}")
     reports = held_out_evaluations(service, run, real) if real else {}
     examples = job.examples(service, run) | ({"evaluations": reports} if real else {})
-    document = demo_document(run, examples, time.monotonic() - started)
+    report = data_dir / "runs" / run["run_id"] / "report.html"
+    with Service(service.url, timeout_s=REPORT_TIMEOUT_S) as patient:
+        write_report(patient, run["run_id"], report)
+    document = demo_document(run, examples, time.monotonic() - started) | {"report": str(report)}
     if as_json:
         print_json(document)
     else:
@@ -112,9 +123,15 @@ def _train_and_show(
         print_held_out_evaluations(results, reports)
         job.print_examples(results, document)
         print_links(results, document, service.url if keep else None, data_dir)
+        print_report(results, report)
     if keep:
         progress.print(f"\nThe service is running at {service.url} until Ctrl-C.")
         _wait_for_interrupt()
+
+
+def _is_interactive() -> bool:
+    """Whether a person can read what is printed, and press Ctrl-C."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _wait_for_interrupt() -> None:

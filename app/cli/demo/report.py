@@ -51,3 +51,9 @@ def print_links(console: Console, document: Json, url: str | None, data_dir: Pat
             console.print(
                 f"  {'one ' + what:<14}{url}/trajectories/{found[0]['trained']['trajectory_id']}", soft_wrap=True
             )
+
+
+def print_report(console: Console, file: Path) -> None:
+    """Print where the report on the run is."""
+    console.print("\nAll of it in one file, to read offline and pass on:", style="bold")
+    console.print(f"  {file}", soft_wrap=True)

@@ -111,3 +111,19 @@ export async function all(where, query = {}, { most = Infinity, aborted, each } 
     if (!cursor || items.length >= most) return items;
   }
 }
+
+/**
+ * Have the browser save the file that a GET returns. Unlike a link, it says why there is none.
+ * @param {string} target @param {string} name
+ */
+export async function download(target, name) {
+  const response = await sent(target, { method: "GET" }).catch(() => {
+    throw new ApiError(0, "The service does not answer. Is it running, and are you connected?");
+  });
+  if (!response.ok) throw new ApiError(response.status, parsed(await response.text())?.detail ?? response.statusText);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await response.blob());
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

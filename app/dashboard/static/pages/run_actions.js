@@ -6,6 +6,7 @@ import { html } from "../parts/html.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
 import { shortageOf } from "./run_notices.js";
+import { Share } from "./share.js";
 
 /** @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut}} props */
 export function RunActions({ data, run }) {
@@ -22,6 +23,7 @@ export function RunActions({ data, run }) {
   const isShort = shortageOf(data) !== undefined; // its notice asks for a new limit
   const isLive = !ENDED.has(run.status);
   return html`<div class="actions">
+    <${Share} id=${id} />
     ${["queued", "running"].includes(run.status) && html`<${Action} label="Pause" act=${command("pause")} />`}
     ${run.status === "paused" && !isShort && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
     ${run.status === "failed" && html`<${Action} label="Retry" kind="primary" act=${command("retry")} />`}

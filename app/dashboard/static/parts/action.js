@@ -42,13 +42,16 @@ function Question({ text, yes, kind, answer }) {
   </dialog>`;
 }
 
-/** A button that copies text. @param {{text: string, label?: string}} props */
-export function Copy({ text, label = "Copy" }) {
+/**
+ * A button that copies text.
+ * @param {{text: string | (() => string), label?: string, kind?: string}} props `text` can be a function, called on the click
+ */
+export function Copy({ text, label = "Copy", kind = "quiet" }) {
   const [isDone, setDone] = useState(false);
   async function copy() {
-    await navigator.clipboard?.writeText(text);
+    await navigator.clipboard?.writeText(typeof text === "string" ? text : text());
     setDone(true);
     setTimeout(() => setDone(false), 1500);
   }
-  return html`<button class="quiet" onClick=${copy}>${isDone ? "Copied" : label}</button>`;
+  return html`<button class=${kind} onClick=${copy}>${isDone ? "Copied" : label}</button>`;
 }
