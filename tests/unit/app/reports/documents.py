@@ -1,0 +1,158 @@
+"""Reports whose figures follow from their rollouts, of any size, made without a service."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from app.reports.collect import FORMAT, renderer
+from app.reports.examples import RULE, examples, right_of
+from app.reports.rollouts import Batch, Row, compared, digest, listing, scored, thinned
+from app.statistics.verdict import verdict
+from environment.json_type import Json
+from training.scoring import malformed_share, success_rate, successes, summarise
+from training.statistics.difference import difference
+
+SCENARIOS = [f"validation.{number}" for number in range(12)]
+
+
+def report(iterations: int = 4, rollouts: int = 8, every: int = 2, said: str = "12 May") -> Json:
+    """A report on a run of so many iterations and rollouts in each, evaluated after every so many. `said` is the text
+    of every message and answer of its examples."""
+    draw = Random(7)
+    batches: dict[Batch, list[Row]] = {}
+    for iteration in range(iterations + 1):
+        if iteration:
+            batches[Batch(iteration, "train", "train", "sampled", None)] = _rows(draw, iteration, rollouts, iterations)
+        if iteration % every == 0:
+            batch = Batch(iteration, "evaluation", "validation", "sampled", iteration)
+            batches[batch] = _rows(draw, iteration, len(SCENARIOS), iterations)
+    sizes = {batch: len(rows) for batch, rows in batches.items()}
+    ends = [each for each in batches if each.kind == "evaluation"]
+    chosen = listing(sizes, [ends[0], ends[-1]])
+    evaluations = _evaluations(batches)
+    every_iteration = thinned(range(iterations + 1), 500)
+    document: dict[str, Json] = {
+        "format": FORMAT,
+        "written": {
+            "at": "2026-11-26T20:00:00+00:00", "learnloop": "0.1.0", "renderer": renderer(), "python": "3.11.7",
+            "system": "Linux x86_64", "cores": 2, "engine_device": "cpu",
+        },
+        "run": _run(iterations),
+        "settings": {"seed": 0, "learning_rate": 0.0007, "environment": {"name": "email_search", "config": {}}},
+        "verdict": asdict(verdict(evaluations)),
+        "causes": [],
+        "iterations": {
+            "every": every_iteration,
+            "items": [_iteration(batches, n) for n in range(iterations + 1) if n % every_iteration == 0],
+        },
+        "evaluations": {"every": 1, "items": evaluations},
+        "scenarios": SCENARIOS,
+        "rollouts": {
+            "total": sum(sizes.values()),
+            "listed": sum(sizes[batch] for batch in chosen.batches),
+            "every": chosen.every,
+            "columns": list(Row._fields),
+            "batches": [
+                batch._asdict() | {"rows": [list(row) for row in rows]}
+                for batch, rows in batches.items()
+                if batch in chosen.batches
+            ],
+        },
+        "digests": _digests(batches, iterations),
+        "cost": {"phases": {"rollout": _spent(60.0), "train": _spent(30.0)}, "wall_s": 95.0, "judge_usd": 0.0},
+        "checkpoints": [{"step": 0, "iteration": 0, "model": "learnloop/a@0", "success": 0.2, "is_best": False}],
+    }  # fmt: skip
+    document["verdict"]["interval"] = list(document["verdict"]["interval"])
+    document["verdict"]["causes"] = []
+    document["examples"] = {"rule": RULE, "items": _examples(document, said)}
+    return document
+
+
+def _rows(draw: Random, iteration: int, count: int, last: int) -> list[Row]:
+    rows = []
+    for number in range(count):
+        right = draw.random() < 0.1 + 0.8 * iteration / last
+        id = f"{iteration}-{count}-{number}".rjust(26, "0")
+        hash = sha256(id.encode()).hexdigest()
+        reward = 1.75 if right else -0.8
+        rows.append(Row(id, number % len(SCENARIOS), float(right), reward, right, "answered", 3, hash))
+    return rows
+
+
+def _iteration(batches: dict[Batch, list[Row]], number: int) -> Json:
+    rows = scored(batches.get(Batch(number, "train", "train", "sampled", None), []), SCENARIOS)
+    figures = {"success": success_rate(rows), "malformed": malformed_share(rows), "failed_rollouts": 0}
+    return {"iteration": number, "step": number, **figures, "rewards": asdict(summarise(rows))}
+
+
+def _evaluations(batches: dict[Batch, list[Row]]) -> list[Any]:
+    found, baseline = [], {}
+    for batch, rows in batches.items():
+        if batch.kind != "evaluation":
+            continue
+        rollouts = scored(rows, SCENARIOS)
+        baseline = baseline or successes(rollouts)
+        change = difference(baseline, successes(rollouts)) if batch.iteration else None
+        figures = {
+            "scenarios": len(rows), "success": success_rate(rollouts), "mean_reward": summarise(rollouts).mean,
+            "malformed": 0.0, "turns": 3.0, "difference": None if change is None else asdict(change),
+        }  # fmt: skip
+        place = {"iteration": batch.iteration, "split": batch.split, "mode": batch.mode, "step": batch.step}
+        found.append(place | figures)
+    return found
+
+
+def _digests(batches: dict[Batch, list[Row]], iterations: int) -> list[Json]:
+    together = thinned(range(iterations + 1), 500)
+    blocks: dict[int, list[tuple[int, Sequence[Row]]]] = {}
+    for batch, rows in batches.items():
+        blocks.setdefault(batch.iteration // together, []).append((batch.iteration, rows))
+    return [
+        {
+            "from": min(iteration for iteration, _ in block),
+            "to": max(iteration for iteration, _ in block),
+            "rollouts": sum(len(rows) for _, rows in block),
+            "sha256": digest(row.sha256 for _, rows in block for row in rows),
+        }
+        for block in blocks.values()
+    ]
+
+
+def _run(iterations: int) -> Json:
+    return {
+        "run_id": "01M8CT2T1FGQTT16ZZAFWNP5EZ", "status": "completed", "environment": "email_search",
+        "judge": "reference", "backend": "embedded", "model": "learnloop/mail", "base_model": "learnloop/tiny",
+        "seed": 0, "iterations_done": iterations, "iterations_total": iterations, "best_step": None, "rollouts": 1,
+        "reproducible": True, "reproducible_reason": "Checked.", "parent": None, "error": None, "pruned": [],
+        "created_at": "2026-11-26T19:00:00+00:00", "started_at": "2026-11-26T19:00:01+00:00",
+        "finished_at": "2026-11-26T19:01:36+00:00",
+    }  # fmt: skip
+
+
+def _spent(seconds: float) -> Json:
+    return {"seconds": seconds, "prompt_tokens": 1_000, "completion_tokens": 100, "usd": None}
+
+
+def _examples(document: Json, said: str) -> list[Json]:
+    ends = compared(document)
+    assert ends is not None
+    items = []
+    for each in examples(*ends, SCENARIOS):
+        sides = {
+            name: {
+                "trajectory_id": row.id, "iteration": 0, "step": 0, "right": right, "samples": samples,
+                "success": row.success, "score": row.score, "score_explanation": said, "reward": row.reward,
+                "outcome": {"answer": said, "finish": "answered"}, "error": None, "turns": row.turns,
+                "messages": [{"role": "user", "text": "When?", "calls": []}, {"role": "assistant", "text": said,
+                              "calls": [{"name": "read_email", "arguments": f'{{"id": "{said}"}}'}]}],
+            }
+            for name, row, rows in (("before", each.before, ends[0]), ("after", each.after, ends[1]))
+            for right, samples in [right_of(rows, row.scenario)]
+        }  # fmt: skip
+        task = {"question": said, "inbox": said}
+        items.append(
+            {"scenario_id": each.scenario, "why": each.why, "task": task, "reference": {"answer": said}} | sides
+        )
+    return items
