@@ -65,7 +65,7 @@ async def get_run_report(
         ),
     ] = "html",
 ) -> Response:
-    """Download the report on a run: its verdict, its figures, and the rollouts that they follow from.
+    """Download the report on a run. It has its verdict, its figures, and the rollouts that they follow from.
 
     The file holds texts of tasks and answers, and no API keys. `learnloop report verify` compares it with the run.
     """

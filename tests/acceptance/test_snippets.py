@@ -191,13 +191,13 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "calls.jsonl").touch()
+    (tmp_path / "report-RUN_ID.html").touch()
     monkeypatch.chdir(tmp_path)
     _, *arguments = shlex.split(command.replace("PLACEHOLDER", "x"), comments=True)
     parsed = typer.main.get_command(app)
     context = parsed.make_context("learnloop", [], resilient_parsing=True)
-    while subcommands := getattr(parsed, "commands", None):
-        name, *arguments = arguments
-        parsed = subcommands[name]
+    while getattr(parsed, "commands", None):
+        name, parsed, arguments = parsed.resolve_command(context, arguments)
         context = parsed.make_context(name, [], parent=context, resilient_parsing=True) if arguments else context
     parsed.make_context(name, arguments, parent=context)
 

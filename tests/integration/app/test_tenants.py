@@ -30,7 +30,7 @@ SCENARIOS = {
     "scenarios": [{"prospect": f"Person {n}", "company": "Zolem Works", "start": "job-quotes"} for n in range(5)],
     "graph": GRAPH,
 }
-_OTHERS = {"table": "iterations", "name": "run.json", "step": "1"}
+_OTHERS = {"name": "run.json", "step": "1", "table": "iterations"}
 """Parameters below a run or a model that are no ids."""
 
 

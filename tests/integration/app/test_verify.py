@@ -27,11 +27,12 @@ from tests.integration.app.test_results import MANY, SALES, completed
 from training.learn_loop import learn_loop
 
 
-async def _change(database_url: str, statement: str) -> None:
+async def change(database_url: str, statement: str, rows: int = 1) -> None:
+    """Execute a statement that changes so many rows."""
     engine = make_engine(parse_url(database_url))
     async with engine.begin() as connection:
         changed = await connection.execute(text(statement))
-        assert changed.rowcount == 1
+        assert changed.rowcount == rows
     await engine.dispose()
 
 
@@ -55,17 +56,17 @@ async def test_whatever_was_changed_is_found(ended_runs: EndedRuns, data_dir: Pa
         client, run = ended.client, ended.run
         smallest = "reward + 2.220446049250313e-16"
         rewarded = "SELECT id FROM trajectory WHERE kind = 'train' AND reward BETWEEN 0.5 AND 1 ORDER BY seq LIMIT 1"
-        await _change(ended.database_url, f"UPDATE trajectory SET reward = {smallest} WHERE id = ({rewarded})")
-        await _change(ended.database_url, "UPDATE iteration SET reward_median = 0.125 WHERE iteration = 1")
-        await _change(
+        await change(ended.database_url, f"UPDATE trajectory SET reward = {smallest} WHERE id = ({rewarded})")
+        await change(ended.database_url, "UPDATE iteration SET reward_median = 0.125 WHERE iteration = 1")
+        await change(
             ended.database_url,
             "UPDATE evaluation SET success = 0.5 WHERE iteration = 2 AND split = 'test' AND mode = 'greedy'",
         )
-        await _change(
+        await change(
             ended.database_url,
             "UPDATE reflection SET state = jsonb_set(state, '{node_scores,fact-lists}', '0.5') WHERE iteration = 2",
         )
-        await _change(
+        await change(
             ended.database_url,
             "UPDATE evaluation SET difference = jsonb_set(difference, '{low}', '0.01') "
             "WHERE iteration = 2 AND split = 'validation' AND mode = 'sampled'",
@@ -91,7 +92,7 @@ async def test_an_outcome_that_was_changed_moves_everything_that_rests_on_it(
     async with ended_runs.copy(data_dir, **MANY) as ended:
         client, run = ended.client, ended.run
         one = "SELECT id FROM trajectory WHERE kind = 'train' AND iteration = 1 AND success ORDER BY seq LIMIT 1"
-        await _change(
+        await change(
             ended.database_url,
             f"UPDATE trajectory SET outcome = jsonb_set(outcome, '{{finish}}', '\"malformed\"') WHERE id = ({one})",
         )
@@ -105,7 +106,7 @@ async def test_what_cannot_be_computed_is_a_difference(ended_runs: EndedRuns, da
     async with ended_runs.copy(data_dir, **SALES) as ended:
         client, run = ended.client, ended.run
         one = "SELECT id FROM trajectory WHERE kind = 'train' AND score IS NOT NULL ORDER BY seq DESC LIMIT 1"
-        await _change(ended.database_url, f"UPDATE trajectory SET outcome = '{{}}' WHERE id = ({one})")
+        await change(ended.database_url, f"UPDATE trajectory SET outcome = '{{}}' WHERE id = ({one})")
         [difference] = (await _verify(client, run))["differences"]
         assert "reward() raised KeyError" in difference["recomputed"]
 
@@ -135,7 +136,7 @@ async def test_the_command_says_what_differs(ended_runs: EndedRuns, data_dir: Pa
         good = await command()
         assert good.exit_code == 0
         assert "all figures agree" in good.output
-        await _change(ended.database_url, "UPDATE iteration SET reward_mean = 7 WHERE iteration = 1")
+        await change(ended.database_url, "UPDATE iteration SET reward_mean = 7 WHERE iteration = 1")
         bad = await command()
         assert bad.exit_code == 1
         assert "reward_mean" in bad.output
