@@ -181,4 +181,7 @@ def table_of(names: Sequence[str], rows: Sequence[Sequence[object]], texts: Sequ
         "div",
         h("table", h("thead", line(names, "th")), h("tbody", *(line(row, "td") for row in rows))),
         class_="scroll",
+        role="region",
+        tabindex="0",  # so that it can be scrolled by keys
+        aria_label=f"Table: {', '.join(filter(None, names))}",
     )

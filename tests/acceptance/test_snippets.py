@@ -194,7 +194,7 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
     (tmp_path / "report-RUN_ID.html").touch()
     monkeypatch.chdir(tmp_path)
     _, *arguments = shlex.split(command.replace("PLACEHOLDER", "x"), comments=True)
-    parsed = typer.main.get_command(app)
+    parsed: Any = typer.main.get_command(app)
     context = parsed.make_context("learnloop", [], resilient_parsing=True)
     while getattr(parsed, "commands", None):
         name, parsed, arguments = parsed.resolve_command(context, arguments)

@@ -88,7 +88,8 @@ def _iteration(batches: dict[Batch, list[Row]], number: int) -> Json:
 
 
 def _evaluations(batches: dict[Batch, list[Row]]) -> list[Any]:
-    found, baseline = [], {}
+    found: list[Any] = []
+    baseline: dict[str, float] = {}
     for batch, rows in batches.items():
         if batch.kind != "evaluation":
             continue
