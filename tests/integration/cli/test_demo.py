@@ -11,7 +11,7 @@ from rich.console import Console
 from app.cli.client import Service
 from app.cli.demo.document import demo_document
 from app.cli.demo.jobs import DemoJob, demo_job
-from app.cli.demo.report import print_figures, print_introduction, print_links
+from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
 from tests.fakes.scripted_sales import HOME, HOSTILE, SCENARIOS, ScriptedSales
 from tests.fakes.scripted_service import REFERENCES, RUN_ID, ScriptedService, serving
 from tests.integration.cli.conftest import Learnloop
@@ -59,6 +59,7 @@ def _report(scripted: ScriptedService, job: DemoJob, **console_settings: Any) ->
     print_figures(console, _run(scripted), document)
     job.print_examples(console, document)
     print_links(console, document, "http://127.0.0.1:8000", Path("demo"))
+    print_report(console, Path("demo/report.html"))
     return text.getvalue()
 
 
@@ -88,6 +89,7 @@ def test_the_report_fits_80_columns_and_a_pipe(service: ScriptedService) -> None
     assert "Learned: held-out success rose from 25% to 75%, +50 points" in said
     assert report.count("wrong") == report.count("right") == 3
     assert "/trajectories/trajectory-1" in report
+    assert report.endswith("\n  demo/report.html\n")
 
 
 def test_an_unknown_environment_is_introduced_by_its_name() -> None:
