@@ -14,8 +14,6 @@ from environment.json_type import Json as Json
 Outcome = Mapping[str, Json]
 """Facts about one finished episode. Each environment defines and documents its own keys."""
 
-MAX_REWARD = 1e9
-"""Largest absolute value of a reward. Sums and squares of larger ones could overflow in what is computed from them."""
 REPORTED_REWARD = "reported_reward"
 """Key of an outcome that holds a reward (a number) reported by the agent or by the gym's server. Such a rollout is not
 shown to a judge."""

@@ -1,16 +1,15 @@
 """The sync and the async client; both perform the same operations."""
 
-import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, Unpack
-from urllib.parse import urlsplit
+from typing import Self, Unpack
 
 import httpx
 
 from learnloop import operations
 from learnloop.errors import LearnloopError
+from learnloop.http_settings import http_settings
 from learnloop.steps import AsyncSteps, SyncSteps
 from learnloop.types import (
     Accepted,
@@ -30,22 +29,7 @@ from learnloop.types import (
     Task,
 )
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TIMEOUT_S = 60.0
-
-
-def _settings(base_url: str | None, api_key: str | None, timeout_s: float) -> dict[str, Any]:
-    """Return the arguments of both kinds of httpx clients. Raises ValueError for an invalid base URL."""
-    url = base_url or os.environ.get("LEARNLOOP_URL") or DEFAULT_URL
-    key = api_key or os.environ.get("LEARNLOOP_API_KEY")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not the URL of a service, such as {DEFAULT_URL}")
-    # A proxy configured in the environment cannot reach this machine's loopback.
-    outside = parts.hostname not in _LOOPBACK
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    return {"base_url": url.rstrip("/"), "headers": headers, "timeout": timeout_s, "trust_env": outside}
 
 
 class Learnloop:
@@ -61,7 +45,7 @@ class Learnloop:
     ) -> None:
         """`base_url` and `api_key` default to LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises
         ValueError for a bad URL."""
-        self._steps = SyncSteps(httpx.Client(**_settings(base_url, api_key, timeout_s), transport=transport))
+        self._steps = SyncSteps(httpx.Client(**http_settings(base_url, api_key, timeout_s), transport=transport))
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +176,7 @@ class AsyncLearnloop:
     ) -> None:
         """`base_url` and `api_key` default to LEARNLOOP_URL and LEARNLOOP_API_KEY. `timeout_s` is httpx's. Raises
         ValueError for a bad URL."""
-        self._steps = AsyncSteps(httpx.AsyncClient(**_settings(base_url, api_key, timeout_s), transport=transport))
+        self._steps = AsyncSteps(httpx.AsyncClient(**http_settings(base_url, api_key, timeout_s), transport=transport))
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import fmean, median
 
-from environment.base import MAX_REWARD, Environment, Rewarded, Scenario
+from environment.base import Environment, Rewarded, Scenario
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
+from learnloop.outcome import MAX_REWARD
 from training.advantages import advantages
 from training.rollout.histories import transcript_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout

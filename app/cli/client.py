@@ -1,22 +1,19 @@
 """The part of the service's HTTP API that the commands use."""
 
-import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from app.cli.terminal import Failure
 from environment.json_type import Json
 from learnloop import APIError, Unreachable, operations
+from learnloop.http_settings import http_settings
 from learnloop.steps import SyncSteps
 
 Documents = Literal["scenarios", "demonstrations"]
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EVENTS_AT_ONCE = 1_000
-KEY_VARIABLE = "LEARNLOOP_API_KEY"
-"""Variable with the API key. The key cannot be an argument, because other users of the machine can read those."""
 
 
 class ServiceUnreachable(Failure):
@@ -36,19 +33,12 @@ class Service:
 
     def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
         """Raises Failure if the URL is not valid."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Failure(f"{url!r} is not the URL of a service, such as http://127.0.0.1:8000")
+        try:
+            self._http = httpx.Client(**http_settings(url, None, timeout_s))
+        except ValueError as error:
+            raise Failure(str(error)) from error
+        self._http.headers["accept"] = "application/json"
         self.url = url.rstrip("/")
-        self._http = httpx.Client(
-            base_url=self.url,
-            timeout=timeout_s,
-            # A proxy from the environment cannot reach this machine's loopback.
-            trust_env=parts.hostname not in _LOOPBACK,
-            headers={"accept": "application/json"},
-        )
-        if key := os.environ.get(KEY_VARIABLE):
-            self._http.headers["authorization"] = f"Bearer {key}"
 
     def __enter__(self) -> "Service":
         return self

@@ -24,7 +24,7 @@ COMMANDS = {
     "ask": "app.cli.ask:ask",
     "openapi": "app.cli.openapi:openapi",
     "runs": "app.cli.runs:app",
-    "agent": "app.cli.agent:app",
+    "agent": "app.cli.agent:agent",
     "bases": "app.cli.bases:app",
     "check": "app.cli.check:app",
     "data": "app.cli.data:app",
@@ -44,8 +44,15 @@ COMMANDS = {
 }
 """Location of each command: a function, or a Typer with several commands. Only the command that runs is imported, so
 that a service that was killed is back quickly."""
-SETTINGS = {"engine": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}}
-"""Settings of commands. The engine's flags, including `--help`, are left to its own parser."""
+_OWN_PARSER = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
+SETTINGS = {"agent": _OWN_PARSER, "engine": _OWN_PARSER}
+"""Settings of commands. Those that need less than the command line have a parser of their own, to which their flags,
+including `--help`, are left."""
 
 
 class _LazyCommands(Mapping[str, Any]):

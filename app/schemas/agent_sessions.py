@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from app.domain.agent_session_state import AgentSessionState
 from app.schemas.base import Name, RequestBody, RequestPart, ResponseModel
-from environment.base import MAX_REWARD
 from environment.json_type import Json
+from learnloop.outcome import MAX_REWARD
 
 _MOST_PARTS = 100
 Text = Annotated[str, Field(min_length=1, max_length=2_000)]

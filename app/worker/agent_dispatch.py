@@ -18,7 +18,7 @@ from app.security.address_guard import AddressGuard, AddressRefused, guarded_tra
 from app.security.webhook_signing import signed_headers
 from environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
 from environment.json_type import Json
-from environment.own_agent.outcome import BadOutcome, parse_outcome
+from learnloop.outcome import BadOutcome, parse_outcome
 from training.rollout.agents.remote import RemoteTask
 from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
 

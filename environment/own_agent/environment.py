@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
-from environment.own_agent.outcome import AgentOutcome, read_report
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from environment.scenario_order import draw, splits_of
 from environment.traits import Traits
+from learnloop.outcome import AgentOutcome, read_report
 
 NAME = "agent"
 DEFAULT_MAX_TURNS = 20

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from environment.base import Json
-from environment.own_agent.outcome import BadOutcome, outcome_of
 from environment.own_agent.runner import PythonFunction
+from learnloop.outcome import BadOutcome, outcome_of
 from training.rollout.agents.base import AgentModel, AgentTask
 
 AgentFunction = Callable[[Mapping[str, Json], AgentModel], Awaitable[Json]]

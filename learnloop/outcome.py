@@ -5,9 +5,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from environment.base import MAX_REWARD, Json
-
+Json = Any
+MAX_REWARD = 1e9
+"""Largest absolute value of a reward. Sums and squares of larger ones could overflow in what is computed from them."""
 _KEYS = ("reward", "parts", "output", "reason")
 MAX_REPORT_CHARACTERS = 1_000_000
 MAX_PARTS = 64

@@ -1,21 +1,20 @@
-"""Claims tasks, runs a command for each of them, and reports the outcomes."""
+"""Claims tasks of runs, runs a command for each of them, and reports the outcomes."""
 
 import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx
 
-from app.cli.client import KEY_VARIABLE
-from app.cli.terminal import Failure, progress
-from environment.json_type import Json
-from environment.own_agent.outcome import BadOutcome, is_outcome, parse_outcome
+from learnloop.errors import LearnloopError
+from learnloop.http_settings import http_settings
+from learnloop.outcome import BadOutcome, Json, is_outcome, parse_outcome
 
 _WAIT_S = 20.0
 _LEASE_S = 30.0
@@ -26,10 +25,13 @@ _GRACE_S = 5.0
 _TAIL_CHARACTERS = 2_000
 _MAX_OUTPUT_BYTES = 8_000_000
 _LOST = "another worker has it, or it is over"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that any command needs: to find programs and its home directory, and for the encoding, the time zone and
 temporary files."""
+
+
+class CannotWork(LearnloopError):
+    """The worker cannot do any task; the message says why."""
 
 
 class CommandFailed(Exception):
@@ -51,12 +53,16 @@ class AgentWorker:
     once: bool
 
     async def work(self) -> None:
-        """Work on tasks until cancelled; then running commands end, and their tasks are given back. Raises Failure."""
-        key = os.environ.get(KEY_VARIABLE)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        direct = urlsplit(self.url).hostname not in _LOOPBACK
+        """Work on tasks until cancelled; then running commands end, and their tasks are given back.
+
+        Raises CannotWork if the URL is not valid, and later in an ExceptionGroup.
+        """
+        try:
+            settings = http_settings(self.url, None, _WAIT_S + 15)
+        except ValueError as error:
+            raise CannotWork(str(error)) from error
         async with (
-            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=_WAIT_S + 15, trust_env=direct) as self._http,
+            httpx.AsyncClient(**settings) as self._http,
             asyncio.TaskGroup() as group,
         ):
             for _ in range(self.concurrency):
@@ -73,13 +79,14 @@ class AgentWorker:
                 return
 
     async def _claim(self) -> Json | None:
-        """Claim a task, or return None if there is none or the service is unavailable. Raises Failure if it refuses."""
+        """Claim a task, or return None if there is none or the service is unavailable. Raises CannotWork if the service
+        refuses."""
         body = {"worker": self.name, "wait_s": _WAIT_S, "lease_s": _LEASE_S}
         body |= {} if self.run_id is None else {"run_id": self.run_id}
         try:
             response = await self._http.post("/sessions/claims", json=body)
         except httpx.TransportError as error:
-            progress.print(f"no service is reachable at {self.url} ({type(error).__name__}); trying again")
+            _report(f"no service is reachable at {self.url} ({type(error).__name__}); trying again")
             await asyncio.sleep(_PAUSE_S)
             return None
         if response.status_code == httpx.codes.NO_CONTENT:
@@ -88,7 +95,7 @@ class AgentWorker:
             await asyncio.sleep(_PAUSE_S)
             return None
         if response.is_error:
-            raise Failure(f"the service refuses to give tasks ({response.status_code}): {response.text[:500]}")
+            raise CannotWork(f"the service refuses to give tasks ({response.status_code}): {response.text[:500]}")
         return response.json()
 
     async def _run_task(self, claim: Json) -> None:
@@ -101,12 +108,12 @@ class AgentWorker:
             if finishing.done():
                 status = await self._send(f"/sessions/{id}/outcome", {**finishing.result(), "attempt": attempt})
                 said = _LOST if status == httpx.codes.CONFLICT else "done"
-                progress.print(f"{claim['scenario_id']} (session {id}): {said}")
+                _report(f"{claim['scenario_id']} (session {id}): {said}")
             else:
-                progress.print(f"{claim['scenario_id']} (session {id}): {_LOST}")
+                _report(f"{claim['scenario_id']} (session {id}): {_LOST}")
         except CommandFailed as failed:
             await self._give_back(id, attempt, str(failed))
-            progress.print(f"{claim['scenario_id']} (session {id}): {failed}")
+            _report(f"{claim['scenario_id']} (session {id}): {failed}")
             await asyncio.sleep(_PAUSE_S)  # the cause may pass
         except asyncio.CancelledError:
             with suppress(httpx.HTTPError):
@@ -133,7 +140,7 @@ class AgentWorker:
             await self._http.post(
                 f"/sessions/{claim['session']['id']}/release", json={"attempt": attempt, "reason": reason}
             )
-            raise Failure(reason) from error
+            raise CannotWork(reason) from error
 
     async def _beat(self, id: str, attempt: int) -> None:
         """Renew the lease until the claim is lost. If the service is unreachable, the command keeps running."""
@@ -168,18 +175,26 @@ class AgentWorker:
         return None
 
 
+def _report(line: str) -> None:
+    """Print what happened to stderr. Control characters of a command or a service become `?`."""
+    sys.stderr.write("".join(c if c.isprintable() or c == "\n" else "?" for c in line) + "\n")
+    sys.stderr.flush()
+
+
 def passed_on(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of our environment that a command inherits. Our keys are not among them unless named.
 
-    An entry of `named` is NAME, which takes our value, or NAME=VALUE. Raises Failure.
+    An entry of `named` is NAME, which takes our value, or NAME=VALUE. Raises CannotWork.
     """
     passed = {name: environment[name] for name in _INHERITED if name in environment}
     for entry in named:
         name, has_value, value = entry.partition("=")
         if not name:
-            raise Failure(f"--env {entry}: expected NAME or NAME=VALUE")
+            raise CannotWork(f"--env {entry}: expected NAME or NAME=VALUE")
         if not has_value and name not in environment:
-            raise Failure(f"--env {name}: the environment has no {name}; set it, or give its value: --env {name}=VALUE")
+            raise CannotWork(
+                f"--env {name}: the environment has no {name}; set it, or give its value: --env {name}=VALUE"
+            )
         passed[name] = value if has_value else environment[name]
     return passed
 

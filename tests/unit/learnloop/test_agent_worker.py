@@ -6,8 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.agent_worker import AgentWorker, CommandFailed, outcome_of, passed_on, variables
-from app.cli.terminal import Failure
+from learnloop.agent_worker import AgentWorker, CannotWork, CommandFailed, outcome_of, passed_on, variables
 
 RANGE = "a finite number from -1e+09 to 1e+09"
 
@@ -63,7 +62,7 @@ def test_a_command_inherits_what_it_needs_to_run_and_what_is_named() -> None:
     [("D", "--env D: the environment has no D; set it"), ("=1", "--env =1: expected NAME or NAME=VALUE")],
 )
 def test_a_variable_that_cannot_be_passed_on_is_named(entry: str, said: str) -> None:
-    with pytest.raises(Failure, match=said):
+    with pytest.raises(CannotWork, match=said):
         passed_on([entry], {"A": "1"})
 
 
@@ -71,7 +70,7 @@ def test_a_variable_that_cannot_be_passed_on_is_named(entry: str, said: str) -> 
 async def test_that_the_service_was_away_is_no_fault_of_the_command(
     is_away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.agent_worker._PAUSE_S", 0.0)
+    monkeypatch.setattr("learnloop.agent_worker._PAUSE_S", 0.0)
     heard: list[Any] = []
 
     def service(request: httpx.Request) -> httpx.Response:
