@@ -8,16 +8,17 @@ WORKDIR /srv/learnloop
 # Dependencies first: this layer stays as long as these two files do.
 COPY pyproject.toml constraints.txt ./
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-    print(*p['dependencies'], *p['optional-dependencies']['embedded'], *p['optional-dependencies']['export'], sep='\n')" > /tmp/requirements.txt \
+    print(*(d for d in p['dependencies'] if not d.startswith('learnloop')), *p['optional-dependencies']['embedded'], *p['optional-dependencies']['export'], sep='\n')" > /tmp/requirements.txt \
     && pip install --extra-index-url "$TORCH_INDEX" --constraint constraints.txt --requirement /tmp/requirements.txt
 COPY README.md LICENSE ./
 COPY alembic ./alembic
 COPY app ./app
+COPY configs ./configs
 COPY environment ./environment
 COPY judges ./judges
 COPY learnloop ./learnloop
 COPY training ./training
-RUN pip install --no-deps --editable .
+RUN pip install --no-deps --editable ./learnloop --editable .
 
 FROM python:3.11-slim-bookworm
 # For CUDA pass "gcc libc6-dev": Triton compiles what launches its kernels when it first runs.

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # Two stamps, because the demo needs less than the tests: what was installed last, and with what.
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
+INSTALLED_FROM := pyproject.toml learnloop/pyproject.toml constraints.txt scripts/install.py
 ARGS ?=
 # Processes that run tests: as many as pay on this machine, and fit into its memory.
 WORKERS ?= $(shell $(PYTHON) scripts/test_workers.py)
@@ -22,17 +23,17 @@ help: ## this list
 
 install: $(INSTALLED) ## a virtual environment in .venv with everything that the demo and the tests need
 
-$(RUNTIME): pyproject.toml constraints.txt scripts/install.py
+$(RUNTIME): $(INSTALLED_FROM)
 	$(PYTHON) scripts/install.py embedded
 	@touch $@
 
-$(INSTALLED): pyproject.toml constraints.txt scripts/install.py
+$(INSTALLED): $(INSTALLED_FROM)
 	$(PYTHON) scripts/install.py embedded,dev
 	@touch $(RUNTIME) $@
 
 constraints: ## the newest versions that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
 	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal \
-		--python-version 3.11 --no-annotate --extra embedded --extra export --extra ray --extra bench --extra dev \
+		--python-version 3.11 --no-annotate --no-emit-package learnloop-client --extra embedded --extra export --extra ray --extra bench --extra dev \
 		--output-file constraints.txt $(or $(ARGS),--upgrade) pyproject.toml
 
 demo: $(RUNTIME) ## train the email agent on this machine and ask it, before and after

@@ -1,9 +1,12 @@
-"""Install Learnloop and its dependencies into `.venv`: with uv, which takes seconds, or else with pip.
+"""Install Learnloop, its client and their dependencies into `.venv`: with uv, which takes seconds, or else with pip.
 
     python3 scripts/install.py embedded,dev
 
 The versions are those in `constraints.txt`. uv is taken from PATH or from the package index. It ignores pip's
 configuration, so the indexes, local wheels and certificates configured for pip are passed on to it.
+
+On a Linux machine without an NVIDIA GPU, PyTorch comes from its own index of CPU builds, if that can be reached: PyPI's
+builds bring 3 GB of CUDA. TORCH_INDEX names another index, as for the Dockerfile.
 """
 
 import ast
@@ -12,9 +15,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from ssl import create_default_context
+from threading import Thread
+from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # nothing is installed yet
+
+from environment.installation import CPU_INDEX, has_nvidia_gpu  # noqa: E402
+
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / "python"
@@ -31,22 +43,67 @@ UV_VARIABLES = {
 COMMAS = {"UV_FIND_LINKS"}
 # Sections of pip's configuration that apply to an installation; the first one with a setting wins.
 SECTIONS = (":env:", "install", "global")
+INDEX_LIMIT_S = 5.0
+"""Longest wait for the index of CPU builds. Without it the installation is the same, only larger."""
 
 
 def main(extras: str) -> int:
     """Install with `extras`, such as `embedded,dev`, and return the installer's exit status."""
     wanted = ["--constraint", str(ROOT / "constraints.txt"), "--editable", f"{ROOT}[{extras}]"]
+    wanted += ["--editable", str(ROOT / "learnloop")]
     uv = find_uv()
+    configured = pip_configuration()
+    index = torch_index(configured, os.environ)
     if uv:
-        settings = uv_settings(pip_configuration(), os.environ)
+        settings = uv_settings(with_index(configured, index), os.environ)
         command = [uv, "pip", "install", "--quiet", "--python", str(PYTHON), "pip", *wanted]
         if subprocess.run(command, env=os.environ | settings).returncode == 0:
             return 0
         print("uv could not install it; now with pip", file=sys.stderr)
     if not has_pip(PYTHON):
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    if index is not None:
+        wanted += ["--extra-index-url", index]
     # Modules are compiled at their first import; compiling everything beforehand takes a minute.
     return subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", "--no-compile", *wanted]).returncode
+
+
+def torch_index(pip: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Return the index to take PyTorch from, beside those configured: TORCH_INDEX, or that of the CPU builds on a Linux
+    machine without an NVIDIA GPU. None if it is not needed or does not answer, or if pip or uv is configured with
+    another index in place of PyPI, which then has what it should have."""
+    index = environment.get("TORCH_INDEX")
+    if not index:
+        replaced = {"index-url", "no-index"} & set(pip) or {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & set(environment)
+        if sys.platform != "linux" or replaced or has_nvidia_gpu():
+            return None
+        index = CPU_INDEX
+    index = index.rstrip("/")
+    return index if answers(f"{index}/torch/", INDEX_LIMIT_S, pip.get("cert")) else None
+
+
+def answers(url: str, limit_s: float, certificates: str | None = None) -> bool:
+    """Return whether a HEAD request succeeds in this time. It is then left to its thread: looking up a name, or a server
+    that sends a byte now and then, can exceed the time limit of the socket."""
+    found = []
+
+    def ask() -> None:
+        with suppress(OSError, HTTPException, ValueError):
+            context = create_default_context(cafile=certificates)
+            with urlopen(Request(url, method="HEAD"), timeout=limit_s, context=context):
+                found.append(url)
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return bool(found)
+
+
+def with_index(pip: Mapping[str, str], index: str | None) -> dict[str, str]:
+    """Return pip's settings with one more index."""
+    if index is None:
+        return dict(pip)
+    return {**pip, "extra-index-url": f"{pip.get('extra-index-url', '')} {index}".strip()}
 
 
 def find_uv() -> str | None:

@@ -18,6 +18,7 @@ from app.cli.terminal import Failure, print_json, results
 from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
 from training.base_report import Severity, written
 from training.base_verdicts import BaseVerdicts, Verdict
+from training.engine_libraries import missing_libraries
 
 app = typer.Typer(
     no_args_is_help=True, help="Add base models that others made to the data directory, examine, list and remove them."
@@ -113,6 +114,7 @@ def add_base(
     if not _NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")
     place = place_of_added(data_dir, name)
+    _require_libraries()
     with PhaseBar() as bar:
         from training.engine.registry import base_examination, base_model_import
 
@@ -156,6 +158,7 @@ def _is_faulty(verdict: Verdict) -> bool:
 
 
 def _examined(base: _Base, prompts: int, device: _Device) -> Verdict:
+    _require_libraries()
     with PhaseBar() as bar:
         from training.engine.registry import base_examination
 
@@ -163,6 +166,11 @@ def _examined(base: _Base, prompts: int, device: _Device) -> Verdict:
             return base_examination.examine(base.place, base.data_dir, prompts=prompts, device=device, progress=bar)
         except base_examination.NotChecked as error:
             raise Failure(f"{base.name} was not examined: {error}") from error
+
+
+def _require_libraries() -> None:
+    if (missing := missing_libraries()) is not None:
+        raise Failure(missing)
 
 
 def _bases(data_dir: Path | None) -> list[_Base]:

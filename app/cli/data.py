@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url
+from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url, config_file
 from app.cli.serve import data_directory, settings_with
 from app.cli.terminal import Failure, plain, print_deleted, print_json, progress, results
 
@@ -35,7 +35,12 @@ _OptionalName = Annotated[
     typer.Argument(help="Name of the data: letters, digits, '-' and '_'. \\[default: that of the file]"),
 ]
 _Config = Annotated[
-    Path | None, typer.Option(help="YAML file with these settings, such as `max_messages: 1`; flags override it.")
+    Path | None,
+    typer.Option(
+        parser=config_file,
+        metavar="FILE",
+        help="YAML file with these settings, such as `max_messages: 1`; flags override it.",
+    ),
 ]
 _Emails = Annotated[
     list[str] | None,

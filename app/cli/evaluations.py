@@ -11,7 +11,7 @@ from rich.table import Table
 
 from app.cli.charts import bar, figure, percent
 from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, URL_VARIABLE, AsJson, DataDir, Url
+from app.cli.options import DEFAULT_URL, URL_VARIABLE, AsJson, DataDir, Url, config_file
 from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
 from app.cli.serve import data_directory
 from app.cli.service_process import own_service
@@ -65,7 +65,7 @@ class Evaluations:
 
 _File = Annotated[
     Path | None,
-    typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /evaluations."),
+    typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /evaluations."),
 ]
 _Run = Annotated[
     str | None, typer.Option(help="Run to evaluate: without --model, its base model and its best checkpoint.")

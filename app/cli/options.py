@@ -5,8 +5,26 @@ from typing import Annotated
 
 import typer
 
+from app.cli.terminal import progress
+from environment.installation import shipped
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "LEARNLOOP_URL"
+
+
+def config_file(given: str) -> Path:
+    """Return the file of this name, or the example that comes with Learnloop: `configs/email_search.yaml` is found from
+    any directory. Raises typer.BadParameter if there is neither."""
+    own, examples = Path(given), shipped("configs")
+    if own.exists() and not own.is_dir():
+        return own
+    example = examples.parent / own
+    if own.parts[:1] == (examples.name,) and example.is_file():
+        progress.print(f"reading {example}", soft_wrap=True)
+        return example
+    known = ", ".join(sorted(str(path.relative_to(examples.parent)) for path in examples.rglob("*.yaml")))
+    raise typer.BadParameter(f"there is no file {given}; the examples are {known}")
+
 
 Url = Annotated[str, typer.Option(envvar=URL_VARIABLE, help="URL of the service.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document to stdout.")]

@@ -9,6 +9,7 @@ import typer
 
 from app.cli.options import DataDir
 from app.cli.terminal import Failure
+from training.engine_libraries import missing_libraries
 
 if TYPE_CHECKING:  # importing pydantic is slow
     from app.settings import Settings
@@ -24,11 +25,24 @@ def serve(
     data_dir: DataDir = None,
 ) -> None:
     """Run the service until Ctrl-C. Settings come from the environment and .env; flags take precedence."""
+    require_engine(data_dir)
     settings = settings_with(host=host, port=port, data_dir=data_dir)
     from app.server import serve as serve_until_stopped
 
     with plainly():
         serve_until_stopped(settings)
+
+
+def require_engine(data_dir: Path | None = None) -> None:
+    """Raise Failure if a service with this machine's settings would run an engine whose libraries are missing."""
+    missing = missing_libraries()
+    if missing is None:
+        return
+    from training.backends import embedded
+
+    settings = settings_with(data_dir=data_dir)
+    if settings.engine_url is None and settings.backend == embedded.NAME:
+        raise Failure(f"{missing} (or name another engine: LEARNLOOP_ENGINE_URL; or backend: LEARNLOOP_BACKEND)")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.cli.client import Service, ServiceUnreachable
+from app.cli.serve import require_engine
 from app.cli.terminal import Failure
 
 _PR_SET_PDEATHSIG = 1
@@ -34,9 +35,11 @@ def own_service(
     """Start `learnloop serve` on a free loopback port, wait until it is ready, and stop it at the end.
 
     `variables` are added to its environment. Its log goes to `service.log` in the data directory. `waiting` is called
-    with what is not ready yet. Raises Failure if the directory cannot be used, and with the last lines of the log if
-    the service does not become ready within `ready_s` seconds or stops responding later.
+    with what is not ready yet. Raises Failure if the engine's libraries are missing or the directory cannot be used,
+    and with the last lines of the log if the service does not become ready within `ready_s` seconds or stops responding
+    later.
     """
+    require_engine(data_dir)
     log_path = data_dir / "service.log"
     port = free_port()
     process = _start(data_dir, log_path, port, variables or {})

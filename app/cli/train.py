@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.client import Service
-from app.cli.options import URL_VARIABLE, AsJson, DataDir
+from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
 from app.cli.run_report import print_defaults, print_run
 from app.cli.run_request import BadRunFile, overlay, parse_settings, read_graph_file, read_run_file
 from app.cli.serve import data_directory
@@ -18,7 +18,7 @@ from app.cli.watching import RunDisplay, Waiting, run_to_end
 
 _File = Annotated[
     Path | None,
-    typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /learn-loop."),
+    typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /learn-loop."),
 ]
 _Environment = Annotated[str | None, typer.Option(help="Environment to train in.")]
 _Graph = Annotated[

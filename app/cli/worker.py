@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import DataDir
-from app.cli.serve import plainly, settings_with
+from app.cli.serve import plainly, require_engine, settings_with
 from app.cli.terminal import Failure
 
 
@@ -25,6 +25,7 @@ def worker(
     settings = settings_with(max_concurrent_runs=max_concurrent_runs, data_dir=data_dir)
     if settings.max_concurrent_runs == 0:
         raise Failure("LEARNLOOP_MAX_CONCURRENT_RUNS is 0, which is only for API processes; a worker needs at least 1")
+    require_engine(data_dir)
     from app.server import work
 
     with plainly():

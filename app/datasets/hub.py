@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_INSTALL = "pip install 'learnloop[data]'"
+from environment.installation import install_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def download(repo: str, endpoint: str, token: str | None, cache: Path, kind: Rep
         from huggingface_hub.utils.tqdm import disable_progress_bars
     except ImportError as error:
         raise HubError(
-            f"{kind.name}s of the hub need another package: {_INSTALL}. A local copy of {repo} does not"
+            f"{kind.name}s of the hub need the extra `data`: {install_command('data')}. A local copy of {repo} does not"
         ) from error
     if not sys.stderr.isatty():
         disable_progress_bars()

@@ -1,6 +1,5 @@
 """Brings the database's schema up to date. Every process does this when it starts."""
 
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from app.db.database import DatabaseUrlError
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
 from environment.first_line import first_line
+from environment.installation import shipped
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -98,6 +98,5 @@ def _config() -> "Config":
 
 
 def scripts() -> Path:
-    """Return the folder of Alembic's scripts: in the repository, or among the data files of the installed package."""
-    places = (Path(__file__).parents[2] / "alembic", Path(sysconfig.get_path("data"), "share/learnloop/alembic"))
-    return next(place for place in places if (place / "env.py").is_file())
+    """Return the folder of Alembic's scripts."""
+    return shipped("alembic")

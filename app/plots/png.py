@@ -1,5 +1,7 @@
 """Renders SVG as PNG with resvg: the package `resvg-py`, which the extra `plots` installs."""
 
+from environment.installation import needs_extra
+
 SCALE = 2.0
 """Scale that looks sharp on high-resolution screens."""
 _PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">{}</svg>'
@@ -17,7 +19,7 @@ def png(svg: str, scale: float = SCALE) -> bytes:
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise NoRenderer("PNG needs the extra `plots`: pip install 'learnloop[plots]'. SVG needs nothing.") from None
+        raise NoRenderer(f"PNG needs {needs_extra('plots')}. SVG needs nothing.") from None
     empty = svg_to_bytes(svg_string=_PROBE.format(""))
     for family in _FAMILIES:
         if svg_to_bytes(svg_string=_PROBE.format(_LETTER), sans_serif_family=family) != empty:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from environment.access import Access
 from environment.base import Environment, EpisodeFailed, Json, Outcome, Scenario, Split, Tool, ToolResult
+from environment.installation import needs_extra
 from environment.mcp.config import HttpServer, McpConfig, asked, parse
 from environment.mcp.pool import SessionPool
 from environment.mcp.session import McpSession
@@ -38,7 +39,7 @@ class McpEnvironment:
         if server is None:
             raise ValueError('mcp needs a server: {"command": [...]} or {"url": ...}')
         if find_spec("mcp") is None:
-            raise ValueError("mcp needs a package that is not installed here: pip install 'learnloop[mcp]'")
+            raise ValueError(f"mcp needs {needs_extra('mcp')}")
         if isinstance(server, HttpServer):
             access.check_url(server.url)
             named = server.headers

@@ -20,6 +20,7 @@ from training.base_model_files import added_base_models
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.logs import configure_logs
 from training.engine_flags import KEY_VARIABLE, parse
+from training.engine_libraries import missing_libraries
 from training.garbage import freeze_gc
 
 if TYPE_CHECKING:  # imported late, see main
@@ -81,6 +82,8 @@ class _TooFewGpus(Exception):
 
 def _why_unservable(options: argparse.Namespace, api_key: str | None) -> str | None:
     """Return why valid flags cannot be served on this machine, or None if they can."""
+    if (missing := missing_libraries()) is not None:
+        return missing
     if options.api_key_env and not api_key:
         return f"--api-key-env: the environment has no {options.api_key_env}"
     if not api_key and not _is_loopback(options.host):

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from environment.base import Json
+from environment.installation import needs_extra
 from training.import_lock import IMPORTING
 
 NAME = "verifiers"
@@ -47,7 +48,7 @@ class Gym:
     def load(self) -> Any:
         """Return the environment, an instance of the package's `Environment`. Raises ValueError."""
         if find_spec("verifiers") is None:
-            raise ValueError(f"{NAME} needs a package that is not installed here: pip install 'learnloop[verifiers]'")
+            raise ValueError(f"{NAME} needs {needs_extra('verifiers')}")
         return _load_environment(self.module, (self.env or "").partition(":")[2], self._args)
 
 

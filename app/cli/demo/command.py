@@ -22,6 +22,7 @@ from app.cli.demo.real_base import (
 from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
 from app.cli.options import AsJson
 from app.cli.report import REPORT_TIMEOUT_S, write_report
+from app.cli.serve import require_engine
 from app.cli.service_process import own_service
 from app.cli.terminal import Failure, print_json, progress, results
 from app.cli.watching import RunDisplay, Waiting, run_to_end
@@ -79,6 +80,7 @@ def demo(
         raise Failure("--mailbox and --device need --base-model: the included model learns from invented inboxes only")
     if mailbox and environment != "email_search":
         raise Failure(f"--mailbox is for the environment email_search, not {environment}")
+    require_engine(data_dir)
     job = demo_job(environment)
     request: dict[str, Any] = {"environment": {"name": environment}, "iterations": iterations, "seed": seed}
     real = None

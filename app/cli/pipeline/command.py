@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import duration, percent
-from app.cli.options import URL_VARIABLE, AsJson, DataDir
+from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
 from app.cli.run_request import BadRunFile, parse_settings
 from app.cli.serve import data_directory
 from app.cli.terminal import plain, print_json, results
@@ -30,7 +30,7 @@ class Step(StrEnum):
 
 def pipeline(
     step: Annotated[Step, typer.Argument(help="The step to run; all: every step that the file has a section for.")],
-    config: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="YAML file with the pipeline.")],
+    config: Annotated[Path, typer.Option(parser=config_file, metavar="FILE", help="YAML file with the pipeline.")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Replace a field, such as train.iterations=5; repeatable."),

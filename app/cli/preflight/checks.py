@@ -31,6 +31,7 @@ from judges import registry as judges
 from judges.base import JudgeServices
 from training.backends import embedded
 from training.base_model_files import base_model_fault
+from training.engine_libraries import missing_libraries
 
 GB = 1e9
 _LARGE = 1e9
@@ -68,6 +69,8 @@ def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
     yield _machine()
     yield _backend(settings, backend, base_model)
     if backend == embedded.NAME and settings.engine_url is None:
+        if (missing := missing_libraries()) is not None:
+            yield Check("engine", State.FAILED, missing)
         yield from _base_model(settings, base_model)
     yield _disk(settings.data_dir)
     yield _database(settings)

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from app.cli.client import Service
-from app.cli.options import AsJson, DataDir
+from app.cli.options import AsJson, DataDir, config_file
 from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
 from app.cli.serve import settings_with
 from app.cli.service_process import own_service
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing these takes seconds
 def preflight(
     file: Annotated[
         Path | None,
-        typer.Argument(exists=True, dir_okay=False, help="YAML file with the fields of POST /learn-loop."),
+        typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /learn-loop."),
     ] = None,
     set_: Annotated[
         list[str] | None,

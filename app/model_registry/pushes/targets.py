@@ -9,6 +9,7 @@ from app.errors import Conflict, Forbidden
 from app.model_registry.pushes.hugging_face import HubTarget
 from app.model_registry.pushes.s3 import S3Target
 from app.settings import Settings
+from environment.installation import needs_extra
 
 Target = HubTarget | S3Target
 
@@ -60,6 +61,4 @@ def _require_settings(needed: Mapping[str, Any]) -> None:
 
 def _require_library(module: str) -> None:
     if find_spec(module) is None:
-        raise Conflict(
-            f"This service lacks the package {module}; the operator can install it: pip install 'learnloop[export]'"
-        )
+        raise Conflict(f"This push needs {needs_extra('export')}.")

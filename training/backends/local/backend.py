@@ -29,7 +29,7 @@ def missing(devices: Path = _NVIDIA) -> str | None:
     if absent := [name for name in NEEDED if PathFinder.find_spec(name) is None]:
         return (
             f"it needs the Python packages {', '.join(absent)}, which are not installed here; "
-            "pip install 'learnloop[gpu]' in an environment of its own (its torch is not the engine's), "
+            "install Learnloop with the extra `gpu` in an environment of its own (its torch is not the engine's), "
             "and ART's extra megatron, from ART's repository by uv (it pins versions that are not on PyPI)"
         )
     if not any(devices.glob("nvidia[0-9]*")):

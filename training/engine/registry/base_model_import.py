@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from environment.installation import install_command
 from training.base_model_files import data_dir_of, stray_file
 from training.base_verdicts import BaseVerdicts, Verdict
 from training.engine.base_check import NotChecked, check
@@ -127,7 +128,7 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
     if file.suffix != ".gguf":
         raise CannotAdd(f"{file} is neither a GGUF file nor a directory with a config.json")
     if importlib.util.find_spec("gguf") is None:
-        raise CannotAdd("GGUF files need the extra `gguf`: pip install 'learnloop[gguf]'")
+        raise CannotAdd(f"GGUF files need the extra `gguf`: {install_command('gguf')}")
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # the GGUF file has everything; progress is shown here
     progress.phase(f"unpacking {file.stat().st_size / 1e6:,.0f} MB")
     import torch

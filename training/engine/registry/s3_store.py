@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from environment.installation import install_command
 from training.engine.registry.object_store import BadStore, StoredObject, StoreUnavailable
 
 _REQUEST_TIMEOUT = timedelta(minutes=1)
@@ -27,7 +28,7 @@ class S3Store:
         try:
             import obstore.store
         except ImportError:
-            raise BadStore("a checkpoint store on S3 needs the extra `s3`: pip install 'learnloop[s3]'") from None
+            raise BadStore(f"a checkpoint store on S3 needs the extra `s3`: {install_command('s3')}") from None
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from environment.installation import install_command
 from training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
 
 _LOOK_S = 0.5
@@ -46,7 +47,7 @@ class RayWorkers:
         try:
             import ray
         except ImportError:
-            raise ClusterUnavailable("workers on Ray need the extra `ray`: pip install 'learnloop[ray]'") from None
+            raise ClusterUnavailable(f"workers on Ray need the extra `ray`: {install_command('ray')}") from None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_HEAD_LOST_S))
         try:
