@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import sysconfig
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -35,14 +35,13 @@ def needs_extra(extra: str) -> str:
 
 def install_command(extra: str) -> str:
     """Return the shell command that adds an extra to this copy; for those who have access to this machine."""
-    try:
-        found = distribution(NAME)
-    except PackageNotFoundError:  # it runs from its source
-        return shlex.join([sys.executable, "-m", "pip", "install", f"{_SOURCE}[{extra}]"])
+    pip = [sys.executable, "-m", "pip", "install"]
+    # A source folder in which it was built has a record of it, too, but none of an installation.
+    found = next((each for each in distributions(name=NAME) if each.read_text("INSTALLER")), None)
+    if found is None:  # it runs from its source
+        return shlex.join([*pip, f"{_SOURCE}[{extra}]"])
     by_uv = (found.read_text("INSTALLER") or "").strip() == "uv"
-    command = (
-        ["uv", "pip", "install", "--python", sys.executable] if by_uv else [sys.executable, "-m", "pip", "install"]
-    )
+    command = ["uv", "pip", "install", "--python", sys.executable] if by_uv else pip
     if extra == "embedded" and sys.platform == "linux" and not has_nvidia_gpu():
         command += ["--torch-backend", "cpu"] if by_uv else ["--extra-index-url", CPU_INDEX]
     return shlex.join(command + (_this_copy(found, extra) or _requirements(found, extra)))

@@ -83,8 +83,8 @@ def torch_index(pip: Mapping[str, str], environment: Mapping[str, str]) -> str |
 
 
 def answers(url: str, limit_s: float, certificates: str | None = None) -> bool:
-    """Return whether a HEAD request succeeds in this time. It is then left to its thread: looking up a name, or a server
-    that sends a byte now and then, can exceed the time limit of the socket."""
+    """Return whether a HEAD request succeeds in this time. It is then left to its thread, because looking up a name can
+    exceed the time limit of the socket."""
     found = []
 
     def ask() -> None:
