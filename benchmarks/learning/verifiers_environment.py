@@ -1,6 +1,6 @@
 """Train in a third-party environment of the package `verifiers` through the whole service, and report its rewards.
 
-    pip install 'learnloop[verifiers]' sophistry-bench-sprint
+    pip install sophistry-bench-sprint    # and the extra `verifiers`: docs/install.md#extras
     python -m benchmarks.learning.verifiers_environment [--iterations 5]
 
 `sophistry-bench-sprint` (PyPI) asks for an argument with claims and quotations, and scores its form with code. The tiny

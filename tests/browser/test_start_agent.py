@@ -32,7 +32,7 @@ async def test_a_run_over_an_own_agent(visit: Visit, data_dir: Path, database_ur
         await visit.open(str(client.base_url).rstrip("/"), "/start")
         page = visit.page
         await page.get_by_label("Environment", exact=True).select_option("agent")
-        await expect(page.get_by_text("learnloop agent run -- CMD").first).to_be_visible()
+        await expect(page.get_by_text("learnloop-agent run -- CMD").first).to_be_visible()
         await _says(page, "Set of tasks", "there are no scenarios")
         runner = page.get_by_label("How tasks reach your agent")
         await runner.select_option("tasks are posted to its URL")

@@ -69,7 +69,7 @@ async def test_without_its_setting_a_backend_is_refused(tmp_path: Path, database
             "unusable_base_models": [],
         }
         assert "WANDB_API_KEY" in items["serverless"]["reason"]
-        for backend, said in (("serverless", "WANDB_API_KEY"), ("local", "learnloop[gpu]")):
+        for backend, said in (("serverless", "WANDB_API_KEY"), ("local", "the extra `gpu`")):
             reply = await client.post("/learn-loop", json=HOSTED | {"backend": backend})
             assert reply.status_code == 422
             [error] = reply.json()["errors"]

@@ -261,7 +261,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     said = missing(tmp_path)
     assert said
     assert "unsloth" in said
-    assert "learnloop[gpu]" in said
+    assert "the extra `gpu`" in said
     monkeypatch.setattr("training.backends.local.backend.NEEDED", ("json",))
     assert missing(tmp_path) == "it needs an NVIDIA GPU, and this machine shows none (no /dev/nvidia0)"
     (tmp_path / "nvidia0").touch()

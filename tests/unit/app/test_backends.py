@@ -23,7 +23,7 @@ def test_without_a_key_and_a_gpu_there_is_the_embedded_one(tmp_path: Path) -> No
     embedded, serverless, local = choices(settings)
     assert embedded == Choice("embedded", None)
     assert (serverless.refusal or "").endswith("needs the setting WANDB_API_KEY.")
-    assert "pip install 'learnloop[gpu]'" in (local.refusal or "")
+    assert "the extra `gpu`" in (local.refusal or "")
 
 
 def test_with_a_key_there_is_the_hosted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

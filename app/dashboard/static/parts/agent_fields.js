@@ -92,7 +92,7 @@ export function AgentFields({ values, set, faults, sets }) {
 
 /** @type {Record<string, string>} */
 const _HELP = {
-  pull: "Start it anywhere with `learnloop agent run -- CMD`: behind a firewall, in CI, in a batch system.",
+  pull: "Start it anywhere with `learnloop-agent run -- CMD`: behind a firewall, in CI, in a batch system.",
   push: "An HTTP server that is posted each task.",
   python: "An async function of the task and the model.",
 };

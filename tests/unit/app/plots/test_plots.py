@@ -92,7 +92,7 @@ def test_a_plot_as_png_has_the_size_of_the_svg() -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(NoRenderer, match=r"learnloop\[plots\]"):
+    with pytest.raises(NoRenderer, match="the extra `plots`"):
         png(run_svg(_run()))
 
 

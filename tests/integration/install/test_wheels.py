@@ -1,0 +1,174 @@
+"""The wheels of the service and of its client, each installed into an empty environment.
+
+The dependencies are those of this environment, by links, so that nothing is downloaded; `scripts/install_check.py`
+installs them, too. Of the other ways, CI itself takes `make install`, and `scripts/compose_check.sh` builds the image.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.fakes.engine_process import ROOT
+
+SITE = Path(sysconfig.get_path("purelib"))
+SOURCES = (
+    "alembic", "app", "configs", "environment", "judges", "learnloop", "training",
+    "LICENSE", "README.md", "pyproject.toml",
+)  # fmt: skip
+pytestmark = pytest.mark.long
+PACKAGES = ("app", "environment", "judges", "training")
+ENGINE_LIBRARIES = ("torch", "transformers")
+UNSHIPPED = re.compile(r"__pycache__|/build/|\.egg-info|\.d\.ts$")
+"""Files that a build leaves, and types of the dashboard's JavaScript, which only `make check` needs."""
+CLIENT_LIBRARIES = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sniffio", "typing_extensions.py")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment without anything that was not named."""
+
+    place: Path
+
+    def run(self, *command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, or anything else, with few variables."""
+        program = self.place / "bin" / command[0]
+        return subprocess.run(
+            [str(program), *command[1:]],
+            check=False, capture_output=True, text=True, cwd=cwd, timeout=120,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "COLUMNS": "120", **variables},
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both wheels by the name of the distribution, built from a copy of the sources."""
+    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+            shutil.copytree(ROOT / name, source / name, ignore=unwanted, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, source / name)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    for folder in (source, source / "learnloop"):
+        subprocess.run([sys.executable, "-c", build, str(built)], check=True, cwd=folder, capture_output=True)
+    return {path.name.partition("-")[0]: path for path in built.glob("*.whl")}
+
+
+def _environment(place: Path, wheels: list[Path], libraries: list[Path]) -> Environment:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    python, here = str(place / "bin" / "python"), str(place.parent)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+    ]
+    subprocess.run([*pip, *map(str, wheels)], check=True, cwd=here)
+    links = place / "libraries"
+    links.mkdir()
+    for library in libraries:
+        (links / library.name).symlink_to(library)
+    (next(place.glob("lib/python*/site-packages")) / "libraries.pth").write_text(str(links))
+    return Environment(place)
+
+
+@pytest.fixture(scope="module")
+def service(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The service without extras: everything that it requires, but not the engine's libraries."""
+    absent = {*ENGINE_LIBRARIES, *PACKAGES, "learnloop", "__pycache__"}
+    libraries = [
+        path for path in SITE.iterdir()
+        if path.name not in absent and not path.name.startswith(("learnloop", "__editable__")) and path.suffix != ".pth"
+    ]  # fmt: skip
+    return _environment(tmp_path_factory.mktemp("service") / "env", list(wheels.values()), libraries)
+
+
+@pytest.fixture(scope="module")
+def client(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The client with httpx, and what that requires."""
+    libraries = [path for path in SITE.iterdir() if path.name in CLIENT_LIBRARIES]
+    return _environment(tmp_path_factory.mktemp("client") / "env", [wheels["learnloop_client"]], libraries)
+
+
+def _names(wheel: Path) -> set[str]:
+    with ZipFile(wheel) as opened:
+        return {name for name in opened.namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
+    service, client = _names(wheels["learnloop"]), _names(wheels["learnloop_client"])
+    assert {name.partition("/")[0] for name in client} == {"learnloop"}
+    shipped = {re.sub(r"^learnloop-.*\.data/data/share/learnloop/", "", name) for name in service} | client
+    folders = ("alembic", "configs", "learnloop", *PACKAGES)
+    own = {
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and not UNSHIPPED.search(str(path))
+    }
+    assert own - shipped == {"learnloop/LICENSE", "learnloop/README.md", "learnloop/pyproject.toml"}
+    assert shipped - own == set()
+
+
+def test_the_service_requires_the_client_of_its_version() -> None:
+    service, client = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in ("", "learnloop")
+    )
+    assert client["version"] == service["version"]
+    assert f"learnloop-client=={client['version']}" in service["dependencies"]
+
+
+def test_the_service_has_its_commands_and_the_examples(service: Environment, tmp_path: Path) -> None:
+    version = service.run("learnloop", "--version", cwd=tmp_path)
+    assert (version.stdout, version.stderr) == ("learnloop 0.1.0\n", "")
+    posted = ("--detach", "--url", "http://127.0.0.1:9")
+    tried = service.run("learnloop", "train", "configs/email_search.yaml", *posted, cwd=tmp_path)
+    example = service.place / "share/learnloop/configs/email_search.yaml"
+    assert (tried.returncode, tried.stderr.splitlines()[0]) == (1, f"reading {example}")
+    assert "no service is reachable" in tried.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_a_missing_extra_is_one_line_that_says_how_to_add_it(
+    command: str, service: Environment, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    ran = service.run("learnloop", command, cwd=tmp_path)
+    assert ran.returncode in (1, 2)
+    assert ran.stdout == ""
+    [line] = ran.stderr.splitlines()
+    assert "the engine needs torch, transformers (the extra `embedded`)" in line
+    assert f"'learnloop[embedded] @ {wheels['learnloop'].as_uri()}'" in line
+    assert f"{service.place}/bin/python -m pip install" in line
+
+
+def test_the_client_needs_httpx_alone(client: Environment, tmp_path: Path) -> None:
+    [packages] = client.place.glob("lib/python*/site-packages")
+    [installed] = distributions(name="learnloop-client", path=[str(packages)])
+    assert installed.requires == ["httpx>=0.28"]
+    asked = "from learnloop import Learnloop; Learnloop().close(); import learnloop.agent_worker; import app"
+    ran = client.run("python", "-c", asked, cwd=tmp_path)
+    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'app'"
+
+
+def test_the_clients_command_works_without_the_service(client: Environment, tmp_path: Path) -> None:
+    helped = client.run("learnloop-agent", "run", "--help", cwd=tmp_path)
+    assert helped.stdout.startswith("usage: learnloop-agent run [options] -- CMD [ARGS]")
+    tried = client.run("learnloop-agent", "run", "--env", "NONE", "--", "true", "--url", "x", cwd=tmp_path)
+    assert (tried.returncode, tried.stdout) == (1, "")
+    assert tried.stderr.startswith("learnloop-agent: --env NONE: the environment has no NONE")
