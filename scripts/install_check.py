@@ -1,0 +1,145 @@
+"""Install Learnloop in an empty environment as docs/install.md says, see that it works, and print time and size.
+
+    python -m scripts.install_check client wheel uv-tool pipx clone [--python python3.13] [--extra embedded]
+
+Needs the network (a package index), and `uv` or `pipx` on PATH for the ways of these names. With the extra `embedded`, the
+whole service does an iteration (`learnloop train configs/smoke.yaml`). Everything is in a temporary folder.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Check:
+    """An installation into `place`, with an interpreter that is installed already."""
+
+    place: Path
+    python: str
+    extra: str | None
+    wheels: tuple[Path, Path]
+    """The service's and the client's."""
+
+    @property
+    def service(self) -> str:
+        """The service's wheel as a requirement."""
+        return f"{self.wheels[0]}[{self.extra}]" if self.extra else str(self.wheels[0])
+
+    def client_alone(self) -> Path:
+        """Install the client with pip; return its programs."""
+        programs = self._venv()
+        self.run(str(programs / "pip"), "install", "--quiet", str(self.wheels[1]))
+        return programs
+
+    def wheel(self) -> Path:
+        """Install both wheels with pip; return their programs."""
+        programs = self._venv()
+        self.run(str(programs / "pip"), "install", "--quiet", self.service, str(self.wheels[1]))
+        return programs
+
+    def uv_tool(self) -> Path:
+        """Install the service as a tool of uv; return the folder of its command."""
+        self.run(
+            "uv", "tool", "install", "--quiet", "--python", self.python, "--with", str(self.wheels[1]), self.service
+        )
+        return self.place / "bin"
+
+    def pipx(self) -> Path:
+        """Install the service with pipx; return the folder of its command."""
+        links = f"--find-links {self.wheels[1].parent}"
+        self.run("pipx", "install", "--python", self.python, "--pip-args", links, self.service)
+        return self.place / "bin"
+
+    def clone(self) -> Path:
+        """Clone what is committed, and `make install`; return the programs of its environment."""
+        self.run("git", "clone", "--quiet", str(ROOT), str(self.place / "clone"))
+        self.run("make", "--silent", "-C", str(self.place / "clone"), "install", f"PYTHON={self.python}")
+        return self.place / "clone" / ".venv" / "bin"
+
+    def _venv(self) -> Path:
+        self.run(self.python, "-m", "venv", str(self.place / "env"))
+        return self.place / "env" / "bin"
+
+    def run(self, *command: str) -> str:
+        """Run a command outside of the repository; return what it prints to stdout. Raises CalledProcessError."""
+        variables = {
+            "UV_TOOL_DIR": str(self.place / "tools"),
+            "UV_TOOL_BIN_DIR": str(self.place / "bin"),
+            "PIPX_HOME": str(self.place / "pipx"),
+            "PIPX_BIN_DIR": str(self.place / "bin"),
+            "LEARNLOOP_DATA_DIR": str(self.place / "data"),
+        }
+        ours = {
+            name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS")
+        }
+        done = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, cwd=self.place, env=ours | variables
+        )
+        return done.stdout
+
+
+WAYS: dict[str, Callable[[Check], Path]] = {
+    "client": Check.client_alone,
+    "wheel": Check.wheel,
+    "uv-tool": Check.uv_tool,
+    "pipx": Check.pipx,
+    "clone": Check.clone,
+}
+
+
+def main() -> None:
+    """Check the ways that the arguments name."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="+", choices=WAYS)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--extra")
+    options = parser.parse_args()
+    python = shutil.which(options.python) or parser.error(f"there is no {options.python}")
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = _wheels(Path(folder) / "wheels")
+        for way in options.ways:
+            place = Path(folder) / way
+            place.mkdir()
+            print(_checked(way, Check(place, python, options.extra, wheels)), flush=True)
+            shutil.rmtree(place)
+
+
+def _checked(way: str, check: Check) -> str:
+    started = time.monotonic()
+    programs = WAYS[way](check)
+    seconds = time.monotonic() - started
+    size = sum(path.lstat().st_size for path in check.place.rglob("*")) / 1e6
+    if way == "client":
+        check.run(str(programs / "learnloop-agent"), "run", "--help")
+        check.run(str(programs / "python"), "-c", "from learnloop import Learnloop; Learnloop().close()")
+    else:
+        check.run(str(programs / "learnloop"), "--help")
+    works = "commands"
+    if way == "clone" or (check.extra == "embedded" and way != "client"):
+        check.run(str(programs / "learnloop"), "train", "configs/smoke.yaml", "--json")
+        works = "an iteration"
+    return f"{way:8} {check.run(check.python, '--version').strip():14} {seconds:5.0f} s {size:6,.0f} MB  {works}"
+
+
+def _wheels(place: Path) -> tuple[Path, Path]:
+    """Build both wheels from what is committed."""
+    source = place / "source"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place)]
+    subprocess.run([*pip, str(source), str(source / "learnloop")], check=True)
+    [service], [client] = place.glob("learnloop-*.whl"), place.glob("learnloop_client-*.whl")
+    return service, client
+
+
+if __name__ == "__main__":
+    main()
