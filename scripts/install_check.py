@@ -2,8 +2,9 @@
 
     python -m scripts.install_check client wheel uv-tool pipx clone [--python python3.13] [--extra embedded]
 
-Needs the network (a package index), and `uv` or `pipx` on PATH for the ways of these names. With the extra `embedded`, the
-whole service does an iteration (`learnloop train configs/smoke.yaml`). Everything is in a temporary folder.
+It needs the network (a package index), and `uv` or `pipx` on PATH for the ways of these names. With the extra
+`embedded`, the whole service does an iteration (`learnloop train configs/smoke.yaml`). Everything is in a temporary
+folder.
 """
 
 import argparse
@@ -49,9 +50,7 @@ class Check:
 
     def uv_tool(self) -> Path:
         """Install the service as a tool of uv; return the folder of its command."""
-        self.run(
-            "uv", "tool", "install", "--quiet", "--python", self.python, "--with", str(self.wheels[1]), self.service
-        )
+        self.run("uv", "tool", "install", "-q", "--python", self.python, "--with", str(self.wheels[1]), self.service)
         return self.place / "bin"
 
     def pipx(self) -> Path:
@@ -79,12 +78,9 @@ class Check:
             "PIPX_BIN_DIR": str(self.place / "bin"),
             "LEARNLOOP_DATA_DIR": str(self.place / "data"),
         }
-        ours = {
-            name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS")
-        }
-        done = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, cwd=self.place, env=ours | variables
-        )
+        unwanted = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS")
+        environment = {name: value for name, value in os.environ.items() if name not in unwanted} | variables
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=self.place, env=environment)
         return done.stdout
 
 
