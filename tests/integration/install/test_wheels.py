@@ -122,7 +122,8 @@ def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and not UNSHIPPED.search(str(path))
     }
-    assert own - shipped == {"learnloop/LICENSE", "learnloop/README.md", "learnloop/pyproject.toml"}
+    project = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg")
+    assert own - shipped == {f"learnloop/{name}" for name in project}
     assert shipped - own == set()
 
 
