@@ -29,6 +29,7 @@ from app.cli.service_process import own_service
 from app.cli.watching import follow
 from environment.email_search.synthetic import make_world, parse_address
 from environment.json_type import Json
+from learnloop.agent_command import parser as agent_parser
 from tests.fakes.engine_process import ROOT
 
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs/cli.md"})
@@ -53,21 +54,27 @@ ILLUSTRATIONS = {
     "LEARNLOOP_MODELS": "settings",
     "learn_loop                      run_id": "a drawing",
     "POST /hooks": "the form of a message",
+    "learnloop: the engine needs": "what a command prints",
 }
 """Blocks that cannot be executed, by how they begin, with the reason."""
 ELSEWHERE = {
     ".": "the environment is active here",
+    "cd": "a folder of the user's",
     "cp": "a user's own file",
     "docker": "there is no docker here",
+    "git": "the repository",
     "export": "a variable of the shell",
     "kubectl": "there is no cluster here; tests/unit/deploy builds and checks the files",
-    "pip": "another package",
+    "pip": "another package, or the wheels: tests/integration/install",
+    "pipx": "it needs the network: scripts/install_check.py",
+    "python3": "the wheels: tests/integration/install",
     "sbatch": "there is no Slurm here",
     "systemctl": "there is no systemd here",
+    "uv": "it needs the network: scripts/install_check.py",
     ".ci/run": "all checks, of which this is one",
 }
 """Commands that are not checked, with the reason."""
-PROGRAMS = {"curl", "learnloop", "make", *ELSEWHERE}
+PROGRAMS = {"curl", "learnloop", "learnloop-agent", "make", *ELSEWHERE}
 TINY = {
     "iterations": 1,
     "groups_per_iteration": 1,
@@ -200,6 +207,12 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
         name, parsed, arguments = parsed.resolve_command(context, arguments)
         context = parsed.make_context(name, [], parent=context, resilient_parsing=True) if arguments else context
     parsed.make_context(name, arguments, parent=context)
+
+
+@_named("learnloop-agent")
+def test_the_clients_command_takes_it(place: str, command: str) -> None:
+    taken = agent_parser("learnloop-agent").parse_args(shlex.split(command)[1:])
+    assert taken.command[:1] == ["--"]
 
 
 @dataclass(frozen=True, slots=True)
