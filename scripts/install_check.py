@@ -55,8 +55,7 @@ class Check:
 
     def pipx(self) -> Path:
         """Install the service with pipx; return the folder of its command."""
-        links = f"--find-links {self.wheels[1].parent}"
-        self.run("pipx", "install", "--python", self.python, "--pip-args", links, self.service)
+        self.run("pipx", "install", "--python", self.python, "--preinstall", str(self.wheels[1]), self.service)
         return self.place / "bin"
 
     def clone(self) -> Path:
