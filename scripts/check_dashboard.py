@@ -1,4 +1,5 @@
-"""Checks the types in the comments of the dashboard's JavaScript, and the types published for clients.
+"""Checks the types in the comments of the dashboard's JavaScript, the properties in its templates, that its modules can
+be joined, and the types published for clients.
 
     python -m scripts.check_dashboard
 
@@ -19,9 +20,11 @@ from pathlib import Path
 
 import httpx
 
+from app.dashboard.files import dashboard
 from app.http.typescript import client_types
 from app.main import create_app
 from app.settings import load_settings
+from scripts.dashboard_elements import faults
 
 VERSION = "7.0.2"
 _SHA512 = {
@@ -67,7 +70,17 @@ def _fetch(folder: Path) -> None:
     (folder / "lib" / "tsc").chmod(0o755)
 
 
+def check_elements() -> None:
+    """Exit with a message if templates and components do not agree on properties."""
+    folder = _PROJECT.parent
+    paths = [path for path in folder.rglob("*.js") if "vendor" not in path.parts]
+    found = sorted(faults({path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}))
+    if found:
+        sys.exit("\n".join(found))
+
+
 def main() -> None:
+    check_elements()
     try:
         tsc = str(compiler())
     except CompilerUnavailable as error:
@@ -76,7 +89,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "learnloop.ts"
         given.write_text(client_types(create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()))
-        commands = ([tsc, "--project", str(_PROJECT)], [tsc, "--strict", "--noEmit", str(given)])
+        script = Path(folder) / "main.js"
+        script.write_bytes(dashboard().files["main.js"].content)
+        commands = (
+            [tsc, "--project", str(_PROJECT)],
+            [tsc, "--strict", "--noEmit", str(given)],
+            [tsc, "--allowJs", "--noEmit", "--target", "es2024", str(script)],
+        )
         sys.exit(max(subprocess.run(command).returncode for command in commands))
 
 

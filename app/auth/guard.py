@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.auth import scopes
@@ -19,7 +20,8 @@ from app.security.client_address import client_of
 class Guard:
     """ASGI middleware: 401 without a valid key or sign-in, 403 if it lacks the scope, 429 above the rate limit.
 
-    Admitted requests have a Caller in their state. If keys are not required, it is the local caller.
+    Admitted requests have a Caller in their state. If keys are not required, it is the local caller. The dashboard's
+    pages are served without one, too: they show who has none how to sign in.
     """
 
     def __init__(
@@ -46,12 +48,11 @@ class Guard:
             try:
                 caller = await self._admitted(scope) if self._required else await self._local(scope)
             except (ServiceError, *DATABASE_DOWN) as error:
-                response = problem_of(error, scope["path"])
-                for cookie in removed_cookies(scope) if isinstance(error, Unauthorized) else ():
-                    response.headers.append("set-cookie", cookie)
-                await response(scope, receive, send)
-                return
-            scope.setdefault("state", {})["caller"] = caller
+                if not scopes.is_page(scope["method"], scopes.route_path(scope)):
+                    await _refused(error, scope)(scope, receive, send)
+                    return
+            else:
+                scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
 
     async def _local(self, scope: Scope) -> Caller:
@@ -86,6 +87,14 @@ class Guard:
         except Unauthorized:
             self._failed_keys.note(client)
             raise
+
+
+def _refused(error: Exception, scope: Scope) -> Response:
+    """Return the response to a request that was not admitted. It removes the cookies of a sign-in that has ended."""
+    response = problem_of(error, scope["path"])
+    for cookie in removed_cookies(scope) if isinstance(error, Unauthorized) else ():
+        response.headers.append("set-cookie", cookie)
+    return response
 
 
 def _restrict_agent(caller: Caller, scope: Scope) -> Caller:

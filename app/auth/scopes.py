@@ -23,6 +23,8 @@ DOCUMENTATION_FILES = "/static-offline-docs/"
 """Path of the files that the documentation page loads."""
 DASHBOARD_FILES = "/assets/"
 """Path of the files that the dashboard loads."""
+PAGES = "/ui"
+"""Path of the dashboard's pages. They need no key, but show more in their head to a caller with one."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPERATOR = "/keys"
 SESSION = "/session"
@@ -51,6 +53,11 @@ def route_path(scope: Mapping[str, Any]) -> str:
 def is_public(path: str) -> bool:
     """Whether the path needs no key."""
     return path in PUBLIC or path.startswith((DOCUMENTATION_FILES, DASHBOARD_FILES))
+
+
+def is_page(method: str, path: str) -> bool:
+    """Whether the request is for a page of the dashboard, which callers get with and without a key."""
+    return method == "GET" and (path == PAGES or path.startswith(f"{PAGES}/"))
 
 
 def needed(method: str, path: str) -> Scope | None:

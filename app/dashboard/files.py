@@ -1,18 +1,23 @@
-"""The files of the dashboard, read once.
+"""The files of the dashboard as browsers get them: read, joined and compressed once.
 
-Their common path contains a hash of all of them, so that browsers can cache them forever and never mix two versions.
+All modules become one script and all style sheets one, so that the page needs few requests. Their common path contains
+a hash of all of them, so that browsers can cache them forever and never mix two versions.
 """
 
+import gzip
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-_SERVED = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_PAGE = "index.html"
+from app.dashboard.bundle import joined
+
+_PAGE, _MAIN = "index.html", "main.js"
+_UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/pages.css")
+"""In the order in which they apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,8 @@ class File:
 
     content: bytes
     media_type: str
+    compressed: bytes
+    """The content by gzip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +44,25 @@ class Dashboard:
 def dashboard() -> Dashboard:
     """Read the files on first use, so that they do not delay the start of the service."""
     root = files("app.dashboard").joinpath("static")
-    found = {name: File(file.read_bytes(), _SERVED[_ending(name)]) for name, file in sorted(_below(root))}
+    modules = {name: file.read_text(encoding="utf-8") for name, file in _below(root) if name.endswith(".js")}
+    found = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
+    found[_MAIN] = _file(joined(modules, _MAIN).encode(), "text/javascript")
+    found["style.css"] = _file(b"\n".join(root.joinpath(name).read_bytes() for name in _STYLES), "text/css")
     digest = hashlib.sha256()
-    for name, file in found.items():
+    for name, file in sorted(found.items()):
         digest.update(f"{name}\0{len(file.content)}\0".encode() + file.content)
     version = digest.hexdigest()[:16]
-    return Dashboard(_page(root.joinpath(_PAGE).read_text(encoding="utf-8"), version, found), version, found)
+    page = root.joinpath(_PAGE).read_text(encoding="utf-8").replace("{version}", version)
+    return Dashboard(page, version, found)
+
+
+def _file(content: bytes, media_type: str) -> File:
+    return File(content, media_type, gzip.compress(content, mtime=0))
 
 
 def _below(folder: Traversable, path: str = "") -> Iterator[tuple[str, Traversable]]:
     for each in folder.iterdir():
         if each.is_dir():
             yield from _below(each, f"{path}{each.name}/")
-        elif _ending(each.name) in _SERVED:
+        else:
             yield path + each.name, each
-
-
-def _ending(name: str) -> str:
-    return "." + name.rpartition(".")[2]
-
-
-def _page(template: str, version: str, found: Mapping[str, File]) -> str:
-    """Return the page with a preload link for every module, so that a browser fetches them in parallel."""
-    preloads = "\n".join(
-        f'<link rel="modulepreload" href="assets/{version}/{escape(name)}">'
-        for name, file in found.items()
-        if file.media_type == "text/javascript" and name != "theme.js"
-    )
-    return template.replace("{version}", version).replace("{preloads}", preloads)

@@ -113,7 +113,7 @@ async def _learn_from_them(visit: Visit, client: httpx.AsyncClient) -> None:
     await expect(page.get_by_label("Demonstrations", exact=True)).to_have_value("more-talks")
     assert await visit.inaccessible() == []
     await visit.button("Start the run").click()
-    await expect(page).to_have_url(re.compile("#/runs/"))
+    await expect(page).to_have_url(re.compile("/ui/runs/"))
     run_id = page.url.rsplit("/", 1)[-1]
     warm_start = (await client.get(f"/runs/{run_id}")).json()["request"]["warm_start"]
     assert (warm_start["demonstrations"]["name"], warm_start["demonstrations"]["count"]) == ("more-talks", 3)

@@ -40,7 +40,7 @@ def print_links(console: Console, document: Json, url: str | None, data_dir: Pat
         console.print("\nEvery trajectory is stored:", style="bold")
     run = f"{url}/runs/{document['run_id']}"
     for what, link in (
-        ("dashboard", f"{url}/#/runs/{document['run_id']}"),
+        ("dashboard", f"{url}/ui/runs/{document['run_id']}"),
         ("run", run),
         ("trajectories", f"{run}/trajectories?split=test"),
         ("API", f"{url}/docs"),

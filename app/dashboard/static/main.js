@@ -10,6 +10,7 @@ import { Failed } from "./parts/states.js";
 import { ThemeSwitch } from "./parts/theme_switch.js";
 import { ServiceState } from "./parts/service_state.js";
 import { href, route } from "./router.js";
+import { toTop } from "./scroll_position.js";
 import { readSession, session, signOut } from "./session.js";
 
 /** @type {[string, [string, string[]][]][]} */
@@ -55,7 +56,7 @@ function Page() {
   useEffect(() => {
     document.title = `${title} · Learnloop`;
     if (!isFirst.current) main.current?.focus({ preventScroll: true });
-    if (!isFirst.current) scrollTo(0, 0);
+    if (!isFirst.current) toTop();
     isFirst.current = false;
   }, [key]);
   return html`<main id="main" ref=${main} tabindex="-1"><${Guard} key=${key}>${page()}<//></main>`;

@@ -26,7 +26,7 @@ export function HeldOut({ run, query }) {
   return html`<${HeldOutSwitch} run=${run} query=${query} />
     <${Loaded} state=${state} rows=${6}>${(/** @type {Column[]} */ columns) => {
     if (columns.length === 0) return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
-    return scenario ? html`<${One} run=${run} kind=${kind} columns=${columns} scenario=${scenario} />` : html`<${Matrix} kind=${kind} columns=${columns} />`;
+    return scenario ? html`<${One} run=${run} kind=${kind} columns=${columns} scenario=${scenario} />` : html`<${Matrix} run=${run} kind=${kind} columns=${columns} />`;
   }}<//>`;
 }
 
@@ -49,15 +49,15 @@ async function load(run, kind, aborted) {
 /** @param {Column} column */
 const titleOf = ({ evaluation: { iteration, step }, isBest }) => `${iteration === 0 ? "Before" : `Step ${step}`}${isBest ? " (best)" : ""}`;
 
-/** @param {{kind: Kind, columns: Column[]}} props */
-function Matrix({ kind, columns }) {
+/** @param {{run: Run, kind: Kind, columns: Column[]}} props */
+function Matrix({ run, kind, columns }) {
   const scenarios = [...columns[0].made.values()].map(([first]) => first);
   return html`<section class="card"><h2>The same scenarios, before and after</h2>
     <p class="muted">${described(kind, scenarios.length)}; the agent never trains on them. Choose one to read what changed.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Success by scenario and checkpoint"><table class="matrix">
       <thead><tr><th scope="col">Scenario</th>${columns.map((column) => html`<th scope="col">${titleOf(column)}</th>`)}</tr></thead>
       <tbody>${scenarios.map((scenario) => html`<tr key=${scenario.scenario_id}>
-          <th scope="row"><a href=${location.hash} onClick=${(/** @type {Event} */ event) => (event.preventDefault(), refine({ held: kind.name, scenario: scenario.scenario_id }))}><${Text} value=${taskOf(scenario)} limit=${160} /></a></th>
+          <th scope="row"><a href=${href(["runs", run.run_id, "held-out"], { held: kind.name, scenario: scenario.scenario_id })}><${Text} value=${taskOf(scenario)} limit=${160} /></a></th>
           ${columns.map(({ made }) => html`<td><${Mark} made=${made.get(scenario.scenario_id)} /></td>`)}
         </tr>`)}
         <tr><th scope="row">All</th>${columns.map(({ evaluation }) => html`<td><strong>${percent(evaluation.success)}</strong></td>`)}</tr>

@@ -31,10 +31,10 @@ export function useLoaded(load, dependencies) {
   return { data: state.data, error: state.error, reload, set };
 }
 
-/** Placeholder for content that is still loading. @param {{rows?: number, what?: string}} props */
-export function Loading({ rows = 4, what = "Loading" }) {
+/** Placeholder for content that is still loading. @param {{rows?: number}} props */
+export function Loading({ rows = 4 }) {
   return html`<div class="loading" role="status">
-    <span class="unseen">${what} …</span>
+    <span class="unseen">Loading …</span>
     ${Array.from({ length: rows }, () => html`<div class="skeleton"></div>`)}
   </div>`;
 }

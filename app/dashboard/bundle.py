@@ -1,0 +1,128 @@
+"""Joins the dashboard's ES modules into one script, so that a browser makes one request for all of them.
+
+Each module becomes a function whose result holds what the module exports, after the modules that it imports. Only the
+forms of `import` and `export` that appear in the dashboard are known; `joined` refuses all others, and the tests join
+what is shipped.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from posixpath import dirname, join, normpath
+
+_START = r"(?P<before>^|(?<=[;}]))"
+"""Where a statement can begin. Minified modules have several statements in a line."""
+_NAMES = r"\{(?P<names>[^{}]*)\}"
+_FROM = r'\s*from\s*"(?P<from>[^"]+)"'
+_IMPORT = re.compile(rf"{_START}import\s*(?:(?P<default>[\w$]+)|{_NAMES}){_FROM}", re.MULTILINE)
+_REEXPORT = re.compile(rf"{_START}export\s*{_NAMES}{_FROM}", re.MULTILINE)
+_LIST = re.compile(rf"{_START}export\s*{_NAMES}", re.MULTILINE)
+_DECLARED = re.compile(
+    rf"{_START}export\s+(?P<kept>(?:const|class|(?:async\s+)?function)\s+(?P<name>[\w$]+))", re.MULTILINE
+)
+_DEFAULT = re.compile(rf"{_START}export\s+default\s+function\s*\(", re.MULTILINE)
+_BLOCK_COMMENT = re.compile(r"^[ \t]*/\*.*?\*/", re.DOTALL | re.MULTILINE)
+"""A comment that begins a line. It can contain code, which counts for nothing."""
+_COMMENT = re.compile(r"/\*.*?\*/|^\s*//.*$", re.DOTALL | re.MULTILINE)
+_UNKNOWN = re.compile(r"(?:^|[;}])\s*(?:import|export)\b.*|\bimport\s*(?:\.|\().*", re.MULTILINE)
+_DEFAULT_NAME = "$default"
+
+
+class UnknownForm(Exception):
+    """A module imports or exports something in a form that cannot be joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    name: str
+    imported: tuple[str, ...]
+    """Names of the modules that it imports, in order."""
+    script: str
+    """A statement that defines the module's variable."""
+
+
+def joined(modules: Mapping[str, str], first: str) -> str:
+    """Return one module that behaves as the module `first` of these, given by path, with all that it imports.
+
+    Raises UnknownForm if an import or export has a form that is not known, if a module is missing, or if modules import
+    each other.
+    """
+    return "".join(f"// {each.name}\n{each.script}\n" for each in _ordered(modules, first, [], {}))
+
+
+def _ordered(modules: Mapping[str, str], name: str, importers: list[str], done: dict[str, None]) -> Iterator[_Module]:
+    """Yield the module after those that it imports, leaving out those in `done`."""
+    if name in importers:
+        raise UnknownForm(f"These modules import each other: {', '.join([*importers, name])}.")
+    if name in done:
+        return
+    if name not in modules:
+        raise UnknownForm(f"{importers[-1] if importers else 'The page'} imports {name}, which does not exist.")
+    module = _wrapped(name, modules[name])
+    for each in module.imported:
+        yield from _ordered(modules, each, [*importers, name], done)
+    done[name] = None
+    yield module
+
+
+def _wrapped(name: str, source: str) -> _Module:
+    """Turn a module into a function that is called once. Line numbers within the module stay as they are."""
+    imported: dict[str, None] = {}
+    exports: dict[str, str] = {}
+
+    def variable(match: re.Match[str]) -> str:
+        path = normpath(join(dirname(name), match["from"]))
+        imported[path] = None
+        return _variable(path)
+
+    def take(match: re.Match[str]) -> str:
+        names = f"default: {match['default']}" if match["default"] else ", ".join(_pairs(match["names"], ": "))
+        return f"const {{ {names} }} = {variable(match)}"
+
+    def pass_on(match: re.Match[str]) -> str:
+        module = variable(match)
+        exports.update({public: f"{module}.{own}" for own, public in _renamed(match["names"])})
+        return ""
+
+    def listed(match: re.Match[str]) -> str:
+        exports.update({public: own for own, public in _renamed(match["names"])})
+        return ""
+
+    def declared(match: re.Match[str]) -> str:
+        exports[match["name"]] = match["name"]
+        return match["kept"]
+
+    def default(_: re.Match[str]) -> str:
+        exports["default"] = _DEFAULT_NAME
+        return f"const {_DEFAULT_NAME} = function("
+
+    body = _BLOCK_COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), source)
+    for form, replace in (
+        (_IMPORT, take),
+        (_REEXPORT, pass_on),
+        (_LIST, listed),
+        (_DECLARED, declared),
+        (_DEFAULT, default),
+    ):
+        body = form.sub(replace, body)
+    if (unknown := _UNKNOWN.search(_COMMENT.sub("", body))) is not None:
+        raise UnknownForm(f"{name} has a form of import or export that cannot be joined: {unknown[0].strip()[:120]}")
+    result = ", ".join(f"{public}: {own}" for public, own in exports.items())
+    script = f"const {_variable(name)} = (() => {{{body};\nreturn {{ {result} }};\n}})();"
+    return _Module(name, tuple(imported), script)
+
+
+def _variable(name: str) -> str:
+    """Return the variable of a module, such as `$parts_html_js`."""
+    return "$" + re.sub(r"\W", "_", name)
+
+
+def _renamed(names: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of `a, b as c`, each as the name before and after."""
+    for each in filter(None, map(str.strip, names.split(","))):
+        before, _, after = each.partition(" as ")
+        yield before.strip(), (after or before).strip()
+
+
+def _pairs(names: str, between: str) -> Iterator[str]:
+    return (before if before == after else f"{before}{between}{after}" for before, after in _renamed(names))
