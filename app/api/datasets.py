@@ -18,9 +18,17 @@ from app.datasets.upload import BadUpload, Uploaded
 from app.db.database import Database
 from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, NotFound
+from app.operations.make_questions import make_questions
 from app.schemas.base import Page
-from app.schemas.datasets import InboxesDeleted, InboxOut, InboxStored, ScenariosDeleted, ScenarioSetOut
+from app.schemas.datasets import (
+    InboxesDeleted,
+    InboxOut,
+    InboxStored,
+    QuestionsRequest,
+    ScenariosDeleted,
+    ScenarioSetOut,
+)
 from app.settings import Settings
 
 router = keyed_router("documents")
@@ -87,6 +95,28 @@ async def _keep(
         row = await rows.add(tx, new)
     await asyncio.to_thread(DatasetStore(settings.data_dir).keep_inbox, uploaded.path, inbox.sha256)
     return row
+
+
+@router.post("/inboxes/{name}/questions", status_code=201)
+async def make_inbox_questions(
+    database: CurrentDatabase,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    name: Annotated[str, Path(pattern=DATASET_PATTERN, description="Name of the inbox")],
+    request: QuestionsRequest | None = None,
+) -> ScenarioSetOut:
+    """Make questions about the newest version of an inbox, from templates: who sent an email, on which day, and which
+    value stands in one of its sentences. No language model is needed.
+
+    They are stored as scenarios under the inbox's name, and learn-loops about this inbox take them.
+    """
+    await rows.register_prepared(database, DatasetStore(settings.data_dir))
+    inbox = await rows.find(database, caller.project, "inbox", name)
+    if inbox is None:
+        raise NotFound(f"There is no inbox {name!r}.")
+    wanted = request or QuestionsRequest()
+    made = await make_questions(database, settings.data_dir, inbox, caller.namespace, wanted.count, wanted.seed)
+    return _scenario_set(made)
 
 
 @router.get("/inboxes")

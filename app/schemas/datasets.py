@@ -69,11 +69,23 @@ class ScenarioSetOut(ResponseModel):
     inbox_sha256: str | None
     """Hash of the inbox that they are about; null if they are about none, or about an imported one."""
     origin: dict[str, Json]
-    """What it was made from: `source` is `api` or `prepared`; then settings, hashes of the sources and counts."""
+    """What it was made from: `source` is `api`, `prepared` or `templates`; then settings, hashes of the sources and
+    counts."""
     created_at: datetime
     """When it was stored or first seen by the service."""
     links: dict[str, str]
     """Path of the scenarios, as `self`."""
+
+
+class QuestionsRequest(RequestBody):
+    """How many questions to make about an inbox."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 300}]})
+
+    count: int = Field(default=300, ge=3, le=1_000)
+    """Maximum number of questions. An email gives up to two, and some give none."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Decides which emails they are about."""
 
 
 class InboxesDeleted(ResponseModel):

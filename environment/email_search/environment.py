@@ -185,6 +185,7 @@ class ImportedEmailSearch(_EmailSearch):
         except InboxError as error:
             raise ValueError(str(error)) from error
         self._path = path
+        self._name = name
         self._address = f"{name}@{synthetic.DOMAIN}"
         self._given: list[Scenario] | None = None
         if scenarios is not None:
@@ -205,8 +206,16 @@ class ImportedEmailSearch(_EmailSearch):
             return self._given
         path = questions_path(self._path)
         if not path.is_file():
-            raise ValueError(f"inbox {self._path.stem!r} has no questions to learn from; write them to {path.name}")
+            raise ValueError(f"inbox {self._name!r} has no questions to learn from. {self._remedy()}")
         return questions.read_questions(path, self._address, self._today(), self._inbox.id_of)
+
+    def _remedy(self) -> str:
+        if self._path.stem == self._name:  # a file in the data directory, and not stored under the hash of its emails
+            return f"Write them to {questions_path(self._path).name}."
+        return (
+            f"Make some with POST /inboxes/{self._name}/questions (on the dashboard's Data page: Make questions), or "
+            "store your own with POST /scenarios."
+        )
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
         """Return a scenario for any question about this inbox."""

@@ -47,3 +47,22 @@ async def _events(client: httpx.AsyncClient, run_id: str) -> int:
     """How many events the log of the run has: none may be shown twice or left out."""
     page = (await client.get(f"/runs/{run_id}/events", params={"limit": 200})).json()
     return len(page["items"])
+
+
+async def test_a_page_opened_while_the_service_is_away_recovers(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        body = {"iterations": 1, "model": {"name": "clerk"}}
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        async with cut_connection(client.base_url.port or 0) as connection:
+            await visit.open(connection.url, "/start")
+            for place, title in ((f"/runs/{run_id}", "learnloop/clerk"), ("/models", "Models")):
+                connection.cut()
+                await visit.go(place)
+                await expect(visit.text("No connection")).to_be_visible()
+                await expect(visit.button("Try again").first).to_be_visible()
+                connection.restore()
+                await expect(visit.text("No connection")).to_have_count(0)  # nobody has pressed the button
+                await expect(visit.page.get_by_role("heading", level=1)).to_contain_text(title)

@@ -1,5 +1,6 @@
 """Runs are compared, receivers of events are looked after, mail and demonstrations are stored, all by the pages."""
 
+import json
 import re
 from email.message import EmailMessage
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.conditions import answered, until
 from tests.fakes.faulty_receiver import faulty_receiver
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_datasets import mbox, questions
 from tests.integration.app.test_demonstrations import demonstrations
 
 pytestmark = pytest.mark.long
@@ -35,6 +37,8 @@ async def test_runs_are_compared_deliveries_sent_again_and_data_is_stored(
         await _send_again(visit, receiver.url)
         await until(lambda: len(receiver.arrivals) > len({each.id for each in receiver.arrivals}))
         await _store_mail(visit)
+        await _make_questions(visit)
+        await _upload_questions(visit)
         await _store_demonstrations(visit)
         await _learn_from_them(visit, client)
 
@@ -84,15 +88,43 @@ async def _store_mail(visit: Visit) -> None:
     await visit.link("Data").click()
     mail = FilePayload(name="team mail.eml", mimeType="message/rfc822", buffer=message.as_bytes())
     await visit.page.get_by_label("Upload an inbox").set_input_files(mail)
-    await expect(visit.text("Stored 1 emails as team-mail, version 1.")).to_be_visible()
+    await expect(visit.text("Stored 1 email as team-mail, version 1.")).to_be_visible()
     await expect(visit.page.get_by_role("row").filter(has_text="team-mail")).to_contain_text("version 1")
+
+
+async def _make_questions(visit: Visit) -> None:
+    """Mail without questions is no dead end: the start form says what is missing and makes it."""
+    await visit.go("/start")
+    mail = FilePayload(name="team.mbox", mimeType="application/mbox", buffer=mbox(60))
+    await visit.page.get_by_label("Upload an inbox").set_input_files(mail)
+    await expect(visit.text("team has no questions yet.")).to_be_visible()
+    assert await visit.inaccessible() == []
+    await visit.button("Make questions").click()
+    await expect(visit.page.get_by_role("status").filter(has_text="The agent learns from")).to_be_visible()
+    await visit.button("Start the run").click()
+    await expect(visit.page).to_have_url(re.compile("/ui/runs/"))
+
+
+async def _upload_questions(visit: Visit) -> None:
+    await visit.go("/data")
+    row = visit.page.get_by_role("region", name="Inboxes").get_by_role("row").filter(has_text="team-mail")
+    await row.get_by_role("button", name="Make questions").click()
+    await expect(row.get_by_role("alert")).to_contain_text("Upload more mail, or store questions of your own")
+    await visit.page.get_by_label("About the inbox").select_option("team")
+    upload = visit.page.get_by_label("Upload questions")
+    bad = FilePayload(name="questions.jsonl", mimeType="application/jsonl", buffer=b'{"question": "When?"}\n{')
+    await upload.set_input_files(bad)
+    await expect(visit.text("Line 2 is not JSON")).to_be_visible()
+    good = "\n".join(json.dumps(each) for each in questions()).encode()
+    await upload.set_input_files(FilePayload(name="q.jsonl", mimeType="application/jsonl", buffer=good))
+    await expect(visit.text("Stored 6 questions as team, version 2.")).to_be_visible()
 
 
 async def _store_demonstrations(visit: Visit) -> None:
     upload = visit.page.get_by_label("Upload demonstrations")
     bad = demonstrations(1) + b'{"messages": []}'
     await upload.set_input_files(FilePayload(name="talks.jsonl", mimeType="application/jsonl", buffer=bad))
-    await expect(visit.page.get_by_role("alert")).to_contain_text("line 2: messages")
+    await expect(visit.page.get_by_role("alert").filter(has_text="line 2: messages")).to_be_visible()
     good = FilePayload(name="talks.jsonl", mimeType="application/jsonl", buffer=demonstrations(2))
     await upload.set_input_files(good)
     await expect(visit.text("Stored 2 demonstrations as talks, version 1.")).to_be_visible()

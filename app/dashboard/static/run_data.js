@@ -10,6 +10,8 @@ import { follow } from "./live.js";
 
 export const ENDED = new Set(["completed", "failed", "cancelled"]);
 const _EVENTS = 100;
+const _AGAIN_MS = 1000;
+const _SLOWEST_MS = 15_000;
 /** Minimum time between two reads of the run's figures, which change with almost every event. */
 const _REFRESH_MS = 400;
 
@@ -24,18 +26,28 @@ export function openRun(runId) {
   let refreshing = 0;
   let seen = 0; // number of the newest event
   let isClosed = false;
+  let again = 0; // timer of the next try to read a run that could not be read
+  let failures = 0;
   /** @type {ReturnType<typeof follow> | undefined} */
   let stream;
 
   async function start() {
+    clearTimeout(again);
     try {
       const found = await read();
       listen(found);
       await Promise.all([readEvents(found), readIterations(-1)]);
     } catch (problem) {
-      if (!isClosed && !run.value) error.value = /** @type {Error} */ (problem);
+      if (isClosed || run.value) return;
+      error.value = /** @type {Error} */ (problem);
+      if (isOutage(problem)) again = setTimeout(start, Math.min(_AGAIN_MS * 2 ** failures++, _SLOWEST_MS));
     }
   }
+
+  /** Whether the service may answer later. @param {any} problem */
+  const isOutage = (problem) => problem.status === 0 || problem.status >= 500;
+  const online = () => error.value && start();
+  addEventListener("online", online);
 
   /** @returns {Promise<Run>} */
   async function read() {
@@ -123,7 +135,7 @@ export function openRun(runId) {
       const newest = seen;
       read().then(
         (found) => found.last_event < newest && refresh(), // the reply is older than the event
-        (problem) => (problem.status === 0 || problem.status >= 500) && refresh(),
+        (problem) => isOutage(problem) && refresh(),
       );
     }, _REFRESH_MS);
   }
@@ -141,8 +153,11 @@ export function openRun(runId) {
     events,
     connection,
     reopen,
+    retry: start,
     close() {
       isClosed = true;
+      removeEventListener("online", online);
+      clearTimeout(again);
       clearTimeout(refreshing);
       controller.abort();
       stream?.close();

@@ -99,6 +99,30 @@ async def test_uploaded_mail_and_questions_can_be_learned_from(client: httpx.Asy
     assert old.status_code == 202, "the older version can still be named"
     none = await started(client, inbox="mail")
     assert none.status_code == 422, "the newer inbox has no questions yet"
+    assert "inbox 'mail' has no questions to learn from. Make some with POST /inboxes/mail/questions" in none.text
+
+
+async def test_questions_about_an_uploaded_inbox_are_made_without_a_model(client: httpx.AsyncClient) -> None:
+    inbox = await stored(client, body=mbox(60))
+    made = (await client.post("/inboxes/mail/questions", json={"count": 100})).raise_for_status().json()
+    assert (made["name"], made["version"], made["inbox_sha256"]) == ("mail", 1, inbox["sha256"])
+    assert made["origin"] == {"source": "templates", "count": 100, "seed": 0}
+    questions = (await client.get(made["links"]["self"])).json()["scenarios"]
+    assert len(questions) == made["count"] <= 100
+    assert {each["split"] for each in questions} == {"train", "validation", "test"}
+    assert (await client.post("/inboxes/mail/questions", json={"count": 100})).json() == made, "the same again"
+    accepted = await started(client, inbox="mail")
+    assert accepted.status_code == 202, accepted.text
+    assert (await config_of(client, accepted))["scenarios"]["sha256"] == made["sha256"]
+
+
+async def test_questions_are_refused_for_no_inbox_and_for_too_little_mail(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/inboxes/nobody/questions")).status_code == 404
+    await stored(client, body=mbox(1))
+    few = await client.post("/inboxes/mail/questions")
+    assert few.status_code == 422
+    assert "Of its 1 emails only" in few.json()["errors"][0]["msg"]
+    assert "Upload more mail" in few.json()["errors"][0]["msg"]
 
 
 async def test_any_worker_makes_its_own_copy_of_an_uploaded_inbox(

@@ -1,9 +1,11 @@
 // Data for runs: inboxes, sets of scenarios, demonstrations, and knowledge graphs.
 
+import { useState } from "../vendor/hooks.js";
 import { all, get, path, remove } from "../api.js";
-import { compact, moment, whole } from "../format.js";
+import { compact, counted, moment, whole } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
+import { HOW_MADE, MakeQuestions, questionsAbout, questionsOf, scenariosFor } from "../parts/questions.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label } from "../parts/text.js";
@@ -15,10 +17,13 @@ import { href } from "../router.js";
 /** @typedef {import("../api_types").DemonstrationsOut} Demonstrations */
 /** @typedef {import("../api_types").GraphListed} Graph */
 
-/** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
-const inboxColumns = (reload) => [
+const _MAIL = "email_search";
+
+/** @param {ScenarioSet[] | undefined} sets @param {() => void} made @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
+const inboxColumns = (sets, made, reload) => [
   { title: "Inbox", cell: (/** @type {Inbox} */ each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>` },
   { title: "Emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
+  { title: "Questions", cell: (/** @type {Inbox} */ each) => sets && html`<${Questions} inbox=${each} found=${questionsOf(each, sets)} done=${made} />` },
   { title: "From", cell: (/** @type {Inbox} */ each) => origin(each.origin) },
   { title: "Stored", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
   { title: "", cell: (/** @type {Inbox} */ each) => deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload) },
@@ -46,6 +51,31 @@ const graphColumns = [
   { title: "Stored", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
 ];
 
+/** The questions about a version of an inbox, or a button that makes some. @param {{inbox: Inbox, found: ScenarioSet | undefined, done: () => void}} props */
+function Questions({ inbox, found, done }) {
+  if (found) return html`<a href=${href(["data", "scenarios", found.sha256])}>${counted(found.count, "question")}</a>`;
+  return html`<span class="muted">none yet </span><${MakeQuestions} inbox=${inbox.name} done=${done} />`;
+}
+
+/** Uploads a set of scenarios for a chosen environment. @param {{inboxes: Inbox[], done: () => void}} props */
+function UploadScenarios({ inboxes, done }) {
+  const environments = useLoaded((aborted) => get("environments", {}, aborted), []);
+  const [environment, setEnvironment] = useState(_MAIL);
+  const [inbox, setInbox] = useState("");
+  const names = [...new Set(inboxes.map((each) => each.name))];
+  const about = names.includes(inbox) ? inbox : names[0];
+  const isMail = environment === _MAIL;
+  return html`<div class="filters">
+      <label class="field"><span>Environment</span><select value=${environment} onChange=${(/** @type {any} */ event) => setEnvironment(event.target.value)}>
+        ${(environments.data?.items ?? []).map((/** @type {{name: string}} */ each) => html`<option value=${each.name} selected=${each.name === environment}>${label(each.name)}</option>`)}</select></label>
+      ${isMail && names.length > 0 && html`<label class="field"><span>About the inbox</span><select value=${about} onChange=${(/** @type {any} */ event) => setInbox(event.target.value)}>
+        ${names.map((each) => html`<option value=${each} selected=${each === about}>${label(each)}</option>`)}</select></label>`}
+    </div>
+    ${isMail && names.length === 0
+      ? html`<p class="muted">Questions are about an inbox: upload one first.</p>`
+      : html`<${Upload} kind=${isMail ? questionsAbout(about) : scenariosFor(environment)} done=${done} />`}`;
+}
+
 /** A button to delete data; the service refuses if a run still needs it. @param {string} where @param {string} what @param {() => void} reload */
 function deletion(where, what, reload) {
   return html`<${Action} label="Delete" kind="danger" confirm=${`Delete ${what}?`} act=${async () => (await remove(where), reload())} />`;
@@ -63,8 +93,9 @@ export function Data() {
   const graphs = useLoaded((aborted) => get("graphs", {}, aborted), []);
   return html`<h1>Data</h1>
     <section class="card"><h2>Inboxes</h2><${Upload} kind=${INBOX} done=${inboxes.reload} />
-      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//></section>
-    <section class="card"><h2>Sets of scenarios</h2>
+      <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(/** @type {ScenarioSet[] | undefined} */ (sets.data), sets.reload, inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//>
+      <p class="muted">${HOW_MADE}</p></section>
+    <section class="card"><h2>Sets of scenarios</h2><${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />
       <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns(sets.reload), (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
     <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />
       <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) => listed("Demonstrations", found, demonstrationsColumns(demonstrations.reload), (each) => `${each.name}@${each.version}`, "None yet: runs learn by reinforcement alone, or from an environment's own oracle.")}<//></section>

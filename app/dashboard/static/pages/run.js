@@ -42,7 +42,7 @@ export function RunPage({ id, part, query }) {
   const data = useMemo(() => openRun(id), [id]);
   useEffect(() => () => data.close(), [data]);
   const run = data.run.value;
-  if (!run) return data.error.value ? html`<${Failed} error=${data.error.value} />` : html`<${Loading} rows=${8} />`;
+  if (!run) return data.error.value ? html`<${Failed} error=${data.error.value} retry=${data.retry} />` : html`<${Loading} rows=${8} />`;
   const shown = _PARTS.find((each) => each.name === part) ?? _PARTS[0];
   return html`
     <${Head} data=${data} run=${run} />

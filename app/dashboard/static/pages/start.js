@@ -6,6 +6,7 @@ import { AgentFields, agentRequest } from "../parts/agent_fields.js";
 import { AsCode } from "../parts/as_code.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
+import { QuestionsNeeded } from "../parts/questions.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { label, Text } from "../parts/text.js";
 import { INBOX, Upload } from "../parts/upload.js";
@@ -168,6 +169,7 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
         value=${task.scenarios} set=${change("scenarios")} faults=${faults} />`}
     </div>
     ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
+    ${isMail && task.inbox && !task.scenarios && html`<${QuestionsNeeded} key=${task.inbox} inbox=${task.inbox} />`}
     ${isMail && html`<${Upload} kind=${INBOX} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
     ${task.environment === "sales_email" && html`<${Graph} value=${task.graph} set=${change("graph")} faults=${faults} />`}
   </section>`;

@@ -5,6 +5,8 @@ import { ApiError } from "../api.js";
 import { html } from "./html.js";
 import { Text } from "./text.js";
 
+const _AGAIN_MS = 4000;
+
 /**
  * Load data, and load it again when a dependency changes.
  * @template T
@@ -26,6 +28,11 @@ export function useLoaded(load, dependencies) {
     );
     return () => controller.abort();
   }, [...dependencies, turn]);
+  useEffect(() => {
+    if (!(state.error instanceof ApiError && state.error.status === 0)) return undefined;
+    const timer = setTimeout(reload, _AGAIN_MS); // the service may be back by then
+    return () => clearTimeout(timer);
+  }, [state.error]);
   const reload = useCallback(() => setTurn((count) => count + 1), []);
   const set = useCallback((/** @type {T} */ data) => setState({ data }), []);
   return { data: state.data, error: state.error, reload, set };

@@ -2,6 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { request, url } from "../api.js";
+import { counted } from "../format.js";
 import { html } from "./html.js";
 import { label } from "./text.js";
 
@@ -12,6 +13,7 @@ import { label } from "./text.js";
  * @property {string} help
  * @property {string} accept
  * @property {(stored: any) => string} count describes what was stored
+ * @property {(file: File, name: string) => Promise<any>} [send] stores the file, if its content alone is not the body
  */
 
 /** @type {Kind} */
@@ -20,7 +22,7 @@ export const INBOX = {
   label: "Upload an inbox",
   help: "An mbox file, an email, or JSON Lines. It stays on this service.",
   accept: ".mbox,.eml,.jsonl,.json,.txt",
-  count: (stored) => `${stored.emails} emails`,
+  count: (stored) => counted(stored.emails, "email"),
 };
 /** @type {Kind} */
 export const DEMONSTRATIONS = {
@@ -28,7 +30,7 @@ export const DEMONSTRATIONS = {
   label: "Upload demonstrations",
   help: "JSON Lines in OpenAI's form for fine-tuning: a conversation a line, with its tools.",
   accept: ".jsonl,.json,.txt",
-  count: (stored) => `${stored.count} demonstrations`,
+  count: (stored) => counted(stored.count, "demonstration"),
 };
 
 /** Upload a file as a new version of the data set with its name. @param {{kind: Kind, done: (name: string) => void}} props */
@@ -41,7 +43,7 @@ export function Upload({ kind, done }) {
     const name = file.name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+|-+$/g, "").toLowerCase() || "data";
     setState({ isBusy: true });
     try {
-      const stored = await request("POST", url(kind.where, { name }), { raw: file });
+      const stored = await (kind.send?.(file, name) ?? request("POST", url(kind.where, { name }), { raw: file }));
       setState({ said: `Stored ${kind.count(stored)} as ${stored.name}, version ${stored.version}.` });
       done(stored.name);
     } catch (error) {
