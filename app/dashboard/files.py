@@ -16,7 +16,7 @@ from app.dashboard.bundle import joined
 
 _PAGE, _MAIN = "index.html", "main.js"
 _UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/pages.css")
+_STYLES = ("style/base.css", "style/layout.css", "style/parts.css", "style/tables.css", "style/pages.css")
 """In the order in which they apply."""
 
 

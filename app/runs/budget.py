@@ -17,6 +17,8 @@ from training.phases import Phase
 
 Clock = Callable[[], float]
 """A monotonic clock, in seconds."""
+_WHOLE_FROM = 1_000
+"""From here on an amount is shown without decimals, and with separators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,11 @@ class RunUsage:
     usd: float = 0.0
     minutes: float = 0.0
     tokens: int = 0
+
+
+def amount(value: float) -> str:
+    """Return an amount of money, minutes or tokens as text, such as `30,000` or `0.25`."""
+    return f"{value:,.0f}" if abs(value) >= _WHOLE_FROM else f"{value:.6g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +48,8 @@ class BudgetExceeded:
         unit = self.limit.removeprefix("max_")
         used = getattr(self.spent, unit)
         return (
-            f"the budget of {self.max:.6g} {unit} is reached: {used:.6g} are used, and the next call may need "
-            f"{self.needs:.6g} in all; resume with a higher {self.limit}"
+            f"The budget of {amount(self.max)} {unit} is reached: {amount(used)} are used, and the next call may need "
+            f"{amount(self.needs)} in all. Resume with a higher {self.limit}."
         )
 
     def figures(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from app.db.database import Database
 from app.db.tables import Event, JudgeCall, LedgerEntry, Run, Trajectory
 from app.domain.event_types import EventType
 from app.errors import Conflict
-from app.runs.budget import Meter, PriorUsage, RunUsage
+from app.runs.budget import Meter, PriorUsage, RunUsage, amount
 from judges.base import JudgeCall as JudgeCallResult
 from training.budget import Usage, usage_of_calls, usage_of_rollouts
 from training.phases import Phase
@@ -221,8 +221,8 @@ async def change_budget(tx: AsyncSession, run: Run, given: Mapping[str, Any] | N
         most = budget.get(limit)
         if most is not None and (most < needs or most <= shortage["max"]):
             raise Conflict(
-                f"The run has used up its budget. Resume it with a `budget` whose {limit} is at least {needs:.6g} "
-                f"and more than {shortage['max']:.6g}."
+                f"The run has used up its budget. Resume it with a `budget` whose {limit} is at least {amount(needs)} "
+                f"and more than {amount(shortage['max'])}."
             )
     if given is not None:
         run.request = {**run.request, "budget": budget}

@@ -134,7 +134,7 @@ def _sentence(
 
 def _signed(share: float) -> str:
     points = round(100 * share)
-    return f"{points:+d}" if points else "0"
+    return f"{points:+d}".replace("-", "\N{MINUS SIGN}") if points else "0"
 
 
 def _limits(found: Difference) -> str:

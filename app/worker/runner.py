@@ -261,7 +261,7 @@ class Runner:
             case _End.CANCELLED:
                 await self._finish(active, RunStatus.CANCELLED)
             case _End.PAUSED:
-                await self._suspend(active, "asked for by its owner")
+                await self._suspend(active, "It was paused on request.")
             case _End.HUNG:
                 phase = active.progress.phase if active.progress else "start"
                 hung = f"the phase {phase} made no progress for {self._phase_timeout_s:.0f} s"

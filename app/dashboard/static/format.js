@@ -4,51 +4,78 @@
 export const NONE = "–";
 
 // Formatters are created once, because creating one takes longer than a hundred uses.
-const _WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const _MOMENT = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "short" });
-/** @type {Map<number, Intl.NumberFormat>} */
+const _EXACT = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium" });
+/** @type {Map<number, (value: number) => string>} */
 const _DIGITS = new Map();
+
+/** @param {Intl.NumberFormatOptions} options @returns {(value: number) => string} */
+function formatter(options) {
+  // A minus sign is as wide as a plus sign, which a hyphen is not. What is rounded to 0 has no sign.
+  const made = new Intl.NumberFormat("en", { signDisplay: "negative", ...options });
+  return (value) => made.format(value).replace("-", "\u2212");
+}
 
 /** @param {number} digits */
 function withDigits(digits) {
   const known = _DIGITS.get(digits);
   if (known) return known;
-  const made = new Intl.NumberFormat("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  const made = formatter({ maximumFractionDigits: digits, minimumFractionDigits: digits });
   _DIGITS.set(digits, made);
   return made;
 }
 
+/** Some function of a number, or the placeholder. @template T @param {T | null | undefined} value @param {(value: T) => string} shown */
+const known = (value, shown) => (value === null || value === undefined || Number.isNaN(value) ? NONE : shown(value));
+
+const _TINY = formatter({ maximumSignificantDigits: 2 });
+/** Number of digits from which a figure is so fine that 0 must mean 0. */
+const _FINE = 3;
+
 /** @param {number | null | undefined} value @param {number} [digits] */
 export function number(value, digits = 2) {
-  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
-  if (value !== 0 && Math.abs(value) < 10 ** -digits) return value.toExponential(1);
-  return withDigits(digits).format(value);
+  return known(value, (given) => (digits >= _FINE && given !== 0 && Math.abs(given) < 10 ** -digits ? _TINY : withDigits(digits))(given));
 }
 
-/** @param {number | null | undefined} value */
-export const whole = (value) => (value === null || value === undefined ? NONE : _WHOLE.format(Math.round(value)));
+/** A number with its sign, such as `+0.25`. @param {number | null | undefined} value @param {number} [digits] */
+export function signed(value, digits = 2) {
+  const shown = number(value, digits);
+  return value && value > 0 && /[1-9]/.test(shown) ? `+${shown}` : shown;
+}
 
-const _COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const _WHOLE = formatter({ maximumFractionDigits: 0 });
 /** @param {number | null | undefined} value */
-export const compact = (value) => (value === null || value === undefined ? NONE : _COMPACT.format(value));
+export const whole = (value) => known(value, _WHOLE);
 
+const _COMPACT = formatter({ notation: "compact", maximumFractionDigits: 1 });
+/** @param {number | null | undefined} value */
+export const compact = (value) => known(value, _COMPACT);
+
+// The command line and the service's sentences round halves to even, too.
+const _PERCENT = formatter({ style: "percent", maximumFractionDigits: 0, roundingMode: "halfEven" });
 /** @param {number | null | undefined} share from 0 to 1 */
-export const percent = (share) => (share === null || share === undefined ? NONE : `${Math.round(share * 100)}%`);
+export const percent = (share) => known(share, _PERCENT);
 
 /** @param {number | null | undefined} value */
-export const dollars = (value) =>
-  value === null || value === undefined ? NONE : `$${value.toFixed(value !== 0 && value < 0.1 ? 4 : 2)}`;
+export const dollars = (value) => known(value, (given) => `$${withDigits(given !== 0 && given < 0.1 ? 4 : 2)(given)}`);
 
-/** @param {number | null | undefined} seconds */
+/** Such as `4.2 s`, `42 s`, `2 min 5 s` or `1 h 2 min`. @param {number | null | undefined} seconds */
 export function duration(seconds) {
-  if (seconds === null || seconds === undefined) return NONE;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
-  const minutes = Math.round(seconds / 60);
-  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return known(seconds, (given) => {
+    if (given < 9.95) return `${withDigits(1)(given)} s`;
+    const all = Math.round(given);
+    if (all < 60) return `${all} s`;
+    if (all < 3600) return `${Math.floor(all / 60)} min${all % 60 ? ` ${all % 60} s` : ""}`;
+    const minutes = Math.round(all / 60);
+    return `${whole(Math.floor(minutes / 60))} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
+  });
 }
 
 /** @param {string | null | undefined} time ISO 8601 */
 export const moment = (time) => (time ? _MOMENT.format(new Date(time)) : NONE);
+
+/** The same with seconds, for what happens several times a minute. @param {string | null | undefined} time ISO 8601 */
+export const exactMoment = (time) => (time ? _EXACT.format(new Date(time)) : NONE);
 
 /** @param {string | null | undefined} time ISO 8601 */
 export function ago(time) {

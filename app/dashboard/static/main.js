@@ -7,6 +7,7 @@ import { pageOf } from "./pages/index.js";
 import { SignIn } from "./pages/sign_in.js";
 import { html } from "./parts/html.js";
 import { Failed } from "./parts/states.js";
+import { Strip } from "./parts/strip.js";
 import { ThemeSwitch } from "./parts/theme_switch.js";
 import { ServiceState } from "./parts/service_state.js";
 import { href, route } from "./router.js";
@@ -22,7 +23,7 @@ const _PLACES = [
 
 function Navigation() {
   const here = route.value.names[0] ?? "";
-  return html`<nav aria-label="Main">
+  return html`<${Strip} label="Main">
     ${_PLACES.map(
       ([title, links]) => html`<div class="places">
         <span class="places-title">${title}</span>
@@ -32,7 +33,7 @@ function Navigation() {
         })}
       </div>`,
     )}
-  </nav>`;
+  <//>`;
 }
 
 /** Shows an error that a page throws while rendering, instead of a blank page. */

@@ -389,7 +389,7 @@ async def test_a_budget_pauses_it_and_a_higher_one_goes_on(data_dir: Path, datab
         id = await _start(client, budget={"max_tokens": 1}, **request)
         paused = await ended(client, id)
         assert (paused["status"], paused["done"], chat.requests) == ("paused", 0, [])
-        assert "the budget of 1 tokens is reached: 0 are used" in paused["wait_reason"]
+        assert "The budget of 1 tokens is reached: 0 are used" in paused["wait_reason"]
         path = f"/evaluations/{id}"
         for body in (None, {"budget": {"max_tokens": 2}}):
             refused = await client.post(f"{path}/resume", json=body)
@@ -414,7 +414,7 @@ async def test_what_prompted_models_cost_counts(data_dir: Path, database_url: st
     async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
         id = await _start(client, models=[_prompted("dear")], budget={"max_usd": 0.01}, **SMALL)
         paused = await ended(client, id)
-        assert (paused["status"], "the budget of 0.01 usd is reached" in paused["wait_reason"]) == ("paused", True)
+        assert (paused["status"], "The budget of 0.01 usd is reached" in paused["wait_reason"]) == ("paused", True)
         cancelled = await client.post(f"/evaluations/{id}/cancel")
         assert cancelled.json()["status"] == "cancelled"
 

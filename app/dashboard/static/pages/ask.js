@@ -15,7 +15,7 @@ import { href } from "../router.js";
 /** @typedef {{messages: Message[], answer?: import("../api_types").AskOut, error?: Error}} Attempt */
 
 const _FIELDS = /** @type {Record<string, [string, string][]>} */ ({
-  email_search: [["question", "Question"], ["inbox_address", "Inbox address"]],
+  email_search: [["question", "Question"], ["inbox_address", "Mailbox (email address)"]],
   sales_email: [["prospect", "Prospect"], ["company", "Company"], ["role", "Role"], ["goal", "Goal"], ["graph", "Synthetic graph"]],
 });
 const _OPTIONAL = new Set(["inbox_address", "role", "goal", "graph"]);
@@ -117,7 +117,7 @@ function Answered({ title, attempt, isBusy }) {
       ${answer.answer !== null && html`<p><strong><${Text} value=${answer.answer} limit=${2000} /></strong></p>`}
       ${answer.email && html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p><${Text} as="p" value=${answer.email.body} />`}
       ${answer.expected !== null && html`<p>Expected: <strong><${Text} value=${answer.expected} limit=${2000} /></strong></p>`}
-      ${answer.source_ids.length > 0 && html`<p class="muted">Rests on ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
+      ${answer.source_ids.length > 0 && html`<p class="muted">Sources: ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
       ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
       <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>
       <${Rate} key=${answer.trajectory_id} about=${{ trajectory_id: answer.trajectory_id }} />

@@ -13,7 +13,7 @@ import { href } from "../router.js";
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {{run: Run, rewards: Map<number, number | null>}} Compared */
 
-const _COLOURS = ["accent", "good", "bad", "warn", "muted", "ink"];
+const _COLOURS = ["series-1", "series-2", "series-3", "series-4", "series-5", "series-6"];
 
 /** @param {{query: URLSearchParams}} props */
 export function Compare({ query }) {

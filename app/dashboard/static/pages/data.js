@@ -21,34 +21,34 @@ const _MAIL = "email_search";
 
 /** @param {ScenarioSet[] | undefined} sets @param {() => void} made @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
 const inboxColumns = (sets, made, reload) => [
-  { title: "Inbox", cell: (/** @type {Inbox} */ each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>` },
-  { title: "Emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
+  { title: "Inbox", by: "name", cell: (/** @type {Inbox} */ each) => html`<strong>${label(each.name)}</strong> <span class="muted">version ${each.version}</span>` },
+  { title: "Emails", by: "emails", isNumber: true, cell: (/** @type {Inbox} */ each) => whole(each.emails) },
   { title: "Questions", cell: (/** @type {Inbox} */ each) => sets && html`<${Questions} inbox=${each} found=${questionsOf(each, sets)} done=${made} />` },
   { title: "From", cell: (/** @type {Inbox} */ each) => origin(each.origin) },
-  { title: "Stored", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
+  { title: "Stored", by: "created_at", cell: (/** @type {Inbox} */ each) => moment(each.created_at) },
   { title: "", cell: (/** @type {Inbox} */ each) => deletion(path`inboxes/${each.name}`, `all versions of the inbox ${label(each.name)}`, reload) },
 ];
 /** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
 const setColumns = (reload) => [
-  { title: "Set", cell: (/** @type {ScenarioSet} */ each) => html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
-  { title: "Scenarios", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
-  { title: "For", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
+  { title: "Set", by: "name", cell: (/** @type {ScenarioSet} */ each) => html`<a href=${href(["data", "scenarios", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
+  { title: "Scenarios", by: "count", isNumber: true, cell: (/** @type {ScenarioSet} */ each) => whole(each.count) },
+  { title: "For", by: "environment", cell: (/** @type {ScenarioSet} */ each) => label(each.environment) },
   { title: "From", cell: (/** @type {ScenarioSet} */ each) => origin(each.origin) },
-  { title: "Stored", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
+  { title: "Stored", by: "created_at", cell: (/** @type {ScenarioSet} */ each) => moment(each.created_at) },
   { title: "", cell: (/** @type {ScenarioSet} */ each) => deletion(path`scenarios/${each.sha256}`, `the scenarios of ${label(each.name)}`, reload) },
 ];
 /** @param {() => void} reload @returns {import("../parts/table.js").Column[]} */
 const demonstrationsColumns = (reload) => [
-  { title: "Demonstrations", cell: (/** @type {Demonstrations} */ each) => html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
-  { title: "Conversations", isNumber: true, cell: (/** @type {Demonstrations} */ each) => whole(each.count) },
+  { title: "Demonstrations", by: "name", cell: (/** @type {Demonstrations} */ each) => html`<a href=${href(["data", "demonstrations", each.sha256])}><strong>${label(each.name)}</strong></a> <span class="muted">version ${each.version}</span>` },
+  { title: "Conversations", by: "count", isNumber: true, cell: (/** @type {Demonstrations} */ each) => whole(each.count) },
   { title: "From", cell: (/** @type {Demonstrations} */ each) => origin(each.origin) },
-  { title: "Stored", cell: (/** @type {Demonstrations} */ each) => moment(each.created_at) },
+  { title: "Stored", by: "created_at", cell: (/** @type {Demonstrations} */ each) => moment(each.created_at) },
   { title: "", cell: (/** @type {Demonstrations} */ each) => deletion(path`demonstrations/${each.sha256}`, `the demonstrations of ${label(each.name)}`, reload) },
 ];
 const graphColumns = [
   { title: "Graph", cell: (/** @type {Graph} */ each) => html`<a href=${href(["data", "graphs", each.sha256])}><code>${each.sha256.slice(0, 16)}</code></a>` },
-  { title: "Bytes", isNumber: true, cell: (/** @type {Graph} */ each) => compact(each.bytes) },
-  { title: "Stored", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
+  { title: "Bytes", by: "bytes", isNumber: true, cell: (/** @type {Graph} */ each) => compact(each.bytes) },
+  { title: "Stored", by: "created_at", cell: (/** @type {Graph} */ each) => moment(each.created_at) },
 ];
 
 /** The questions about a version of an inbox, or a button that makes some. @param {{inbox: Inbox, found: ScenarioSet | undefined, done: () => void}} props */
@@ -94,7 +94,7 @@ export function Data() {
   return html`<h1>Data</h1>
     <section class="card"><h2>Inboxes</h2><${Upload} kind=${INBOX} done=${inboxes.reload} />
       <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(/** @type {ScenarioSet[] | undefined} */ (sets.data), sets.reload, inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//>
-      <p class="muted">${HOW_MADE}</p></section>
+      ${(inboxes.data?.length ?? 0) > 0 && html`<p class="muted">${HOW_MADE}</p>`}</section>
     <section class="card"><h2>Sets of scenarios</h2><${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />
       <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns(sets.reload), (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
     <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />

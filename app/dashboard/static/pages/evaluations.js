@@ -23,9 +23,9 @@ export function Evaluations() {
   const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
   const columns = [
     { title: "Models", cell: (/** @type {Brief} */ each) => html`<a href=${href(["evaluations", each.evaluation_id])}>${label(each.models.join(" against "), 160)}</a>` },
-    { title: "Status", cell: (/** @type {Brief} */ each) => html`<${Status} status=${each.status} />` },
-    { title: "Rollouts", isNumber: true, cell: (/** @type {Brief} */ each) => `${each.done} of ${each.total}` },
-    { title: "Asked for", cell: (/** @type {Brief} */ each) => ago(each.created_at) },
+    { title: "Status", by: "status", cell: (/** @type {Brief} */ each) => html`<${Status} status=${each.status} />` },
+    { title: "Rollouts", by: "total", isNumber: true, cell: (/** @type {Brief} */ each) => `${each.done} of ${each.total}` },
+    { title: "Asked for", by: "created_at", cell: (/** @type {Brief} */ each) => ago(each.created_at) },
   ];
   return html`<h1>Evaluations</h1><${New} />
     <${Loaded} state=${state}>${(/** @type {Brief[]} */ found) =>
@@ -87,13 +87,13 @@ function Whole({ evaluation, reload }) {
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
 function Report({ report }) {
   const columns = [
-    { title: "Model", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>` },
-    { title: "Success", cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />` },
-    { title: "Against the first", cell: (/** @type {Model} */ each) => difference(each.difference.success) },
-    { title: "Reward", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },
-    { title: "Turns", cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)) },
-    { title: "Tokens", isNumber: true, cell: (/** @type {Model} */ each) => compact(each.completion_tokens) },
-    { title: "Seconds", isNumber: true, cell: (/** @type {Model} */ each) => duration(each.seconds_p50) },
+    { title: "Model", by: "label", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>` },
+    { title: "Success", by: "success.mean", cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />` },
+    { title: "Against the first", by: "difference.success.mean", cell: (/** @type {Model} */ each) => difference(each.difference.success) },
+    { title: "Reward", by: "reward.mean", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },
+    { title: "Turns", by: "turns.mean", cell: (/** @type {Model} */ each) => ranged(each.turns, (value) => number(value, 1)) },
+    { title: "Tokens", by: "completion_tokens", isNumber: true, cell: (/** @type {Model} */ each) => compact(each.completion_tokens) },
+    { title: "Seconds", by: "seconds_p50", isNumber: true, cell: (/** @type {Model} */ each) => duration(each.seconds_p50) },
     { title: "Why not", cell: (/** @type {Model} */ each) => Object.entries(each.errors).map(([kind, count]) => `${label(kind, 30)} ${count}`).join(", ") },
   ];
   return html`<section class="card"><h2>Figures <span class="muted">${report.scenarios} scenarios, means with ${percent(report.method.level)} intervals (${label(report.method.name, 60)})</span></h2>

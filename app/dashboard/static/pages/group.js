@@ -1,41 +1,63 @@
 // The rollouts of one group side by side, to see where the good ones act differently.
 
-import { all, path } from "../api.js";
+import { all, get, path } from "../api.js";
+import { counted } from "../format.js";
 import { html } from "../parts/html.js";
-import { SideBySide } from "../parts/side_by_side.js";
+import { actsOf, Columns } from "../parts/side_by_side.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Text } from "../parts/text.js";
 import { href, refine } from "../router.js";
 import { taskOf } from "./trajectories.js";
 
 /** @typedef {import("../api_types").TrajectoryBrief} Brief */
+/** @typedef {import("../api_types").TrajectoryOut} Trajectory */
+/** @typedef {{first: Trajectory, count: number}} Act rollouts that did the same */
 
 const _AT_ONCE = 8;
+/** Maximum number of rollouts of a group to read. */
+const _MOST = 64;
 
 /** @param {{runId: string, query: URLSearchParams}} props */
 export function GroupPage({ runId, query }) {
   const [iteration, scenario] = [query.get("iteration") ?? "", query.get("scenario") ?? ""];
-  const wanted = { kind: "train", iteration, scenario_id: scenario };
-  const state = useLoaded((aborted) => all(path`runs/${runId}/trajectories`, wanted, { aborted, most: 400 }), [runId, iteration, scenario]);
+  const state = useLoaded((aborted) => load(runId, iteration, scenario, aborted), [runId, iteration, scenario]);
   return html`
     <p class="crumbs"><a href=${href(["runs", runId])}>Run</a> / <a href=${href(["runs", runId, "trajectories"], { iteration })}>Iteration ${iteration}</a> / group</p>
-    <${Loaded} state=${state} rows=${6}>${(/** @type {Brief[]} */ found) => html`<${Whole} runId=${runId} found=${found} query=${query} />`}<//>`;
+    <${Loaded} state=${state} rows=${6}>${(/** @type {Trajectory[]} */ found) => html`<${Whole} runId=${runId} found=${found} query=${query} />`}<//>`;
 }
 
-/** @param {{runId: string, found: Brief[], query: URLSearchParams}} props */
+/** @param {string} runId @param {string} iteration @param {string} scenario @param {AbortSignal} aborted @returns {Promise<Trajectory[]>} */
+async function load(runId, iteration, scenario, aborted) {
+  const query = { kind: "train", iteration, scenario_id: scenario };
+  const found = /** @type {Brief[]} */ (await all(path`runs/${runId}/trajectories`, query, { aborted, most: _MOST }));
+  return Promise.all(found.slice(0, _MOST).map((each) => get(path`trajectories/${each.id}`, {}, aborted)));
+}
+
+/** Rollouts that did the same as one, the best first, then those that failed, the worst first. @param {Trajectory[]} found @returns {Act[]} */
+function acts(found) {
+  const reward = (/** @type {Act} */ act) => act.first.reward ?? -Infinity;
+  const different = Map.groupBy(found, (each) => `${each.success} ${actsOf(each)}`);
+  const [best, ...others] = [...different.values()].map((same) => ({ first: same[0], count: same.length })).sort((one, other) => reward(other) - reward(one));
+  const failed = others.filter((act) => !act.first.success).reverse();
+  return [best, ...failed, ...others.filter((act) => act.first.success)];
+}
+
+/** @param {{runId: string, found: Trajectory[], query: URLSearchParams}} props */
 function Whole({ runId, found, query }) {
   if (found.length === 0) return html`<${Empty} title="This group has no rollouts" />`;
-  const sorted = found.sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity));
+  const different = acts(found);
   const from = Number(query.get("from") ?? 0);
-  const shown = sorted.slice(from, from + _AT_ONCE);
+  const shown = different.slice(from, from + _AT_ONCE);
   const move = (/** @type {number} */ next) => refine({ ...Object.fromEntries(query), from: String(next) });
+  const sides = shown.map(({ first, count }, index) => ({
+    id: first.id,
+    title: from + index === 0 ? "Best" : `${first.success ? "Success" : "Failure"} ${from + index}`,
+    href: href(["runs", runId, "trajectories", first.id]),
+    note: count > 1 ? `${count} × the same` : undefined,
+  }));
   return html`<h1><${Text} value=${taskOf(found[0])} limit=${300} /></h1>
-    <p class="muted">Rollouts ${from + 1} to ${from + shown.length} of ${sorted.length}, the best reward first.
-      ${sorted.length > _AT_ONCE && html` <button disabled=${from === 0} onClick=${() => move(Math.max(0, from - _AT_ONCE))}>Better ones</button>
-        <button disabled=${from + _AT_ONCE >= sorted.length} onClick=${() => move(from + _AT_ONCE)}>Worse ones</button>`}</p>
-    <${SideBySide} sides=${shown.map((each, index) => ({
-      id: each.id,
-      title: `Rollout ${from + index + 1}`,
-      href: href(["runs", runId, "trajectories", each.id]),
-    }))} />`;
+    <p class="muted">${counted(found.length, "rollout")}, ${different.length === 1 ? "all the same." : `${different.length} different: the best first, then those that failed, the worst first.`}
+      ${different.length > _AT_ONCE && html` <button disabled=${from === 0} onClick=${() => move(Math.max(0, from - _AT_ONCE))}>Before</button>
+        <button disabled=${from + _AT_ONCE >= different.length} onClick=${() => move(from + _AT_ONCE)}>Next</button>`}</p>
+    <${Columns} sides=${sides} found=${shown.map((act) => act.first)} />`;
 }

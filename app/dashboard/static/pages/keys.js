@@ -24,10 +24,10 @@ export function Keys() {
   const isAllowed = may("operator");
   const state = useLoaded((aborted) => (isAllowed ? all("keys", {}, { aborted, most: 1000 }) : Promise.resolve([])), [isAllowed]);
   const columns = [
-    { title: "Name", cell: (/** @type {Key} */ each) => html`<strong>${label(each.name)}</strong> <code>${label(each.prefix)}…</code>` },
-    { title: "Project", cell: (/** @type {Key} */ each) => (each.project === "*" ? "all" : label(each.project)) },
+    { title: "Name", by: "name", cell: (/** @type {Key} */ each) => html`<strong>${label(each.name)}</strong> <code>${label(each.prefix)}…</code>` },
+    { title: "Project", by: "project", cell: (/** @type {Key} */ each) => (each.project === "*" ? "all" : label(each.project)) },
     { title: "May", cell: (/** @type {Key} */ each) => each.scopes.join(", ") },
-    { title: "Last used", cell: (/** @type {Key} */ each) => (each.last_used_at ? ago(each.last_used_at) : "never") },
+    { title: "Last used", by: "last_used_at", cell: (/** @type {Key} */ each) => (each.last_used_at ? ago(each.last_used_at) : "never") },
     { title: "State", cell: stateOf },
     { title: "", cell: (/** @type {Key} */ each) => !each.revoked_at && html`<${Action} label="Revoke" kind="danger" confirm="Revoke this key for good?" act=${async () => (await remove(path`keys/${each.id}`), state.reload())} />` },
   ];

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post, remove, url } from "../api.js";
-import { moment, percent } from "../format.js";
+import { duration, moment, percent } from "../format.js";
 import { Action } from "../parts/action.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
@@ -31,11 +31,11 @@ function modelLink({ model, base_model: base }) {
 }
 
 const modelColumns = [
-  { title: "Model", cell: modelLink },
-  { title: "Trained from", cell: (/** @type {Model} */ each) => (each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`) },
-  { title: "Newest step", isNumber: true, cell: (/** @type {Model} */ each) => each.step ?? "–" },
+  { title: "Model", by: "model", cell: modelLink },
+  { title: "Trained from", by: "base_model", cell: (/** @type {Model} */ each) => (each.base_model ? label(each.base_model, 120) : html`<span class="muted">a base model</span>`) },
+  { title: "Newest step", by: "step", isNumber: true, cell: (/** @type {Model} */ each) => each.step ?? "–" },
   { title: "Promoted as", cell: (/** @type {Model} */ each) => each.promoted_as.map((name) => label(name)).join(", ") },
-  { title: "Backend", cell: (/** @type {Model} */ each) => label(each.backend) },
+  { title: "Backend", by: "backend", cell: (/** @type {Model} */ each) => label(each.backend) },
   { title: "", cell: (/** @type {Model} */ each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>` },
 ];
 
@@ -46,7 +46,7 @@ function Promoted({ items, reload }) {
   async function check({ name }) {
     const [project, last] = name.split("/", 2);
     const found = await post(path`promotions/${project}/${last}/check`);
-    setSaid(found.healthy ? `${name} answers, in ${found.seconds.toFixed(2)} s.` : `${name} does not answer: ${found.reason}`);
+    setSaid(found.healthy ? `${name} answers, in ${duration(found.seconds)}.` : `${name} does not answer: ${found.reason}`);
   }
   /** @param {Promotion} promotion */
   async function withdraw({ name }) {
@@ -55,10 +55,10 @@ function Promoted({ items, reload }) {
     reload();
   }
   const columns = [
-    { title: "Name", cell: (/** @type {Promotion} */ each) => html`<strong>${label(each.name)}</strong>` },
+    { title: "Name", by: "name", cell: (/** @type {Promotion} */ each) => html`<strong>${label(each.name)}</strong>` },
     { title: "Means", cell: (/** @type {Promotion} */ each) => `${label(each.model)} @${each.step}` },
     { title: "Evidence", cell: (/** @type {Promotion} */ each) => (each.evidence ? html`<details><summary>won a trial</summary><${JsonText} value=${each.evidence} /></details>` : html`<span class="muted">none given</span>`) },
-    { title: "Since", cell: (/** @type {Promotion} */ each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
+    { title: "Since", by: "created_at", cell: (/** @type {Promotion} */ each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
     { title: "", cell: (/** @type {Promotion} */ each) => html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger" confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />` },
   ];
   return html`<section class="card"><h2>Promoted names</h2>
@@ -83,11 +83,11 @@ export function ModelPage({ project, name }) {
 function Checkpoints({ project, name, checkpoints, reload }) {
   const [promoting, setPromoting] = useState(/** @type {number | undefined} */ (undefined));
   const columns = [
-    { title: "Step", cell: (/** @type {Checkpoint} */ each) => html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}` },
-    { title: "Held-out success", isNumber: true, cell: (/** @type {Checkpoint} */ each) => percent(each.success) },
+    { title: "Step", by: "step", cell: (/** @type {Checkpoint} */ each) => html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}` },
+    { title: "Held-out success", by: "success", isNumber: true, cell: (/** @type {Checkpoint} */ each) => percent(each.success) },
     { title: "Made by", cell: (/** @type {Checkpoint} */ each) => each.run_id && html`<a href=${href(["runs", each.run_id])}>a run, iteration ${each.iteration}</a>` },
     { title: "Promoted as", cell: (/** @type {Checkpoint} */ each) => each.promoted_as.map((promoted) => label(promoted)).join(", ") },
-    { title: "Made", cell: (/** @type {Checkpoint} */ each) => moment(each.created_at) },
+    { title: "Made", by: "created_at", cell: (/** @type {Checkpoint} */ each) => moment(each.created_at) },
     { title: "", cell: (/** @type {Checkpoint} */ each) => html`<span class="actions">
         <button onClick=${() => setPromoting(each.step)}>Promote</button>
         <a class="button" href=${url(path`models/${project}/${name}/export`, { step: each.step })} download>Export</a>
@@ -116,7 +116,7 @@ function Promote({ project, name, checkpoint, done }) {
       ${checkpoint.run_id && html` <a href=${href(["runs", checkpoint.run_id, "held-out"])}>Read them, before and after</a>`}</p>
     <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />
     <${Field} field=${{ name: "if_better_than", label: "Only if better than", type: "string", placeholder: "no trial",
-        help: "A promoted name. Both attempt the same held-out scenarios until a sequential test decides." }} value=${trial} set=${setTrial} faults=${[]} />
+        help: "A promoted name. Both attempt the same held-out scenarios until it is clear which is better." }} value=${trial} set=${setTrial} faults=${[]} />
     <div class="actions"><${Action} label=${trial ? "Start the trial" : "Promote it"} kind="primary" disabled=${!as.trim()} act=${promote} /><button onClick=${done}>Close</button></div>
     ${said && html`<p role="status">The trial is running: <a href=${href(["evaluations", said])}>see it</a>.</p>`}
   </section>`;

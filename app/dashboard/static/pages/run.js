@@ -4,6 +4,7 @@ import { useEffect, useMemo } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Status } from "../parts/status.js";
+import { Strip } from "../parts/strip.js";
 import { label } from "../parts/text.js";
 import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
@@ -46,14 +47,14 @@ export function RunPage({ id, part, query }) {
   const shown = _PARTS.find((each) => each.name === part) ?? _PARTS[0];
   return html`
     <${Head} data=${data} run=${run} />
-    <nav class="tabs" aria-label="Parts of the run">
+    <${Strip} class="tabs" label="Parts of the run">
       ${_PARTS.filter((each) => each.when?.(run) ?? true).map(
         (each) => html`<a
           href=${href(["runs", id, ...(each.name ? [each.name] : [])], { held: query.get("held") })}
           aria-current=${each === shown ? "page" : undefined}
         >${each.title}</a>`,
       )}
-    </nav>
+    <//>
     <${shown.part} data=${data} run=${run} query=${query} />`;
 }
 

@@ -1,7 +1,7 @@
 // The event log of a run, newest first.
 
 import { useState } from "../vendor/hooks.js";
-import { moment } from "../format.js";
+import { exactMoment, number } from "../format.js";
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
 import { JsonText, label, Text } from "../parts/text.js";
@@ -24,7 +24,7 @@ function Row({ event }) {
       <summary><span class="num muted">${event.seq}</span> <strong>${type}</strong>
         ${iteration !== null && html` <span class="muted">iteration ${iteration}</span>`}
         ${" "}<span>${label(gist(type, data), 160)}</span>
-        <time class="muted" datetime=${event.occurred_at}>${moment(event.occurred_at)}</time></summary>
+        <time class="muted" datetime=${event.occurred_at}>${exactMoment(event.occurred_at)}</time></summary>
       ${isOpen && html`<p class="muted">by <${Text} value=${event.actor} limit=${200} /></p><${JsonText} value=${data} />`}
     </details>
   </li>`;
@@ -33,7 +33,7 @@ function Row({ event }) {
 /** A one-line summary of an event. @param {string} type @param {Record<string, any>} data */
 function gist(type, data) {
   if (type === "iteration.completed" && data.supervised) return `learned ${data.supervised.demonstrations} demonstrations`;
-  if (type === "iteration.completed") return data.rewards?.mean == null ? "baseline measured" : `mean reward ${data.rewards.mean.toFixed(2)}`;
+  if (type === "iteration.completed") return data.rewards?.mean == null ? "baseline measured" : `mean reward ${number(data.rewards.mean)}`;
   return data.message ?? data.error ?? data.reason ?? data.phase ?? data.limit ?? data.url ?? "";
 }
 

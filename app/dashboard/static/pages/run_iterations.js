@@ -22,33 +22,33 @@ export function RunIterations({ data, run }) {
   const rows = [...data.iterations.value].reverse();
   if (rows.length === 0) return html`<${Empty} title="No iteration yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
   return html`<h2 class="unseen">Iterations</h2>
-    <${LongTable} caption="Iterations, newest first" rows=${rows} height=${640} columns=${columns(run.run_id)}
+    <${LongTable} caption="Iterations, newest first" rows=${rows} height=${640} columns=${columns(run.run_id, rows.some((each) => each.supervised))}
       keyOf=${(/** @type {Iteration} */ each) => each.iteration} toneOf=${(/** @type {Iteration} */ each) => (each.no_signal ? "warn" : "")} />`;
 }
 
-/** @param {string} runId @returns {import("../parts/table.js").Column[]} */
-function columns(runId) {
+/** @param {string} runId @param {boolean} isSupervised @returns {import("../parts/table.js").Column[]} */
+function columns(runId, isSupervised) {
   const link = (/** @type {Iteration} */ each) => html`<a href=${href(["runs", runId, "trajectories"], { iteration: each.iteration })}>${each.iteration === 0 ? "0 (baseline)" : each.iteration}</a>`;
-  /** @param {string} title @param {(each: Iteration) => unknown} cell */
-  const figure = (title, cell) => ({ title, cell, isNumber: true, width: 76 + title.length * 3 });
+  /** @param {string} title @param {import("../parts/table.js").Column["by"]} by @param {(each: Iteration) => unknown} cell */
+  const figure = (title, by, cell) => ({ title, by, cell, isNumber: true, width: 62 + title.length * 7 });
   return [
-    { title: "Iteration", cell: link, width: 116 },
-    figure("Mean reward", (each) => number(each.rewards.mean)),
-    figure("Median", (each) => number(each.rewards.median)),
-    figure("Min", (each) => number(each.rewards.min)),
-    figure("Max", (each) => number(each.rewards.max)),
-    figure("Success", (each) => percent(each.success)),
-    figure("Malformed", (each) => percent(each.malformed)),
-    figure("Loss", (each) => number(each.train_metrics?.loss, 4)),
-    figure("Held-out loss", (each) => number(each.supervised?.held_out_loss, 4)),
-    figure("KL", (each) => number(kl(each), 4)),
-    figure("Entropy", (each) => number(each.train_metrics?.entropy, 3)),
-    figure("Grad norm", (each) => number(each.train_metrics?.grad_norm, 3)),
-    figure("Staleness", (each) => whole(each.staleness)),
-    figure("Failed", (each) => whole(each.failed_rollouts)),
+    { title: "Iteration", by: "iteration", cell: link, width: 116 },
+    figure("Mean reward", "rewards.mean", (each) => number(each.rewards.mean)),
+    figure("Median", "rewards.median", (each) => number(each.rewards.median)),
+    figure("Min", "rewards.min", (each) => number(each.rewards.min)),
+    figure("Max", "rewards.max", (each) => number(each.rewards.max)),
+    figure("Success", "success", (each) => percent(each.success)),
+    figure("Malformed", "malformed", (each) => percent(each.malformed)),
+    figure("Loss", "train_metrics.loss", (each) => number(each.train_metrics?.loss, 4)),
+    ...(isSupervised ? [figure("Held-out loss", "supervised.held_out_loss", (each) => number(each.supervised?.held_out_loss, 4))] : []),
+    figure("KL", kl, (each) => number(kl(each), 4)),
+    figure("Entropy", "train_metrics.entropy", (each) => number(each.train_metrics?.entropy, 3)),
+    figure("Grad norm", "train_metrics.grad_norm", (each) => number(each.train_metrics?.grad_norm, 3)),
+    figure("Staleness", "staleness", (each) => whole(each.staleness)),
+    figure("Failed", "failed_rollouts", (each) => whole(each.failed_rollouts)),
     { title: "Without signal", cell: skipped, width: 190 },
-    figure("Seconds", (each) => duration(each.timing?.total_s)),
-    { title: "Saved", cell: (each) => moment(each.finished_at), width: 190 },
+    figure("Seconds", "timing.total_s", (each) => duration(each.timing?.total_s)),
+    { title: "Saved", by: "finished_at", cell: (each) => moment(each.finished_at), width: 190 },
   ];
 }
 

@@ -43,8 +43,15 @@ export function Runs({ query }) {
       <button disabled=${chosen.size < 2 || chosen.size > _COMPARED} onClick=${() => go(["compare"], { runs: [...chosen].join(",") })}>
         Compare ${chosen.size > 0 ? counted(chosen.size, "run") : "runs"}
       </button>
+      <span class="muted" role="status">${comparable(chosen.size)}</span>
     </div>
     ${body(list, chosen, choose, Boolean(status || search))}`;
+}
+
+/** Why the marked runs cannot be compared. @param {number} marked */
+function comparable(marked) {
+  if (marked === 1) return "Mark another run to compare it with.";
+  return marked > _COMPARED ? `At most ${_COMPARED} runs can be compared: unmark ${marked - _COMPARED}.` : "";
 }
 
 /**

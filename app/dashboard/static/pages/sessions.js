@@ -41,14 +41,14 @@ export function Sessions({ query }) {
 }
 
 const columns = [
-  { title: "Session", cell: (/** @type {Session} */ each) => html`<a href=${href(["sessions", each.id])}><code>${each.id}</code></a>` },
-  { title: "Status", cell: (/** @type {Session} */ each) => html`<${Status} status=${each.status} />` },
-  { title: "Model", cell: (/** @type {Session} */ each) => label(each.model, 120) },
+  { title: "Session", by: "id", cell: (/** @type {Session} */ each) => html`<a href=${href(["sessions", each.id])}><code>${each.id}</code></a>` },
+  { title: "Status", by: "status", cell: (/** @type {Session} */ each) => html`<${Status} status=${each.status} />` },
+  { title: "Model", by: "model", cell: (/** @type {Session} */ each) => label(each.model, 120) },
   { title: "Of", cell: (/** @type {Session} */ each) => (each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`) },
-  { title: "Calls", isNumber: true, cell: (/** @type {Session} */ each) => whole(each.calls) },
-  { title: "Reward", isNumber: true, cell: (/** @type {Session} */ each) => number(each.reward) },
+  { title: "Calls", by: "calls", isNumber: true, cell: (/** @type {Session} */ each) => whole(each.calls) },
+  { title: "Reward", by: "reward", isNumber: true, cell: (/** @type {Session} */ each) => number(each.reward) },
   { title: "Feedback", cell: (/** @type {Session} */ each) => opinions(each.feedback) },
-  { title: "Opened", cell: (/** @type {Session} */ each) => ago(each.opened_at) },
+  { title: "Opened", by: "opened_at", cell: (/** @type {Session} */ each) => ago(each.opened_at) },
 ];
 
 /** @param {Session["feedback"]} found */

@@ -91,12 +91,20 @@ function Verdict({ trajectory }) {
   </section>`;
 }
 
+/** What the rollout was made for. @param {Trajectory} trajectory */
+function purpose({ kind, split, mode }) {
+  const sampling = mode === "greedy" ? "the likeliest tokens" : "sampled tokens";
+  if (kind === "train") return `training, with ${sampling}`;
+  if (kind === "evaluation") return `held-out evaluation on the ${split} split, with ${sampling}`;
+  return kind === "showcase" ? "a sample email after an iteration" : "an asked question";
+}
+
 /** @param {{trajectory: Trajectory}} props */
 function Details({ trajectory }) {
   return html`<section class="card"><h2>Details</h2>
     <dl class="pairs">
       <div><dt>Model</dt><dd><${Text} value=${trajectory.model} limit=${200} />${trajectory.step !== null && ` @${trajectory.step}`}</dd></div>
-      <div><dt>Made for</dt><dd>${trajectory.kind}, ${trajectory.split}, ${trajectory.mode}</dd></div>
+      <div><dt>Purpose</dt><dd>${purpose(trajectory)}</dd></div>
       <div><dt>Iteration</dt><dd>${trajectory.iteration ?? "–"}</dd></div>
       <div><dt>Length</dt><dd>${counted(trajectory.turns, "turn")}, ${whole(trajectory.completion_tokens)} tokens</dd></div>
       <div><dt>Took</dt><dd>${duration(trajectory.seconds)}</dd></div>

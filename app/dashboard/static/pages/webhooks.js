@@ -19,11 +19,11 @@ import { go, href, refine } from "../router.js";
 export function Webhooks() {
   const state = useLoaded((aborted) => all("webhooks", {}, { aborted, most: 400 }), []);
   const columns = [
-    { title: "Address", cell: (/** @type {Endpoint} */ each) => html`<a href=${href(["webhooks", each.id])}>${label(each.url, 100)}</a>` },
+    { title: "Address", by: "url", cell: (/** @type {Endpoint} */ each) => html`<a href=${href(["webhooks", each.id])}>${label(each.url, 100)}</a>` },
     { title: "Of", cell: (/** @type {Endpoint} */ each) => (each.run_id ? html`<a href=${href(["runs", each.run_id])}>a run</a>` : `project ${label(each.project)}`) },
     { title: "Events", cell: (/** @type {Endpoint} */ each) => (each.events.length === 0 ? "all" : label(each.events.join(", "), 80)) },
-    { title: "State", cell: enabled },
-    { title: "Made", cell: (/** @type {Endpoint} */ each) => moment(each.created_at) },
+    { title: "State", by: "state", cell: enabled },
+    { title: "Made", by: "created_at", cell: (/** @type {Endpoint} */ each) => moment(each.created_at) },
   ];
   return html`<h1>Webhooks</h1><p class="muted">Addresses that receive events, as signed POST requests.</p>
     <${New} reload=${state.reload} />
@@ -77,12 +77,12 @@ export function WebhookPage({ id, query }) {
   /** @param {Delivery} delivery */
   const again = async (delivery) => (await post(path`webhooks/deliveries/${delivery.id}/redeliver`), deliveries.reload());
   const columns = [
-    { title: "Event", cell: (/** @type {Delivery} */ each) => html`<button class="quiet" onClick=${() => setOpen(each.id)}>${label(each.event_type ?? "test", 60)}</button>` },
-    { title: "Run", cell: (/** @type {Delivery} */ each) => each.run_id && html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}` },
-    { title: "State", cell: (/** @type {Delivery} */ each) => html`<${Status} status=${each.state} />` },
-    { title: "Attempts", isNumber: true, cell: (/** @type {Delivery} */ each) => each.attempts },
+    { title: "Event", by: "event_type", cell: (/** @type {Delivery} */ each) => html`<button class="quiet" onClick=${() => setOpen(each.id)}>${label(each.event_type ?? "test", 60)}</button>` },
+    { title: "Run", by: "run_id", cell: (/** @type {Delivery} */ each) => each.run_id && html`<a href=${href(["runs", each.run_id])}>${label(each.run_id, 12)}</a>${each.iteration !== null && html` <span class="muted">iteration ${each.iteration}</span>`}` },
+    { title: "State", by: "state", cell: (/** @type {Delivery} */ each) => html`<${Status} status=${each.state} />` },
+    { title: "Attempts", by: "attempts", isNumber: true, cell: (/** @type {Delivery} */ each) => each.attempts },
     { title: "Last error", cell: (/** @type {Delivery} */ each) => label(each.last_error ?? "", 120) },
-    { title: "Made", cell: (/** @type {Delivery} */ each) => moment(each.created_at) },
+    { title: "Made", by: "created_at", cell: (/** @type {Delivery} */ each) => moment(each.created_at) },
     { title: "", cell: (/** @type {Delivery} */ each) => html`<${Action} label="Redeliver" act=${() => again(each)} />` },
   ];
   return html`<p class="crumbs"><a href=${href(["webhooks"])}>Webhooks</a></p>

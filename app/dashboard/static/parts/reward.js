@@ -1,6 +1,6 @@
 // Rewards and their parts.
 
-import { number } from "../format.js";
+import { number, signed } from "../format.js";
 import { html } from "./html.js";
 import { label } from "./text.js";
 
@@ -9,7 +9,7 @@ export function Signed({ value, most = 2, name = "" }) {
   if (value === null || value === undefined) return html`<span class="muted">none</span>`;
   const share = Math.min(1, Math.abs(value) / most) * 50;
   const where = value < 0 ? { right: "50%", width: `${share}%` } : { left: "50%", width: `${share}%` };
-  return html`<span class="signed"><span class="figure">${name}${value > 0 ? "+" : ""}${number(value)}</span>
+  return html`<span class="signed"><span class="figure">${name}${signed(value)}</span>
     <span class="bar" aria-hidden="true"><span class=${value < 0 ? "less" : "more"} style=${where}></span></span></span>`;
 }
 

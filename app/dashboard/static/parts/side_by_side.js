@@ -10,7 +10,7 @@ import { label } from "./text.js";
 
 /** @typedef {import("../api_types").TrajectoryOut} Trajectory */
 /** @typedef {import("./conversation.js").Message} Message */
-/** @typedef {{id: string, title: string, href: string}} Side */
+/** @typedef {{id: string, title: string, href: string, note?: string}} Side */
 
 /** The agent's turns, each with the results of its tool calls. @param {Message[]} messages */
 function turnsOf(messages) {
@@ -22,6 +22,9 @@ function turnsOf(messages) {
   }
   return turns;
 }
+
+/** What an agent did, as a text that is the same for rollouts that did the same. @param {Trajectory} trajectory */
+export const actsOf = ({ messages }) => JSON.stringify(turnsOf(/** @type {Message[]} */ (messages)).map(actOf));
 
 /** @param {{said: Message} | undefined} turn */
 const actOf = (turn) =>
@@ -50,7 +53,7 @@ export function SideBySide({ sides }) {
 }
 
 /** @param {{sides: Side[], found: Trajectory[]}} props */
-function Columns({ sides, found }) {
+export function Columns({ sides, found }) {
   const all = found.map((each) => turnsOf(/** @type {Message[]} */ (each.messages)));
   const differs = all.map((turns) => firstDifference(all[0], turns));
   const longest = Math.max(0, ...all.map((turns) => turns.length));
@@ -58,7 +61,7 @@ function Columns({ sides, found }) {
     <p class="muted">${differs.every((turn) => turn === -1) ? "All did the same." : "Marked: the first turn in which a rollout differs from the leftmost one."}</p>
     <div class="scroll side-by-side" tabindex="0" role="region" aria-label="Rollouts side by side"><table>
       <thead><tr><th scope="col">Turn</th>
-        ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a><${Verdict} trajectory=${found[index]} /></th>`)}
+        ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a>${side.note && html` <span class="muted">${side.note}</span>`}<${Verdict} trajectory=${found[index]} /></th>`)}
       </tr></thead>
       <tbody>${Array.from({ length: longest }, (_, turn) => html`<tr>
         <th scope="row">${turn + 1}</th>

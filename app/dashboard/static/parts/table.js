@@ -1,7 +1,8 @@
-// A table of any length that only renders visible rows.
+// Tables that can be sorted by their columns. A long one only renders the visible rows.
 
-import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
+import { useLayoutEffect, useMemo, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
+import { useOverflowHint } from "./strip.js";
 
 const _ROW = 38;
 const _WIDTH = 88;
@@ -13,7 +14,49 @@ const _MARGIN = 6;
  * @property {(row: any) => any} cell
  * @property {boolean} [isNumber]
  * @property {number} [width] minimum width in a long table, in pixels
+ * @property {string | ((row: any) => any)} [by] what the column is sorted by, or where a row has it, such as
+ *   `rewards.mean`; without it the column cannot be sorted
  */
+/** @typedef {{title: string, isDown: boolean}} Order */
+
+/**
+ * The rows in the order that the reader chose, and what heads a column. The first press sorts numbers from the highest
+ * down and texts from A, the second turns that round, and the third gives the original order back.
+ * @param {Column[]} columns
+ * @param {any[]} rows
+ */
+function useOrder(columns, rows) {
+  const [order, setOrder] = useState(/** @type {Order | undefined} */ (undefined));
+  const sorted = useMemo(() => {
+    const by = columns.find((column) => column.title === order?.title)?.by;
+    return order && by ? [...rows].sort((one, other) => compared(valueOf(one, by), valueOf(other, by), order.isDown)) : rows;
+  }, [rows, order]);
+  /** @param {Column} column */
+  function press({ title, isNumber = false }) {
+    if (order?.title !== title) setOrder({ title, isDown: isNumber });
+    else setOrder(order.isDown === isNumber ? { title, isDown: !isNumber } : undefined);
+  }
+  /** @param {Column} column */
+  function head(column) {
+    if (!column.by) return column.title;
+    const mark = order?.title !== column.title ? "↕" : order.isDown ? "↓" : "↑";
+    return html`<button class="sort" onClick=${() => press(column)}>${column.title} <span aria-hidden="true">${mark}</span></button>`;
+  }
+  /** @param {Column} column */
+  const state = (column) => (order?.title !== column.title ? undefined : order.isDown ? "descending" : "ascending");
+  return { sorted, head, state };
+}
+
+/** @param {any} row @param {NonNullable<Column["by"]>} by */
+const valueOf = (row, by) => (typeof by === "function" ? by(row) : by.split(".").reduce((found, name) => found?.[name], row));
+
+/** Compare two values; missing ones come last. @param {any} one @param {any} other @param {boolean} isDown */
+function compared(one, other, isDown) {
+  const [isMissing, isOtherMissing] = [one ?? null, other ?? null].map((each) => each === null);
+  if (isMissing || isOtherMissing) return Number(isMissing) - Number(isOtherMissing);
+  const ascending = typeof one === "string" ? one.localeCompare(String(other), "en", { numeric: true }) : Number(one) - Number(other);
+  return isDown ? -ascending : ascending;
+}
 
 /**
  * @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number, height?: number,
@@ -21,10 +64,11 @@ const _MARGIN = 6;
  */
 export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf }) {
   const [top, setTop] = useState(0);
-  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const box = useOverflowHint();
   const first = Math.max(0, Math.floor(top / _ROW) - _MARGIN);
   const count = Math.ceil(height / _ROW) + 2 * _MARGIN;
-  const shown = rows.slice(first, first + count);
+  const { sorted, head, state } = useOrder(columns, rows);
+  const shown = sorted.slice(first, first + count);
   useLayoutEffect(() => {
     if (box.current && box.current.scrollTop > rows.length * _ROW) setTop(0);
   }, [rows.length]);
@@ -42,7 +86,7 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
     onScroll=${(/** @type {any} */ event) => setTop(event.currentTarget.scrollTop)}
   >
     <div role="rowgroup" class="head" style=${whole}><div role="row" class="row" aria-rowindex="1" style=${columnWidths}>
-      ${columns.map((column) => html`<span role="columnheader" class=${column.isNumber ? "num" : ""}>${column.title}</span>`)}
+      ${columns.map((column) => html`<span role="columnheader" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</span>`)}
     </div></div>
     <div role="rowgroup" class="body" style=${{ ...whole, height: `${rows.length * _ROW}px` }}>
       ${shown.map(
@@ -62,10 +106,12 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 
 /** A short table. @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number}} props */
 export function Table({ caption, columns, rows, keyOf }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+  const box = useOverflowHint();
+  const { sorted, head, state } = useOrder(columns, rows);
+  return html`<div ref=${box} class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
     <caption class="unseen">${caption}</caption>
-    <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.isNumber ? "num" : ""}>${column.title}</th>`)}</tr></thead>
-    <tbody>${rows.map(
+    <thead><tr>${columns.map((column) => html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`)}</tr></thead>
+    <tbody>${sorted.map(
       (row) => html`<tr key=${keyOf(row)}>
         ${columns.map((column) => html`<td class=${column.isNumber ? "num" : ""}>${column.cell(row)}</td>`)}
       </tr>`,
