@@ -20,7 +20,7 @@ _GO = """place => new Promise((resolve) => {
 """Resolves when the page of the new place has begun to load: the effects of drawing it run after the next frame."""
 _BAD = ("serious", "critical")
 _TRIES = 5
-PATIENCE_MS = 15_000
+PATIENCE_MS = 120_000
 """Long enough for a machine that does something else, too. What comes sooner is seen sooner."""
 
 

@@ -40,9 +40,8 @@ async def test_a_run_that_got_worse_says_so_everywhere(data_dir: Path, database_
         assert (on["split"], on["mode"], on["scenarios"]) == ("validation", "sampled", 24)
         assert on["first"] == {"iteration": 0, "step": 0, "success": 8 / 24}
         assert on["latest"] == {"iteration": 2, "step": 2, "success": 0.0}
-        assert verdict["text"].startswith(
-            "Got worse: held-out success fell from 33% to 0%, −33 points (95% interval −"
-        )
+        fell = "Got worse: held-out success fell from 33% to 0%, \u221233 points (95% interval \u2212"
+        assert verdict["text"].startswith(fell)
         assert verdict["text"].endswith(" The best checkpoint is the model before training, with 33%.")
         rose = next(row for row in run["evaluations"] if row["iteration"] == 1)["difference"]
         assert (rose["scenarios"], rose["changed"], rose["mean"]) == (24, 16, pytest.approx(16 / 24))

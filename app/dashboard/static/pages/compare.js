@@ -6,6 +6,7 @@ import { Chart } from "../parts/chart.js";
 import { html } from "../parts/html.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
+import { Sideways } from "../parts/strip.js";
 import { label } from "../parts/text.js";
 import { Headline, Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
@@ -43,7 +44,7 @@ function Whole({ found }) {
       <${Chart} title="Held-out success" note="validation, sampled" x=${heldX} format=${percent} range=${[0, 1]}
         lines=${found.map(({ run }, index) => ({ label: nameOf(run), color: _COLOURS[index], values: heldX.map((each) => held[index].get(each) ?? null) }))} />
     </div>
-    <section class="card"><h2>Figures and settings</h2><div class="scroll" tabindex="0" role="region" aria-label="Figures and settings"><table>
+    <section class="card"><h2>Figures and settings</h2><${Sideways} label="Figures and settings"><table>
       <thead><tr><th scope="col">Figure</th>${found.map(({ run }) => html`<th scope="col"><a href=${href(["runs", run.run_id])}>${nameOf(run)}</a></th>`)}</tr></thead>
       <tbody>
         ${row("Status", found, ({ run }) => html`<${Status} status=${run.status} />`)}
@@ -52,7 +53,7 @@ function Whole({ found }) {
         ${row("Verdict", found, ({ run }) => html`<${Verdict} verdict=${run.verdict} as="span" />`)}
         ${row("Latest reward", found, ({ rewards }) => number([...rewards.values()].at(-1)))}
         ${differing(found.map(({ run }) => run.request)).map(([name, values]) => row(name, found, (_, index) => label(values[index], 120)))}
-      </tbody></table></div></section>`;
+      </tbody></table><//></section>`;
 }
 
 /** @param {string} title @param {Compared[]} found @param {(each: Compared, index: number) => unknown} cell */

@@ -118,13 +118,13 @@ function AllOf({ runId, kind, iteration }) {
 
 /** @param {string} runId @returns {import("../parts/table.js").Column[]} */
 const columns = (runId) => [
-  { title: "Reward", by: "reward", isNumber: true, cell: (each) => number(each.reward), width: 80 },
+  { title: "Reward", by: "reward", isNumber: true, cell: (each) => number(each.reward), width: 100 },
   { title: "Task", by: taskOf, cell: (each) => html`<a href=${href(["runs", runId, "trajectories", each.id])}>${label(taskOf(each), 120)}</a>`, width: 340 },
-  { title: "Success", by: "success", cell: (each) => (each.success === null ? "" : each.success ? html`<span class="good">✓ yes</span>` : "✗ no"), width: 76 },
-  { title: "Advantage", by: "advantage", isNumber: true, cell: (each) => number(each.advantage), width: 98 },
-  { title: "Iteration", by: "iteration", isNumber: true, cell: (each) => each.iteration, width: 80 },
+  { title: "Success", by: "success", cell: (each) => (each.success === null ? "" : each.success ? html`<span class="good">✓ yes</span>` : "✗ no"), width: 104 },
+  { title: "Advantage", by: "advantage", isNumber: true, cell: (each) => number(each.advantage), width: 124 },
+  { title: "Iteration", by: "iteration", isNumber: true, cell: (each) => each.iteration, width: 112 },
   { title: "Split", by: "split", cell: (each) => `${each.split}, ${each.mode}`, width: 140 },
-  { title: "Ended", by: "outcome.finish", cell: (each) => label(each.error ? "failed" : (each.outcome?.finish ?? ""), 24), width: 110 },
-  { title: "Turns", by: "turns", isNumber: true, cell: (each) => each.turns, width: 60 },
-  { title: "Tokens", by: (each) => each.prompt_tokens + each.completion_tokens, isNumber: true, cell: (each) => compact(each.prompt_tokens + each.completion_tokens), width: 76 },
+  { title: "Ended", by: "outcome.finish", cell: (each) => label(each.error ? "failed" : (each.outcome?.finish ?? ""), 24), width: 120 },
+  { title: "Turns", by: "turns", isNumber: true, cell: (each) => each.turns, width: 90 },
+  { title: "Tokens", by: (each) => each.prompt_tokens + each.completion_tokens, isNumber: true, cell: (each) => compact(each.prompt_tokens + each.completion_tokens), width: 100 },
 ];

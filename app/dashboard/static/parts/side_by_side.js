@@ -6,6 +6,7 @@ import { html } from "./html.js";
 import { Said } from "./conversation.js";
 import { Signed } from "./reward.js";
 import { Loaded, useLoaded } from "./states.js";
+import { Sideways } from "./strip.js";
 import { label } from "./text.js";
 
 /** @typedef {import("../api_types").TrajectoryOut} Trajectory */
@@ -59,7 +60,7 @@ export function Columns({ sides, found }) {
   const longest = Math.max(0, ...all.map((turns) => turns.length));
   return html`
     <p class="muted">${differs.every((turn) => turn === -1) ? "All did the same." : "Marked: the first turn in which a rollout differs from the leftmost one."}</p>
-    <div class="scroll side-by-side" tabindex="0" role="region" aria-label="Rollouts side by side"><table>
+    <${Sideways} class="side-by-side" label="Rollouts side by side"><table>
       <thead><tr><th scope="col">Turn</th>
         ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a>${side.note && html` <span class="muted">${side.note}</span>`}<${Verdict} trajectory=${found[index]} /></th>`)}
       </tr></thead>
@@ -69,7 +70,7 @@ export function Columns({ sides, found }) {
           ${turn === differs[column] && html`<span class="mark-here">differs from here</span>`}
           ${turns[turn] ? html`<${Turn} ...${turns[turn]} />` : html`<span class="muted">–</span>`}</td>`)}
       </tr>`)}</tbody>
-    </table></div>`;
+    </table><//>`;
 }
 
 /** @param {{trajectory: Trajectory}} props */

@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useMemo, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
-import { useOverflowHint } from "./strip.js";
+import { Sideways, useOverflowHint } from "./strip.js";
 
 const _ROW = 38;
 const _WIDTH = 88;
@@ -106,9 +106,8 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 
 /** A short table. @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number}} props */
 export function Table({ caption, columns, rows, keyOf }) {
-  const box = useOverflowHint();
   const { sorted, head, state } = useOrder(columns, rows);
-  return html`<div ref=${box} class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+  return html`<${Sideways} label=${caption}><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>${columns.map((column) => html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`)}</tr></thead>
     <tbody>${sorted.map(
@@ -116,5 +115,5 @@ export function Table({ caption, columns, rows, keyOf }) {
         ${columns.map((column) => html`<td class=${column.isNumber ? "num" : ""}>${column.cell(row)}</td>`)}
       </tr>`,
     )}</tbody>
-  </table></div>`;
+  </table><//>`;
 }

@@ -110,9 +110,8 @@ def test_a_fall_is_named_although_the_best_checkpoint_is_the_untrained_model() -
     found = _judged([1.0] * 6 + [0.0] * 18, [0.0] * 24, best_step=0)
     assert found.state is VerdictState.GOT_WORSE
     assert found.points == -25
-    assert found.text.startswith(
-        "Got worse: held-out success fell from 25% to 0%, −25 points (95% interval −"
-    )
+    fell = "Got worse: held-out success fell from 25% to 0%, \u221225 points (95% interval \u2212"
+    assert found.text.startswith(fell)
     assert found.text.endswith("The best checkpoint is the model before training, with 25%.")
 
 
