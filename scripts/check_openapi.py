@@ -29,6 +29,8 @@ UNLISTED = frozenset(
         "/openapi.json",
         "/static-offline-docs",
         "/assets/{version}/{name}",
+        "/ui",
+        "/ui/{place}",
     }
 )
 """Paths of pages and files rather than operations."""

@@ -105,10 +105,10 @@ async def make_inbox_questions(
     name: Annotated[str, Path(pattern=DATASET_PATTERN, description="Name of the inbox")],
     request: QuestionsRequest | None = None,
 ) -> ScenarioSetOut:
-    """Make questions about the newest version of an inbox, from templates: who sent an email, on which day, and which
-    value stands in one of its sentences. No language model is needed.
+    """Make questions about the newest version of an inbox, without a model.
 
-    They are stored as scenarios under the inbox's name, and learn-loops about this inbox take them.
+    Templates ask who sent an email, on which day, and which value stands in one of its sentences. The questions are
+    stored as scenarios under the inbox's name, and learn-loops about this inbox take them.
     """
     await rows.register_prepared(database, DatasetStore(settings.data_dir))
     inbox = await rows.find(database, caller.project, "inbox", name)
