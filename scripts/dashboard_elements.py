@@ -97,9 +97,12 @@ def _components(sources: Mapping[str, str], path: str) -> Iterator[tuple[str, _C
 def _properties(sources: Mapping[str, str], path: str, kind: str) -> dict[str, bool] | None:
     """Return the properties of a type in braces, and whether each is required. None if the type is not known."""
     inner = kind[1:-1].strip()
+    parts = [_properties(sources, path, f"{{{part}}}") for part in _split(inner, "&")] if "&" in inner else []
+    if len(parts) > 1:
+        return None if None in parts else {name: each for part in parts for name, each in (part or {}).items()}
     if inner.startswith("{"):
-        parts = (re.match(r"\s*(?:\*\s*)?(\w+)(\??):", part) for part in _split(inner[1:-1]))
-        return {part[1]: not part[2] for part in parts if part}
+        named = (re.match(r"\s*(?:\*\s*)?(\w+)(\??):", part) for part in _split(inner[1:-1], ","))
+        return {each[1]: not each[2] for each in named if each}
     if foreign := _FOREIGN.fullmatch(inner):
         return _typedef(sources, normpath(join(dirname(path), foreign[1])), foreign[2])
     return _typedef(sources, path, inner)
@@ -114,14 +117,14 @@ def _typedef(sources: Mapping[str, str], path: str, name: str) -> dict[str, bool
     return _properties(sources, path, "{" + found["type"] + "}")
 
 
-def _split(text: str) -> Iterator[str]:
-    """Yield the parts between the commas outside of all brackets."""
+def _split(text: str, between: str) -> Iterator[str]:
+    """Yield the parts between commas, or another character, outside of all brackets."""
     depth, start = 0, 0
     for index, character in enumerate(text):
         if text[index - 1 : index + 1] == "=>":
             continue
         depth += (character in _OPEN) - (character in _CLOSE)
-        if character == "," and depth == 0:
+        if character == between and depth == 0:
             yield text[start:index]
             start = index + 1
     yield text[start:]

@@ -12,7 +12,7 @@ BOX = """
  */
 /** A box. @param {BoxProps} props */
 export function Box({ title, pick }) {}
-/** @param {{size: number, word?: string}} props */
+/** @param {{size: number} & {word?: string}} props */
 const Small = ({ size, word }) => html`<p>${size}</p>`;
 export const shown = html`<${Small} size=${{ a: `}${1}` }} word="a > b" />`;
 """

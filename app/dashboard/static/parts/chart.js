@@ -26,13 +26,12 @@ import { rangeOf, scale, thinned, ticks } from "./scale.js";
  * @property {[number, number]} [range] range of the y axis
  * @property {[number, number]} [span] range of the x axis; by default that of `x`
  * @property {boolean} [fromZero] whether the y axis begins at 0, for counts
- * @property {string} [xLabel]
  * @property {number} [height] in pixels
  * @property {string} [empty] text shown while there is no figure
- * @property {(x: number) => void} [pick] called with the x value that was clicked
  * @property {import("../vendor/signals.js").Signal<number | null>} [cursor] x value under the pointer, shared by charts
  */
 
+const _X = "Iteration";
 const _TABLE_ROWS = 500;
 /** Most points of a line; more than a screen has columns, and few enough to be drawn without a pause. */
 const _MOST_POINTS = 2000;
@@ -44,7 +43,7 @@ const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /** @param {ChartProps} props */
 export function Chart(props) {
-  const { title, note, height = 220, x, lines, xLabel = "Iteration", format = number } = props;
+  const { title, note, height = 220, x, lines, format = number } = props;
   const cursor = useMemo(() => props.cursor ?? signal(/** @type {number | null} */ (null)), [props.cursor]);
   const isEmpty = lines.every((line) => line.values.every((value) => value === null));
   return html`<figure class="chart">
@@ -52,8 +51,8 @@ export function Chart(props) {
     <${Drawing} height=${height} label=${summary(props)} empty=${isEmpty ? (props.empty ?? "No figures yet.") : undefined}>
       ${(/** @type {number} */ width) => html`<${Plot} ...${props} width=${width} height=${height} cursor=${cursor} />`}
     <//>
-    ${!isEmpty && html`<${Legend} x=${x} lines=${lines} xLabel=${xLabel} format=${format} cursor=${cursor} />`}
-    ${!isEmpty && html`<${Figures} title=${title} x=${x} lines=${lines} xLabel=${xLabel} format=${format} />`}
+    ${!isEmpty && html`<${Legend} x=${x} lines=${lines} xLabel=${_X} format=${format} cursor=${cursor} />`}
+    ${!isEmpty && html`<${Figures} title=${title} x=${x} lines=${lines} xLabel=${_X} format=${format} />`}
   </figure>`;
 }
 
@@ -89,16 +88,16 @@ function summary({ title, lines, format = number }) {
 
 /** @param {ChartProps & {width: number, height: number, cursor: import("../vendor/signals.js").Signal<number | null>}} props */
 function Plot(props) {
-  const { x, lines, reference, width, height, range, fromZero = false, format = number, xLabel = "Iteration" } = props;
+  const { x, lines, reference, width, height, range, fromZero = false, format = number } = props;
   const shown = lines.flatMap((line) => [...line.values, ...(line.band?.low ?? []), ...(line.band?.high ?? [])]);
   const across = scale(props.span ?? [x[0], x[x.length - 1]], [_MARGIN.left, width - _MARGIN.right]);
   const up = scale(range ?? rangeOf([...shown, reference?.value], fromZero), [height - _MARGIN.bottom, _MARGIN.top]);
   return html`
-    <${Axes} across=${across} up=${up} format=${format} xLabel=${xLabel} />
+    <${Axes} across=${across} up=${up} format=${format} xLabel=${_X} />
     ${reference && html`<${Reference} ...${reference} across=${across} up=${up} />`}
     ${lines.map((line) => line.band && html`<path class="area" d=${area(x, line.band, across, up)} style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}
     ${lines.map((line) => html`<${Drawn} line=${line} x=${x} across=${across} up=${up} />`)}
-    <${Cursor} x=${x} lines=${lines} across=${across} up=${up} cursor=${props.cursor} pick=${props.pick} />`;
+    <${Cursor} x=${x} lines=${lines} across=${across} up=${up} cursor=${props.cursor} />`;
 }
 
 /** @typedef {import("./scale.js").Scale} Scale */
@@ -153,10 +152,10 @@ function area(x, { low, high }, across, up) {
 }
 
 /**
- * What is under the pointer, and where a click leads.
- * @param {{x: number[], lines: Line[], across: Scale, up: Scale, pick?: (x: number) => void, cursor: import("../vendor/signals.js").Signal<number | null>}} props
+ * What is under the pointer.
+ * @param {{x: number[], lines: Line[], across: Scale, up: Scale, cursor: import("../vendor/signals.js").Signal<number | null>}} props
  */
-function Cursor({ x, lines, across, up, cursor, pick }) {
+function Cursor({ x, lines, across, up, cursor }) {
   const value = cursor.value;
   const index = value === null ? -1 : x.indexOf(value);
   const move = (/** @type {any} */ event) => {
@@ -166,8 +165,8 @@ function Cursor({ x, lines, across, up, cursor, pick }) {
   return html`<g>
     ${index >= 0 && html`<line class="cursor" x1=${across.at(x[index])} x2=${across.at(x[index])} y1=${up.end} y2=${up.start} />
       ${lines.map((line) => line.values[index] !== null && html`<circle cx=${across.at(x[index])} cy=${up.at(/** @type {number} */ (line.values[index]))} r="4" style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}`}
-    <rect class=${pick ? "hit pickable" : "hit"} x=${across.start - 6} y=${up.end} width=${across.end - across.start + 12} height=${up.start - up.end}
-      onPointerMove=${move} onPointerLeave=${() => (cursor.value = null)} onClick=${(/** @type {any} */ event) => (move(event), cursor.value !== null && pick?.(cursor.value))} />
+    <rect class="hit" x=${across.start - 6} y=${up.end} width=${across.end - across.start + 12} height=${up.start - up.end}
+      onPointerMove=${move} onPointerLeave=${() => (cursor.value = null)} />
   </g>`;
 }
 
