@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 1280
-_RUN = "/#/runs/{}"
+_RUN = "/ui/runs/{}"
 _REPORT_HEIGHT = 800
 
 
