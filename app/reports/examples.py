@@ -10,7 +10,7 @@ from training.scoring import successes
 COUNT = 5
 RULE = (
     "First the task whose success fell most, if one fell; then one that is still not solved; then others in the order "
-    "of the SHA-256 of their ids, which nobody chose. Of several rollouts the first one is shown; of a task that fell, "
+    "of the SHA-256 of their ids. Of several rollouts the first one is shown; of a task that fell, "
     "the best one before training and the worst one after it."
 )
 FELL, UNSOLVED, DRAWN = "fell most", "still not solved", "drawn"

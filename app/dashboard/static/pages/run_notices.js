@@ -39,8 +39,8 @@ function Causes({ run }) {
   if (active.length === 0) return null;
   return html`<ul class="causes" aria-label="Causes">
     ${active.map(({ cause, summary, remedy, first_iteration: first }) => html`<li key=${cause} class="cause">
-      <p><strong>${cause === found?.cause ? "Likely cause" : "Also"}:</strong> <${Text} value=${summary} limit=${500} /> <span class="muted">since iteration ${first}</span></p>
-      <p><${Text} value=${remedy.text} limit=${500} />
+      <p><strong>${cause !== found?.cause ? "Also" : run.verdict.state === "learned" ? "Noticed" : "Likely cause"}:</strong> <${Text} value=${summary} limit=${500} /> <span class="muted">since iteration ${first}</span></p>
+      <p><${Text} value=${remedy.text} limit=${500} />${" "}
         ${remedy.how === "fork" && html`<${Action} label="Fork with this change" act=${async () => {
           const forked = await post(path`runs/${run.run_id}/fork`, remedy.request);
           go(["runs", forked.run_id]);

@@ -127,7 +127,7 @@ function Row({ run, isChosen, choose }) {
     <span class="run-figure"><strong><${Headline} verdict=${run.verdict} /></strong>
       <span class="muted">held-out success</span></span>
     <span class="run-figure">
-      <strong>${compact(run.tokens.prompt + run.tokens.completion)}</strong>
+      <strong>${run.rollouts > 0 ? compact(run.tokens.prompt + run.tokens.completion) : "–"}</strong>
       <span class="muted">tokens${run.judge_usd > 0 && html` · ${dollars(run.judge_usd)}`}</span>
     </span>
     <${Verdict} verdict=${run.verdict} as="span" />
