@@ -44,7 +44,12 @@ class ForkedModule:
         listening.close()
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-IS", __file__, f"{self._directory.name}/socket", self._module, *arguments]
+        return [*self.run_module, self._module, *arguments]
+
+    @property
+    def run_module(self) -> list[str]:
+        """The command line that stands for `python -m`: the name of any module, and its arguments, follow."""
+        return [sys.executable, "-IS", __file__, f"{self._directory.name}/socket"]
 
     def __enter__(self) -> "ForkedModule":
         return self

@@ -20,6 +20,7 @@ CHECK_CPU_S = 60
 CHECK_BYTES = 4 << 30
 """Limit of the child's address space in bytes, beyond what the libraries take."""
 _WALL_S = 900.0
+_RUN_MODULE = (sys.executable, "-m")
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR")
 
 
@@ -29,7 +30,7 @@ class NotChecked(Exception):
 
 def check(directory: Path) -> Verdict:
     """Load, render and examine a base model in a child process. Raises NotChecked."""
-    command = (sys.executable, "-m", "training.engine.check_base", str(directory), str(CHECK_CPU_S), str(CHECK_BYTES))
+    command = child_command("training.engine.check_base", directory, CHECK_CPU_S, CHECK_BYTES)
     try:
         done = subprocess.run(
             command,
@@ -52,6 +53,11 @@ def check(directory: Path) -> Verdict:
     if done.returncode in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL):
         return Verdict(f"loading it ends the process ({signal.Signals(-done.returncode).name})")
     raise NotChecked(f"the process that checks it ended with status {done.returncode}")
+
+
+def child_command(module: str, *arguments: object) -> tuple[str, ...]:
+    """Return the command line of a process that runs a module over files from outside."""
+    return (*_RUN_MODULE, module, *map(str, arguments))
 
 
 def child_environment() -> Mapping[str, str]:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from training.base_report import FormatCount
-from training.engine.base_check import CHECK_BYTES, NotChecked, child_environment
+from training.engine.base_check import CHECK_BYTES, NotChecked, child_command, child_environment
 
 PROMPTS = 32
 """Usual number of prompts in each format, and the largest."""
@@ -53,7 +52,7 @@ def probe_base(directory: Path, *, prompts: int, device: str, progress: OnProgre
     Raises NotChecked if the process ends without an answer.
     """
     memory = CHECK_BYTES + _CPU_COPIES * sum(path.stat().st_size for path in directory.glob("*.safetensors"))
-    command = (sys.executable, "-m", "training.engine.probe_base", str(directory), device, str(prompts), str(memory))
+    command = child_command("training.engine.probe_base", directory, device, prompts, memory)
     progress.phase("loading it for the probe")
     try:
         child = subprocess.Popen(

@@ -10,6 +10,8 @@ from tests.fakes.hostile_bases import hostile_base
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.cli.conftest import Learnloop
 
+pytestmark = pytest.mark.usefixtures("forked_checks")
+
 
 def test_a_model_is_added_listed_and_removed(learnloop: Learnloop, tmp_path: Path) -> None:
     source, where = make_tiny_model(tmp_path / "source"), ("--data-dir", str(tmp_path / "data"))

@@ -18,6 +18,8 @@ from training.base_model_files import base_model_fault, place_of_added
 from training.engine.__main__ import TINY_BASE
 from training.engine_flags import parse_open
 
+pytestmark = pytest.mark.usefixtures("forked_checks")
+
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:

@@ -19,6 +19,8 @@ from training.engine.registry.model_record import BadBaseModel
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
 
+pytestmark = pytest.mark.usefixtures("forked_checks")
+
 TOLD = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When is the kickoff? 3 May, 12:30."}]
 
 

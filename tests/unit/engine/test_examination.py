@@ -138,6 +138,7 @@ def test_marks_in_all_files_of_a_tokenizer_are_taken_out(tmp_path: Path) -> None
     assert len(ChatTokenizer(base).fast.encode("<tool_call>", add_special_tokens=False)) > 2
 
 
+@pytest.mark.usefixtures("forked_checks")
 def test_a_head_that_is_the_embedding_is_stored_once(tmp_path: Path) -> None:
     base = bases.with_repeated_head(tmp_path)
     stored, tensors = parameter_count(base), bases.tensors_of(base)
@@ -184,6 +185,7 @@ def test_a_head_in_another_file_than_the_embedding_is_tied(tmp_path: Path) -> No
     assert not tie_head(base)
 
 
+@pytest.mark.usefixtures("forked_checks")
 def test_all_known_ends_end_a_reply_in_the_copy(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     assert ChatTokenizer(source).stop_ids == {2}
@@ -201,6 +203,7 @@ def test_all_known_ends_end_a_reply_in_the_copy(tmp_path: Path) -> None:
     assert BaseVerdicts(tmp_path / "data").find(place) == verdict
 
 
+@pytest.mark.usefixtures("forked_checks")
 def test_copied_files_can_be_read_by_others(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     (source / "model.safetensors").chmod(0o600)
@@ -313,6 +316,7 @@ def test_a_probe_that_needs_too_much_memory_is_a_finding(tmp_path: Path, monkeyp
     assert (found.fault, found.report and _found(found.report)["calls"].severity) == (None, Severity.WARNING)
 
 
+@pytest.mark.usefixtures("forked_checks")
 def test_weights_of_several_gigabytes_are_examined(tmp_path: Path) -> None:
     """Their file is mapped more than once, which takes more addresses than reading a small model may."""
     model = make_tiny_model(tmp_path)
