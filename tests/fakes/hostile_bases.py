@@ -35,11 +35,12 @@ def _template(text: str) -> Callable[[Path], object]:
 
 
 def _tokens(base: Path, count: int = 3_000_000) -> None:
-    def grow(tokenizer: Any) -> None:
-        vocabulary = tokenizer["model"]["vocab"]
-        vocabulary.update({f"{number:x}~": number for number in range(len(vocabulary), count)})
-
-    _edit(base / "tokenizer.json", grow)
+    path = base / "tokenizer.json"
+    text = path.read_text()
+    # As text, since writing that many entries as JSON takes seconds.
+    more = "".join([f'"{number:x}~": {number}, ' for number in range(len(json.loads(text)["model"]["vocab"]), count)])
+    begin, vocabulary, end = text.partition('"vocab": {')
+    path.write_text(begin + vocabulary + more + end)
 
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
