@@ -13,7 +13,7 @@ import structlog
 from app.domain.listed_model import ListedModel
 from app.security.address_guard import AddressGuard, guarded_transport
 from app.settings import Settings
-from judges.base import JudgeModel, NoRateLimit, RateLimit, UnknownModel
+from judges.base import JudgeModel, Models, NoRateLimit, RateLimit, UnknownModel
 from judges.providers import PROVIDERS, provider_of
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,10 @@ class ListedModels:
                 "no model is named, and none is listed: set LEARNLOOP_JUDGE_MODEL or LEARNLOOP_MODELS, or name one"
             )
         found = self._listed.get(name) or self._unlisted(name)
-        address = found.base_url or provider_of(found.model).base_url
+        provider = provider_of(found.model)
+        if found.base_url is None and found.key is None:  # all providers require keys
+            raise UnknownModel(f"The model {name!r} needs a key: set {provider.key_variable}. {self._available}")
+        address = found.base_url or provider.base_url
         # An address configured by the operator can be private. A provider's own address must be public.
         guard = AddressGuard([httpx.URL(address).host] if found.base_url else [])
         return JudgeModel(
@@ -62,9 +65,7 @@ class ListedModels:
             provider = provider_of(name)
         except ValueError as error:
             raise UnknownModel(f"Unknown model {name!r}. {self._available}") from error
-        if (key := self._settings.provider_key(provider)) is None:
-            raise UnknownModel(f"The model {name!r} needs a key: set {provider.key_variable}. {self._available}")
-        return ListedModel(model=name, key=key)
+        return ListedModel(model=name, key=self._settings.provider_key(provider))
 
     @property
     def _available(self) -> str:
@@ -75,6 +76,32 @@ class ListedModels:
             f"{listed}; PROVIDER/MODEL also works for {', '.join(PROVIDERS)}, if the provider's key is set. "
             "Other models can be listed in LEARNLOOP_MODELS."
         )
+
+
+class NotedModels:
+    """`judges.base.Models` that notes which models were asked for, so that the reply to a request can warn about
+    them."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._without_key: list[str] = []
+
+    def model(self, name: str | None) -> JudgeModel:
+        """Return the model. Raises UnknownModel."""
+        found = self._models.model(name)
+        if found.api_key is None and (asked := name or found.name) not in self._without_key:
+            self._without_key.append(asked)
+        return found
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about models whose server may want a key that is not configured, which only a call can show."""
+        return [
+            f"No key is configured for the model {name}, which has an address of its own. If its server requires a "
+            "key, all requests to it fail. The operator gives a key as key_variable of the model's entry in "
+            "LEARNLOOP_MODELS, or as LEARNLOOP_JUDGE_API_KEY for LEARNLOOP_JUDGE_MODEL."
+            for name in self._without_key
+        ]
 
 
 def log_listed_models(settings: Settings) -> None:

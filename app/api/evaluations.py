@@ -8,16 +8,17 @@ from ulid import ULID
 
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
 from app.api.engine import CurrentModels
-from app.api.presentation import evaluation_brief, evaluation_figures, page
+from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
 from app.errors import Conflict
 from app.evaluations import rendering
 from app.evaluations.store import EvaluationStore
 from app.http import idempotency
-from app.operations.start_evaluation import EvaluationStarter
+from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
 from app.schemas.base import Page
 from app.schemas.evaluations import (
+    EvaluationAccepted,
     EvaluationBrief,
     EvaluationEventOut,
     EvaluationOut,
@@ -41,15 +42,15 @@ CurrentStore = Annotated[EvaluationStore, Depends(_store)]
 @router.post("/evaluations", status_code=202)
 async def post_evaluation(
     service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: EvaluationRequest
-) -> EvaluationBrief:
+) -> EvaluationAccepted:
     """Start an evaluation in the background. Poll it until it has ended."""
     starter = EvaluationStarter(service, service.store, models, service.runner.wake)
-    return evaluation_brief(await starter.start(str(ULID()), request, caller, save_evaluation_reply))
+    return evaluation_accepted(await starter.start(str(ULID()), request, caller, save_evaluation_reply))
 
 
-async def save_evaluation_reply(tx: AsyncSession, job: EvaluationJob) -> None:
+async def save_evaluation_reply(tx: AsyncSession, started: StartedEvaluation) -> None:
     """Save the response to a request that starts an evaluation, in case the request is repeated."""
-    await idempotency.complete(tx, status=202, reply=evaluation_brief(job))
+    await idempotency.complete(tx, status=202, reply=evaluation_accepted(started))
 
 
 @router.get("/evaluations")

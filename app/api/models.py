@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels
 from app.api.evaluations import save_evaluation_reply
-from app.api.presentation import evaluation_brief
+from app.api.presentation import evaluation_accepted
 from app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut, promotion_out
 from app.api.routers import keyed_router
 from app.backends import unusable_base_models
@@ -28,7 +28,7 @@ from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter
 from app.schemas.base import Name, RequestPart, ResponseModel
-from app.schemas.evaluations import EvaluationBrief
+from app.schemas.evaluations import EvaluationAccepted
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.protocol.model_name import ModelName
 
@@ -228,7 +228,7 @@ async def get_model(checkpoints: OfModel) -> ModelWhole:
     "/models/{project}/{name}/promote",
     status_code=201,
     response_model=PromotionOut,
-    responses={202: {"model": EvaluationBrief}},
+    responses={202: {"model": EvaluationAccepted}},
 )
 async def promote_model(
     checkpoints: OfModel, service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: PromoteRequest
@@ -252,8 +252,8 @@ async def promote_model(
         request.environment,
         request.judge,
     )
-    job = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
-    return JSONResponse(evaluation_brief(job).model_dump(mode="json"), status_code=202)
+    started = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
+    return JSONResponse(evaluation_accepted(started).model_dump(mode="json"), status_code=202)
 
 
 @router.get(

@@ -9,6 +9,7 @@ from app.db.tables import EvaluationJob, Reflection, Run
 from app.domain.run_state import RunStatus
 from app.domain.supervised import supervised_figures
 from app.errors import NotFound
+from app.operations.start_evaluation import StartedEvaluation
 from app.operations.start_run import Started
 from app.plots.run import wilson
 from app.results.showcase import showcase_email, shows_email
@@ -19,7 +20,7 @@ from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
 from app.schemas.base import Page
-from app.schemas.evaluations import EvaluationBrief
+from app.schemas.evaluations import EvaluationAccepted, EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
 from app.schemas.runs import (
     DefaultOut,
@@ -151,6 +152,11 @@ def node_scores(row: Reflection) -> NodeScores:
 def evaluation_brief(job: EvaluationJob) -> EvaluationBrief:
     """Return an evaluation as an item of a list."""
     return EvaluationBrief.model_validate(evaluation_figures(job))
+
+
+def evaluation_accepted(started: StartedEvaluation) -> EvaluationAccepted:
+    """Return the response to a request that starts an evaluation."""
+    return EvaluationAccepted.model_validate(evaluation_figures(started.job) | {"warnings": started.warnings})
 
 
 def evaluation_figures(job: EvaluationJob) -> dict[str, Any]:

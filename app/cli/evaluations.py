@@ -126,7 +126,10 @@ def evaluate(
         raise typer.BadParameter(str(error)) from error
     with _service(url, data_dir) as service:
         evaluations = Evaluations(service)
-        id = evaluations.start(request)["evaluation_id"]
+        accepted = evaluations.start(request)
+        for warning in accepted["warnings"]:
+            progress.print(plain(warning), style="yellow", soft_wrap=True)
+        id = accepted["evaluation_id"]
         ended = watch_evaluation(service, id)
         if out is not None and ended["report"] is not None:
             _write(evaluations, ended, out)
@@ -243,6 +246,12 @@ def watch_evaluation(service: Service, id: str) -> Json:
     return found
 
 
+def trial_decision(evaluation: Json) -> str | None:
+    """Return what a trial decided; None if it failed or was cancelled."""
+    decision: str | None = ((evaluation["report"] or {}).get("trial") or {}).get("decision")
+    return decision
+
+
 def _write(evaluations: Evaluations, found: Json, out: Path) -> None:
     from app.plots.png import NoRenderer, png
 
@@ -269,7 +278,7 @@ def _show(found: Json, as_json: bool) -> None:
         soft_wrap=True,
     )
     if found["error"]:
-        results.print(found["error"], style="red", soft_wrap=True)
+        results.print(plain(found["error"]), style="red", soft_wrap=True)
     if found["status"] == "paused":
         results.print(plain(found["wait_reason"]), soft_wrap=True)
     if report := found["report"]:

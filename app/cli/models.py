@@ -10,7 +10,7 @@ from rich.table import Table
 
 from app.cli.charts import percent
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
-from app.cli.evaluations import watch_evaluation
+from app.cli.evaluations import trial_decision, watch_evaluation
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, print_json, results
 from environment.json_type import Json
@@ -126,7 +126,7 @@ def promote(
             asked = service.challenge(model, {"step": step, "if_better_than": to})
             decided = watch_evaluation(service, asked["evaluation_id"])
             print_json(decided) if as_json else _print_trial(decided, to)
-            raise typer.Exit(0 if (decided["report"] or {}).get("trial", {}).get("decision") == "promote" else 1)
+            raise typer.Exit(0 if trial_decision(decided) == "promote" else 1)
         made = service.promote(model, step, to)
     print_json(made) if as_json else results.print(
         f"{made['name']} is now {made['model']}@{made['step']}", soft_wrap=True
@@ -134,7 +134,7 @@ def promote(
 
 
 def _print_trial(evaluation: Json, to: str) -> None:
-    if evaluation["report"] is None:
+    if trial_decision(evaluation) is None:
         results.print(f"evaluation {evaluation['evaluation_id']} is {evaluation['status']}: {evaluation['error']}")
         return
     trial, found = evaluation["report"]["trial"], evaluation["report"]["models"][1]["difference"]["success"]

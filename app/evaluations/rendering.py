@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from app.evaluations.report import models_without_figures
 from app.plots import svg as plot
 from environment.json_type import Json
 
@@ -21,6 +22,7 @@ def markdown(name: str, report: Mapping[str, Json]) -> str:
         "| model | success | difference | reward | sources right | turns | tokens in/out | seconds p50/p95 | cost |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *(_row(model) for model in report["models"]),
+        *(f"\n{_cell(sentence)}" for sentence in models_without_figures(report).values()),
         "",
         "| model | rollouts | not scored | why no success |",
         "| --- | --- | --- | --- |",
@@ -97,3 +99,5 @@ def _line(model: Mapping[str, Json], y: int) -> Iterator[str]:
         yield plot.line((_x(found["low"]), y), (_x(found["high"]), y), plot.BLUE, 3)
         yield plot.dot((_x(found["mean"]), y), plot.BLUE, 5)
         yield plot.label(_WIDTH - _RIGHT + 14, y + 4, f"{found['mean']:.1%}")
+    elif model.get("error") is not None:
+        yield plot.label(_LEFT, y + 4, "no figures: it never answered", fill=plot.FAINT)

@@ -22,13 +22,17 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
     """Return the report. `rows` are the evaluation's trajectories; `costs` is per model, None if unknown.
 
     A failed rollout counts as no success. A rollout that the judge could not score is left out of success and reward. A
-    scenario is compared only if every model has a figure for it.
+    model that never answered has an `error` instead of figures. A scenario is compared only if every other model has a
+    figure for it.
     """
     by_slot = {Slot.parse(row.slot): row for row in rows}
-    compared = {name: _compared(name, request, by_slot) for name in _PAIRED}
+    errors = [why_no_figures(number, by_slot) for number in range(len(request.models))]
+    measured = [number for number, error in enumerate(errors) if error is None]
+    compared = {name: _compared(name, request, by_slot, measured) for name in _PAIRED}
     models = []
     for number, contestant in enumerate(request.models):
         mine = [row for slot, row in sorted(by_slot.items()) if slot.model == number]
+        error = errors[number]
         models.append(
             {
                 "label": contestant.label,
@@ -37,10 +41,12 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
                 "step": contestant.step,
                 **{name: _mean_with_interval(name, found, number) for name, found in compared.items()},
                 "difference": {
-                    name: found["differences"][number] if found and number else None for name, found in compared.items()
+                    name: found["differences"].get(number) if found else None for name, found in compared.items()
                 },
-                **_figures(mine),
-                "cost_usd": costs[number],
+                **_counts(mine),
+                **_usage(mine if error is None else ()),
+                "cost_usd": costs[number] if error is None else None,
+                "error": error,
             }
         )
     return {
@@ -49,6 +55,27 @@ def report_of(request: StoredEvaluation, rows: Sequence[Any], costs: Sequence[fl
         "compared": {name: found["count"] if found else 0 for name, found in compared.items()},
         "method": {"name": _METHOD, "draws": DRAWS, "level": LEVEL},
         "models": models,
+    }
+
+
+def why_no_figures(model: int, rows: Mapping[Slot, Any]) -> str | None:
+    """Return why the rollouts of a model say nothing about it, or None if they do.
+
+    They say nothing if all of them failed before the model had answered once, as with a wrong key.
+    """
+    mine = [row for slot, row in rows.items() if slot.model == model]
+    if not mine or any(row.error is None or row.turns for row in mine):
+        return None
+    reason, _ = Counter(row.error for row in mine).most_common(1)[0]
+    return f"none of its {len(mine)} rollouts got an answer: {reason}"
+
+
+def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:
+    """Return the models of a report that have no figures, by number, each with a sentence that says why."""
+    return {
+        number: f"{model['label']} has no figures: {model['error']}"
+        for number, model in enumerate(report["models"])
+        if model.get("error") is not None  # reports of earlier versions have no such field
     }
 
 
@@ -70,27 +97,30 @@ def _scenario_figure(
     return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
 
 
-def _compared(name: str, request: StoredEvaluation, rows: Mapping[Slot, Any]) -> dict[str, Json] | None:
-    """Return means and differences with intervals, and the number of scenarios behind them; None without any."""
+def _compared(
+    name: str, request: StoredEvaluation, rows: Mapping[Slot, Any], models: Sequence[int]
+) -> dict[str, Json] | None:
+    """Return means and differences from the first model with intervals, by the model's number, and the number of
+    scenarios behind them; None without any. Only `models`, given in order, are compared."""
     table = []
     for scenario in range(request.scenarios):
-        figures = [_scenario_figure(name, request, rows, model, scenario) for model in range(len(request.models))]
+        figures = [_scenario_figure(name, request, rows, model, scenario) for model in models]
         if None not in figures:
             table.append(figures)
-    if not table:
+    if not table or not models:
         return None
     columns = [[float(value) for value in column if value is not None] for column in zip(*table, strict=True)]
     means, differences = intervals(columns, request.seed)
     return {
         "count": len(table),
-        "means": [asdict(each) for each in means],
-        "differences": [asdict(each) for each in differences],
+        "means": dict(zip(models, map(asdict, means), strict=True)),
+        "differences": dict(zip(models[1:], map(asdict, differences[1:]), strict=True)) if models[0] == 0 else {},
     }
 
 
 def _mean_with_interval(name: str, found: dict[str, Json] | None, model: int) -> dict[str, Json] | None:
     """Return the interval of one model's mean."""
-    if found is None:
+    if found is None or model not in found["means"]:
         return None
     mean: dict[str, Json] = found["means"][model]
     if name not in _SHARES:
@@ -118,16 +148,21 @@ def _mean(values: Any) -> float | None:
     return fmean(there) if there else None
 
 
-def _figures(rows: Sequence[Any]) -> dict[str, Json]:
-    seconds = sorted(row.seconds for row in rows)
+def _counts(rows: Sequence[Any]) -> dict[str, Json]:
     return {
         "rollouts": len(rows),
         "unscored": sum(row.reward is None and row.error is None for row in rows),
+        "errors": dict(sorted(Counter(kind for row in rows if (kind := _kind_of_error(row))).items())),
+    }
+
+
+def _usage(rows: Sequence[Any]) -> dict[str, Json]:
+    seconds = sorted(row.seconds for row in rows)
+    return {
         "prompt_tokens": _mean(row.prompt_tokens for row in rows),
         "completion_tokens": _mean(row.completion_tokens for row in rows),
         "seconds_p50": median(seconds) if seconds else None,
         "seconds_p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))] if seconds else None,
-        "errors": dict(sorted(Counter(kind for row in rows if (kind := _kind_of_error(row))).items())),
     }
 
 

@@ -1,6 +1,6 @@
 """Stores evaluations: reads, moves and deletes them, and saves what their workers produce under a lease."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
@@ -18,6 +18,7 @@ from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.errors import Conflict, NotAllowed, NotFound
 from app.evaluations.claims import UNOWNED
 from app.evaluations.publications import NEW
+from app.evaluations.report import models_without_figures
 from app.evaluations.sequential import Decision
 from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
@@ -86,7 +87,8 @@ class EvaluationStore:
             return EvaluationStatus(row.status)
 
     async def resume(self, id: str, actor: str, budget: Mapping[str, Any] | None = None) -> EvaluationStatus:
-        """Queue a paused, cancelled or failed evaluation again. What was saved is kept.
+        """Queue a paused, cancelled or failed evaluation again. What was saved is kept, except the rollouts of models
+        that never answered: they are made again, and judged together with those of the other models.
 
         `budget` replaces the limits that it names. Raises NotFound, NotAllowed, and Conflict if the budget would stop
         the evaluation again.
@@ -96,7 +98,9 @@ class EvaluationStore:
             if (move := RESUMING.get(row.status)) is None:
                 raise NotAllowed(f"Cannot resume a {row.status} evaluation", _allowed(row.status))
             data: dict[str, Any] = {"error": row.error} if row.error else {}
-            values: dict[str, Any] = {"error": None, "finished_at": None, "claims": 0, "shortage": None}
+            values: dict[str, Any] = {"error": None, "finished_at": None, "claims": 0, "shortage": None, "report": None}
+            if row.report is not None:
+                await _forget_unanswered(tx, id, models_without_figures(row.report))
             if (changed := _changed_budget(row, budget)) is not None:
                 values["request"] = {**row.request, "budget": changed}
                 data["budget"] = changed
@@ -159,8 +163,8 @@ class EvaluationStore:
     ) -> None:
         """End a running evaluation with a final status. Does nothing if the lease is lost.
 
-        If the report is of a trial that was won, its challenger is promoted in the same transaction. `publish` says
-        that the report is to be published.
+        If it is a completed trial that was won, its challenger is promoted in the same transaction. One that failed
+        has a report if some of its models have figures. `publish` says that the report is to be published.
         """
         move, event = _ENDINGS[status]
         async with self._database.begin() as tx:
@@ -168,11 +172,11 @@ class EvaluationStore:
                 await require(tx, lease)
             except LeaseLost:
                 return
-            if report is not None:
+            if report is not None and status is EvaluationStatus.COMPLETED:
                 report = await _promote_if_won(tx, lease.id, report)
             values = {"error": error, "report": report, "finished_at": func.now(), "cancel_requested": False, **UNOWNED}
             await move_held(tx, lease, move, published=NEW if publish else None, **values)
-            data = {"error": error} if error else {} if report is None else _headlines(report)
+            data = ({"error": error} if error else {}) | (_headlines(report) if report else {})
             await append_to_evaluation(tx, lease.id, event, lease.actor, data)
 
     async def rows(self, id: str) -> Sequence[Row[Any]]:
@@ -226,6 +230,14 @@ async def _locked(tx: AsyncSession, id: str) -> EvaluationJob:
     if found is None:
         raise NotFound(f"There is no evaluation {id!r}.")
     return found
+
+
+async def _forget_unanswered(tx: AsyncSession, id: str, models: Iterable[int]) -> None:
+    """Delete the rollouts of those models, and the verdicts on all others, which were given without them."""
+    mine = Trajectory.evaluation_id == id
+    for model in models:
+        await tx.execute(delete(Trajectory).where(mine, Trajectory.slot.startswith(f"{model}/")))
+    await tx.execute(update(Trajectory).where(mine).values(score_explanation=None))
 
 
 def _headlines(report: Mapping[str, Any]) -> dict[str, Any]:

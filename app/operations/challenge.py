@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from ulid import ULID
 
 from app.auth.caller import Caller
-from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import Trial
 from app.errors import Conflict
 from app.evaluations.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.promotions import Promotions
-from app.operations.start_evaluation import EvaluationStarter, SaveReply
+from app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.protocol.model_name import ModelName
@@ -34,7 +33,7 @@ class Challenge:
 
 async def challenge(
     starter: EvaluationStarter, checkpoints: Checkpoints, asked: Challenge, caller: Caller, save_reply: SaveReply
-) -> EvaluationJob:
+) -> StartedEvaluation:
     """Queue the trial. Raises NotFound, Conflict if there is no champion to beat, InvalidRequest or Unavailable."""
     project, model = checkpoints.model.project, checkpoints.model
     await checkpoints.require_promotable(asked.name, asked.step)

@@ -17,7 +17,7 @@ from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial
 from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append_to_evaluation
-from app.listed_models import ListedModels
+from app.listed_models import ListedModels, NotedModels
 from app.model_registry.resolver import ModelResolver, ResolvedModel
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.processes.engine import EngineUnavailable
@@ -31,7 +31,7 @@ from app.schemas.run_request import EnvironmentChoice
 from environment.base import Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
-from judges.base import JudgeServices, UnknownModel
+from judges.base import JudgeServices, Models, UnknownModel
 from judges.registry import UnknownJudge
 from training.backends import embedded
 from training.backends.base import BackendUnavailable
@@ -39,8 +39,16 @@ from training.protocol.model_name import ModelName
 from training.rollout.agents.registry import UnknownAgent
 from training.types import RunConfig
 
-SaveReply = Callable[[AsyncSession, EvaluationJob], Awaitable[None]]
+SaveReply = Callable[[AsyncSession, "StartedEvaluation"], Awaitable[None]]
 """Saves the reply to the request, in the transaction that creates the evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEvaluation:
+    """An evaluation that was queued, and warnings about it."""
+
+    job: EvaluationJob
+    warnings: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class EvaluationStarter:
         caller: Caller,
         save_reply: SaveReply,
         trial: Trial | None = None,
-    ) -> EvaluationJob:
+    ) -> StartedEvaluation:
         """Queue the evaluation, which decides `trial` if one is given.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
@@ -67,9 +75,10 @@ class EvaluationStarter:
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
         asked = request.models or _models_of(run)
-        found = [await self._resolve_model(place, each, caller) for place, each in enumerate(asked)]
+        noted = NotedModels(ListedModels(self.resources.settings))
+        found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(asked)]
         labelled = _require_unique_labels([contestant for contestant, _ in found])
-        stored = (await self._stored(request, run, project, labelled)).model_copy(update={"trial": trial})
+        stored = (await self._stored(request, run, project, labelled, noted)).model_copy(update={"trial": trial})
         job = EvaluationJob(
             id=id,
             project=project,
@@ -91,9 +100,10 @@ class EvaluationStarter:
             }
             await append_to_evaluation(tx, id, EventType.EVALUATION_CREATED, caller.actor, created)
             await tx.refresh(job)
-            await save_reply(tx, job)
+            started = StartedEvaluation(job, noted.warnings)
+            await save_reply(tx, started)
         self.wake_worker()
-        return job
+        return started
 
     async def _run(self, request: EvaluationRequest, caller: Caller) -> Run | None:
         if request.run_id is None:
@@ -101,10 +111,12 @@ class EvaluationStarter:
         await require(self.resources.database, caller, RUN, request.run_id)
         return await self.runs.get(request.run_id)
 
-    async def _resolve_model(self, place: int, asked: ModelToEvaluate, caller: Caller) -> tuple[Contestant, str | None]:
+    async def _resolve_model(
+        self, place: int, asked: ModelToEvaluate, caller: Caller, listed: Models
+    ) -> tuple[Contestant, str | None]:
         """Return the model under a permanent name, and the engine that has it (None for any or no engine)."""
         if asked.prompted is not None:
-            self._check_listed(place, asked.prompted)
+            _check_listed(place, asked.prompted, listed)
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
         resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
         await self._check_checkpoint(place, resolved)
@@ -152,14 +164,13 @@ class EvaluationStarter:
         if not steps or named.step not in (None, *steps):
             raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
 
-    def _check_listed(self, place: int, name: str) -> None:
-        try:
-            ListedModels(self.resources.settings).model(name)
-        except UnknownModel as error:
-            raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
-
     async def _stored(
-        self, request: EvaluationRequest, run: Run | None, project: str, models: tuple[Contestant, ...]
+        self,
+        request: EvaluationRequest,
+        run: Run | None,
+        project: str,
+        models: tuple[Contestant, ...],
+        listed: Models,
     ) -> StoredEvaluation:
         own = run.stored_request if run else None
         config = own.config if own else RunConfig()
@@ -170,7 +181,7 @@ class EvaluationStarter:
             judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
         else:
             judge = own.judge if own else Choice(name=default_judge)
-        self._check_judge(judge)
+        _check_judge(judge, listed)
         agent = own.agent if own else None
         if request.agent is not None:
             agent = Choice(name=request.agent.name, config=request.agent.config)
@@ -226,14 +237,21 @@ class EvaluationStarter:
         different = len({scenario.id for scenario in drawn})
         return made.default_judge, request.scenarios if synthetic else different
 
-    def _check_judge(self, judge: Choice) -> None:
-        services = JudgeServices(models=ListedModels(self.resources.settings))
-        try:
-            make_judge(judge, services)
-        except (UnknownJudge, PluginFault) as error:
-            raise InvalidRequest(("body", "judge", "name"), str(error)) from error
-        except ValueError as error:
-            raise InvalidRequest(("body", "judge", "config"), str(error)) from error
+
+def _check_listed(place: int, name: str, listed: Models) -> None:
+    try:
+        listed.model(name)
+    except UnknownModel as error:
+        raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
+
+
+def _check_judge(judge: Choice, listed: Models) -> None:
+    try:
+        make_judge(judge, JudgeServices(models=listed))
+    except (UnknownJudge, PluginFault) as error:
+        raise InvalidRequest(("body", "judge", "name"), str(error)) from error
+    except ValueError as error:
+        raise InvalidRequest(("body", "judge", "config"), str(error)) from error
 
 
 async def _check_agent(agent: Choice | None, environment: Choice, modules: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from app.domain.run_state import RunStatus
 from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
-from app.listed_models import ListedModels
+from app.listed_models import ListedModels, NotedModels
 from app.operations.base_model import missing_modules, rate_warnings, root_of
 from app.operations.base_model_warnings import base_model_warnings
 from app.operations.own_agent_requests import OwnAgentRequests
@@ -398,12 +398,14 @@ def _validate_plan(
         with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
             make_agent(Choice(name=request.agent.name, config=request.agent.config))
     judge = judge_with_defaults(request.judge, made.default_judge)
-    _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=ListedModels(settings)))
+    models = NotedModels(ListedModels(settings))
+    _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=models))
     warnings = (
         *plan.warnings,
         *_warnings(plan.model.base_model, made, environment),
         *base_model_warnings(settings, plan.backend, plan.model.base_model),
         *rate_warnings(request, base),
+        *models.warnings,
     )
     return replace(plan, environment=stored, judge=judge, warnings=warnings), new
 

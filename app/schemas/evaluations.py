@@ -173,6 +173,9 @@ class EvaluatedModel(ResponseModel):
     cost_usd: float | None
     """What a prompted model's tokens cost in US dollars; null if the price is unknown, and for models of this
     service."""
+    error: str | None = None
+    """Why it has no figures: all its rollouts failed before it had answered once. Null if it has figures. The
+    evaluation has failed then, and resuming it makes these rollouts again."""
 
 
 class MethodOut(ResponseModel):
@@ -194,13 +197,13 @@ class ReportOut(ResponseModel):
     samples: int
     """Rollouts of each scenario per model."""
     compared: dict[str, int]
-    """Number of scenarios for which every model has the figure, by figure."""
+    """Number of scenarios for which every model that has figures has this one, by figure."""
     method: MethodOut
     """How the intervals were made: name, number of draws and level."""
     models: list[EvaluatedModel]
     """The models, in the order of the request."""
     trial: "TrialOut | None" = None
-    """What the trial decided; null for an evaluation that decides nothing."""
+    """What the trial decided; null for an evaluation that decides nothing, and for a trial that failed."""
 
 
 class TrialOut(ResponseModel):
@@ -247,6 +250,13 @@ class EvaluationBrief(ResponseModel):
     """When it ended; null if it has not."""
 
 
+class EvaluationAccepted(EvaluationBrief):
+    """An evaluation that was accepted."""
+
+    warnings: list[str] = Field(default_factory=list)
+    """Reasons why it may fail for some of its models, or why its judge may fail."""
+
+
 class EvaluationEventOut(ResponseModel):
     """One event of an evaluation. What `data` contains depends on the type; see docs/events.md."""
 
@@ -290,6 +300,6 @@ class EvaluationOut(EvaluationBrief):
     """What the judge's calls took: `requests`, `prompt_tokens`, `completion_tokens`, `usd` (null if a price is
     unknown). Empty for a judge without a model."""
     report: ReportOut | None
-    """The figures; null until it has completed."""
+    """The figures; null until it has completed, or has failed for some of its models only."""
     weave: "PublishedOut | None"
     """What came of publishing it to W&B Weave; null if no project is configured."""

@@ -52,7 +52,7 @@ class LearnLoopAccepted(Accepted):
     webhooks: list[RunWebhookCreated] = Field(default_factory=list)
     """The endpoints of the request, in the same order."""
     warnings: list[str] = Field(default_factory=list)
-    """Why the run may learn nothing, as far as that can be foreseen."""
+    """Why the run may learn nothing or its judge may fail, as far as that can be foreseen."""
     defaults: dict[str, DefaultOut] = Field(default_factory=dict)
     """Settings that follow the base model and were not given, by their paths in the request (`evaluation.every`)."""
 

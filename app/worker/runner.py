@@ -96,7 +96,16 @@ class Jobs(Protocol):
         """Pause the work. `shortage` describes the budget that stopped it. Does nothing if the lease is lost."""
 
     async def finish(self, lease: Lease[Any], status: RunStatus, error: str | None, result: Any) -> None:
-        """Save how the work ended. `result` is what `drive` returned. Does nothing if the lease is lost."""
+        """Save how the work ended. `result` is what `drive` returned, or WorkFailed's. Does nothing if the lease is
+        lost."""
+
+
+class WorkFailed(Exception):
+    """Raised by `Jobs.drive` for work that failed, but has a result to save."""
+
+    def __init__(self, reason: str, result: Any) -> None:
+        super().__init__(reason)
+        self.result = result
 
 
 class _End(StrEnum):
@@ -273,6 +282,8 @@ class Runner:
         error = work.exception()
         if error is None:
             await self._finish(active, RunStatus.COMPLETED, result=work.result())
+        elif isinstance(error, WorkFailed):
+            await self._finish(active, RunStatus.FAILED, str(error), error.result)
         elif isinstance(error, LeaseLost):
             _note_loss(active)
         elif isinstance(error, DATABASE_DOWN):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.cli import data
 from app.cli.client import Service, ServiceRefused
-from app.cli.evaluations import Evaluations, watch_evaluation
+from app.cli.evaluations import Evaluations, trial_decision, watch_evaluation
 from app.cli.pipeline.config import Pipeline, digest
 from app.cli.pipeline.history import History
 from app.cli.run_request import overlay
@@ -138,11 +138,12 @@ class Runner:
         if deploy.if_better and now is not None:
             asked = self._live.call("POST", path, json={"step": trained["step"], "if_better_than": deploy.name})
             decided = watch_evaluation(self._live, asked["evaluation_id"])
-            decision = ((decided["report"] or {}).get("trial") or {}).get("decision")
+            decision = trial_decision(decided)
             if decision != "promote":
+                failed = f"{decided['status']}: {decided['error']}"
                 raise Failure(
                     f"{result['name']} stays {now['model']}@{now['step']}: the trial of "
-                    f"{result['model']}@{result['step']} ended with {decision or decided['status']}"
+                    f"{result['model']}@{result['step']} ended with {decision or failed}"
                 )
         else:
             self._live.call("POST", path, json={"step": trained["step"], "as": deploy.name})

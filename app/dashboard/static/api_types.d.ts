@@ -276,6 +276,7 @@ export interface EvaluatedModel {
   "seconds_p95": number | null;
   "errors": Record<string, number>;
   "cost_usd": number | null;
+  "error": string | null;
 }
 
 export interface EvaluationBrief {

@@ -24,7 +24,7 @@ from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
 from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
-from app.evaluations.report import differences, report_of
+from app.evaluations.report import differences, report_of, why_no_figures
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationStore
 from app.listed_models import ListedModels
@@ -270,7 +270,11 @@ class _EvaluationWork:
     """The player that replaces the built-in loop, if any, for each model."""
 
     async def all_scenarios(self) -> dict[str, Json] | None:
-        """Make and judge everything not saved yet; for a trial, until it is decided. Returns a trial's verdict."""
+        """Make and judge everything not saved yet; for a trial, until it is decided.
+
+        Returns a trial's verdict, or None if one of its models never answered, because that is no evidence for the
+        other one.
+        """
         request = self.request
         saved = await self.saved.rows()
         if request.trial is None:
@@ -283,6 +287,8 @@ class _EvaluationWork:
             await self._scenarios(start, end, saved)
             # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
             seen = {slot: row for slot, row in (await self.saved.rows()).items() if slot.scenario < end}
+            if any(why_no_figures(model, seen) for model in range(len(request.models))):
+                return None
             found = evidence(differences(request, seen), rule)
             if found.decision(rule) is not Decision.CONTINUE:
                 break

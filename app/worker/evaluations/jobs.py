@@ -10,11 +10,12 @@ from app.db.tables import EvaluationJob
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import RunStatus
 from app.evaluations.claims import EvaluationClaims
+from app.evaluations.report import models_without_figures
 from app.evaluations.store import EvaluationStore
 from app.runs.store import PendingRequests
 from app.worker.evaluations.driver import EvaluationDriver
 from app.worker.evaluations.publisher import EvaluationPublisher
-from app.worker.runner import Activity
+from app.worker.runner import Activity, WorkFailed
 from training.types import Progress
 
 
@@ -30,7 +31,10 @@ class EvaluationJobs:
     instruments = instruments.EVALUATIONS
 
     async def drive(self, row: EvaluationJob, lease: Lease[EvaluationJob], activity: Activity) -> dict[str, Any]:
-        return await self.driver.drive(row, lease, activity.note, activity.wait)
+        report = await self.driver.drive(row, lease, activity.note, activity.wait)
+        if without := models_without_figures(report):
+            raise WorkFailed("; ".join(without.values()), report)
+        return report
 
     async def report(
         self, lease: Lease[EvaluationJob], progress: Progress | None, wait_reason: str | None, driven_s: float
@@ -48,7 +52,7 @@ class EvaluationJobs:
     async def finish(
         self, lease: Lease[EvaluationJob], status: RunStatus, error: str | None, result: dict[str, Any] | None
     ) -> None:
-        publish = result is not None and self.publisher.configured
         ended = EvaluationStatus(status)
+        publish = ended is EvaluationStatus.COMPLETED and self.publisher.configured
         await self.store.finish(lease, ended, error=error, report=result, publish=publish)
         self.publisher.wake()

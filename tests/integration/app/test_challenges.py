@@ -109,6 +109,24 @@ async def test_a_name_that_was_given_away_meanwhile_stays(data_dir: Path, databa
         assert (await client.get("/promotions/learnloop/live")).status_code == 404
 
 
+@pytest.mark.parametrize("silent", [0, 2])
+async def test_a_checkpoint_that_never_answers_decides_nothing(data_dir: Path, database_url: str, silent: int) -> None:
+    async def without(request: Json) -> Reply:
+        if request.get("model") == f"learnloop/m@{silent}":
+            return Reply(status=400, body={"error": {"message": "the checkpoint is lost"}})
+        return await _engine(request)
+
+    async with scripted_chat(without) as chat, _service(data_dir, database_url, chat) as client:
+        await client.post(PROMOTE, json={"step": 0, "as": "live"})
+        accepted = await client.post(PROMOTE, json={"step": 2, "if_better_than": "live"})
+        found = await ended(client, accepted.json()["evaluation_id"])
+        assert (found["status"], found["report"]["trial"]) == ("failed", None)
+        label = "champion" if silent == 0 else "challenger"
+        assert found["error"].startswith(f"{label} has no figures: none of its 10 rollouts got an answer: ")
+        assert "the checkpoint is lost" in found["error"]
+        assert [each["step"] for each in await _promotions(client)] == [0]
+
+
 async def test_what_makes_no_trial_is_refused(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(_engine) as chat, _service(data_dir, database_url, chat) as client:
         for request, said in (

@@ -284,16 +284,88 @@ async def test_a_blocked_service_keeps_its_evaluation(data_dir: Path, database_u
     assert [each["type"] for each in events].count("evaluation.started") == 1
 
 
-async def test_a_prompted_model_that_fails_is_a_figure_not_a_failure(data_dir: Path, database_url: str) -> None:
-    async def broken(request: Json) -> Reply:
-        return Reply(status=400) if request["model"] == "broken" else await _clever(request)
+async def test_a_prompted_model_that_fails_at_times_has_figures(data_dir: Path, database_url: str) -> None:
+    numbers = itertools.count()
 
-    async with scripted_chat(broken) as chat, _service(data_dir, database_url, chat) as client:
+    async def unsteady(request: Json) -> Reply:
+        fails = request["model"] == "broken" and next(numbers)
+        return Reply(status=400) if fails else await _clever({**request, "model": "clever"})
+
+    async with scripted_chat(unsteady) as chat, _service(data_dir, database_url, chat) as client:
         models = [_prompted("clever"), _prompted("broken")]
-        found = await ended(client, await _start(client, models=models, scenarios=2))
-        assert found["status"] == "completed"
-        assert found["report"]["models"][1]["errors"] == {"failed": 2}
-        assert found["report"]["models"][1]["difference"]["success"]["mean"] == -1.0
+        found = await ended(client, await _start(client, models=models, scenarios=2, concurrency=1))
+        assert (found["status"], found["error"]) == ("completed", None)
+        unsteady_one = found["report"]["models"][1]
+        assert (unsteady_one["errors"], unsteady_one["error"]) == ({"failed": 1}, None)
+        assert unsteady_one["difference"]["success"]["mean"] == -0.5
+
+
+async def test_a_model_that_never_answers_has_no_figures(data_dir: Path, database_url: str) -> None:
+    wrong_key = {"error": {"message": "Incorrect API key provided: sk-prompted"}}
+    is_right = asyncio.Event()
+
+    async def refusing(request: Json) -> Reply:
+        if request["model"] == "broken" and not is_right.is_set():
+            return Reply(status=401, body=wrong_key)
+        return await _clever(request)
+
+    async with scripted_chat(refusing) as chat, _service(data_dir, database_url, chat) as client:
+        arguments = ["eval", "--model", TINY, "--prompted", "openai/clever", "--prompted", "openai/broken"]
+        arguments += ["--scenarios", "2", "--url", str(client.base_url)]
+        shown = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        said = "openai/broken has no figures: none of its 2 rollouts got an answer: "
+        reason = "HTTP 401: Incorrect API key provided: [key]"
+        terminal = " ".join(shown.stdout.split())
+        assert (shown.exit_code, said in terminal, reason in terminal) == (1, True, True), shown.output
+
+        [listed] = (await client.get("/evaluations")).json()["items"]
+        path = f"/evaluations/{listed['evaluation_id']}"
+        found = (await client.get(path)).json()
+        assert found["status"] == "failed"
+        assert found["error"].startswith(said)
+        assert found["error"].endswith(reason)
+        base, clever, broken = found["report"]["models"]
+        assert (base["error"], clever["success"]["mean"], clever["difference"]["success"]["mean"]) == (None, 1.0, 1.0)
+        figures = ("success", "reward", "sources", "turns", "prompt_tokens", "seconds_p50", "cost_usd")
+        assert [broken[name] for name in figures] == [None] * len(figures)
+        assert (broken["difference"]["success"], broken["rollouts"], broken["errors"]) == (None, 2, {"failed": 2})
+        assert found["error"].endswith(broken["error"])
+        assert reason in (await client.get(f"{path}/report")).text
+        assert "no figures" in (await client.get(f"{path}/report", params={"form": "svg"})).text
+        last = (await client.get(f"{path}/events")).json()["items"][-1]
+        assert (last["type"], last["data"]["error"]) == ("evaluation.failed", found["error"])
+        assert [each["success"] and each["success"]["mean"] for each in last["data"]["models"]] == [0.0, 1.0, None]
+
+        # With the right key only its own rollouts are made again.
+        is_right.set()
+        requests = len(chat.requests)
+        resumed = await client.post(f"{path}/resume")
+        assert resumed.json()["done"] == 0  # the verdicts compared rollouts that are gone
+        again = await ended(client, listed["evaluation_id"])
+        assert (again["status"], again["error"], again["done"], again["total"]) == ("completed", None, 6, 6)
+        assert again["report"]["models"][2]["success"]["mean"] == 0.0
+        assert [request["model"] for request in chat.requests[requests:]] == ["broken"] * 2
+
+
+async def test_a_missing_key_is_a_warning_where_the_server_may_need_none(data_dir: Path, database_url: str) -> None:
+    local = {"name": "local", "model": "openai/qwen", "base_url": "http://127.0.0.1:9/v1"}
+    keyed_one = {**local, "name": "keyed", "key": "sk-local"}
+    settings = settings_for(data_dir, database_url, max_concurrent_runs=0, models=[local, keyed_one])
+    async with served(settings, ScriptedLoop()) as client:
+
+        async def warnings(path: str, **request: Any) -> list[str]:
+            posted = await client.post(path, json=request)
+            assert posted.status_code == 202, posted.text
+            found: list[str] = posted.json()["warnings"]
+            return found
+
+        correctness = {"name": "correctness", "config": {"model": "local"}}
+        models = [{"model": TINY}, {"prompted": "local"}]
+        [warning] = await warnings("/evaluations", models=models, judge=correctness, scenarios=1)
+        assert warning.startswith("No key is configured for the model local")
+        assert await warnings("/evaluations", models=[{"prompted": "keyed"}], scenarios=1) == []
+        assert warning in await warnings("/learn-loop", judge=correctness)
+        assert warning not in await warnings("/learn-loop", judge={**correctness, "config": {"model": "keyed"}})
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_the_judge_model_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _reached(models.model(None)) == ("openai/judge", "http://127.0.0.1:9/v1", "sk-judge")
 
 
+def test_every_model_at_its_provider_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    models = ListedModels(_settings(monkeypatch, JUDGE_MODEL="openai/judge"))
+    for name in (None, "openai/judge", "openai/other"):
+        with pytest.raises(UnknownModel, match=r"^The model 'openai/\w+' needs a key: set OPENAI_API_KEY\. "):
+            models.model(name)
+
+
 def test_the_judge_model_can_be_one_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     models = ListedModels(_settings(monkeypatch, MODELS=json.dumps(EXAMPLE), JUDGE_MODEL="own"))
     assert models.names == ["own", "openai/gpt-4.1-mini", "free"]

@@ -87,7 +87,7 @@ function Whole({ evaluation, reload }) {
 /** @param {{report: NonNullable<Evaluation["report"]>}} props */
 function Report({ report }) {
   const columns = [
-    { title: "Model", by: "label", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>` },
+    { title: "Model", by: "label", cell: (/** @type {Model} */ each) => html`<strong>${label(each.label)}</strong><br /><span class="muted">${label(each.model)}</span>${each.error && html`<br /><span class="bad-ink">No figures: <${Text} value=${each.error} limit=${400} /></span>`}` },
     { title: "Success", by: "success.mean", cell: (/** @type {Model} */ each) => html`<${Share} interval=${each.success} />` },
     { title: "Against the first", by: "difference.success.mean", cell: (/** @type {Model} */ each) => difference(each.difference.success) },
     { title: "Reward", by: "reward.mean", cell: (/** @type {Model} */ each) => ranged(each.reward, number) },

@@ -69,6 +69,28 @@ def test_every_kind_of_error_is_told_apart() -> None:
     assert model["success"]["mean"] == pytest.approx(1 / 6)  # a failed rollout is no success, an unscored one no figure
 
 
+def test_models_that_never_answered_are_left_out_of_the_comparison() -> None:
+    silent = {"error": "HTTP 401", "turns": 0, "success": False, "reward": None, "score": None}
+    rows = [
+        row(Slot(model, scenario, 0), **(silent if model == 1 else {})) for model in range(3) for scenario in (0, 1)
+    ]
+    found = report_of(request("a", "b", "c"), rows, [None, 0.0, None])
+    assert [each["success"] and each["success"]["mean"] for each in found["models"]] == [1.0, None, 1.0]
+    assert found["models"][2]["difference"]["success"]["mean"] == 0.0
+    assert found["models"][1]["error"] == "none of its 2 rollouts got an answer: HTTP 401"
+    assert (found["compared"]["success"], found["models"][1]["cost_usd"]) == (2, None)
+    assert "\nb has no figures: none of its 2 rollouts" in markdown("e", found)
+
+    # Without figures of the first model there are no differences, and one rollout that was answered is enough.
+    silent_first = [row(Slot(0, number, 0), **silent) for number in (0, 1)]
+    answered = [row(Slot(1, 0, 0), **silent | {"turns": 1}), row(Slot(1, 1, 0), **silent)]
+    first, second = report_of(request("a", "b"), [*silent_first, *answered], [None, None])["models"]
+    assert (first["success"], second["success"]["mean"], second["difference"]["success"]) == (None, 0.0, None)
+    assert second["error"] is None
+    nobody = report_of(request("a"), silent_first, [None])
+    assert (nobody["models"][0]["success"], nobody["compared"]["success"]) == (None, 0)
+
+
 def test_samples_of_a_scenario_are_one_figure() -> None:
     rows = [row(Slot(0, 0, 0)), row(Slot(0, 0, 1), **WRONG), row(Slot(0, 1, 0)), row(Slot(0, 1, 1))]
     found = report_of(request("a", samples=2), rows, [None])
