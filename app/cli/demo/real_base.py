@@ -82,17 +82,18 @@ def _require_gpu(base: FoundBase) -> None:
 
 
 def _needed_memory(base: FoundBase) -> str:
-    from app.cli.preflight.checks import memory_needed
+    from training.base_memory import memory_needed, usual_tuning_of
 
     if base.source is None or not base.source.is_dir() or not (base.source / "config.json").is_file():
         return ""
     try:
-        parameters, trained, needed = memory_needed(base.source)
+        tuning = usual_tuning_of(base.source)
+        need = memory_needed(base.source, tuning, "cuda")
     except (OSError, ValueError):
         return ""
-    return (
-        f" with about {needed / 1e9:.0f} GB of memory ({parameters / 1e6:,.0f} million parameters, {trained} trained)"
-    )
+    trained = "all weights" if tuning.mode == "full" else "a LoRA"
+    size = f"{need.parameters / 1e6:,.0f} million parameters, {trained} trained"
+    return f" with about {need.total / 1e9:.0f} GB of memory ({size})"
 
 
 def print_real_introduction(console: Console, real: RealBase) -> None:

@@ -1,7 +1,6 @@
 """Checks of a run that need nothing to be started. Each looks at one thing, and says how to fix it."""
 
 import asyncio
-import json
 import os
 import platform
 import shutil
@@ -30,18 +29,14 @@ from environment.registry import UnknownEnvironment, build, traits
 from judges import registry as judges
 from judges.base import JudgeServices
 from training.backends import embedded
+from training.base_memory import MemoryNeed, memory_needed, usual_tuning_of
 from training.base_model_files import base_model_fault
 from training.engine_libraries import missing_libraries
+from training.tuning import Tuning
 
 GB = 1e9
-_LARGE = 1e9
-"""Number of parameters above which the engine trains a LoRA instead of all weights (docs/engine.md)."""
-_BYTES_PER_PARAMETER = {"all weights": 20, "a LoRA": 4}
-"""Bytes of memory per parameter. All weights: the sampled weights, the trained ones, their gradient and Adam's two
-moments, in fp32 each. A LoRA: the base model in bf16, once for sampling and once for training."""
-_BESIDE = 1.5 * GB
-"""Bytes of memory for the engine's program and, on a CPU, its cache of conversations."""
 _SPARE_DISK = 2 * GB
+_TRAINED = {"full": "all weights", "lora": "a LoRA"}
 
 
 class State(StrEnum):
@@ -71,7 +66,7 @@ def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
     if backend == embedded.NAME and settings.engine_url is None:
         if (missing := missing_libraries()) is not None:
             yield Check("engine", State.FAILED, missing)
-        yield from _base_model(settings, base_model)
+        yield from _base_model(settings, base_model, request.model.tuning.tuning() if request.model.tuning else None)
     yield _disk(settings.data_dir)
     yield _database(settings)
     yield _judge(settings, request)
@@ -90,7 +85,7 @@ def _backend(settings: Settings, backend: str, base_model: str) -> Check:
     return Check("backend", State.OK, f"{backend}{where}")
 
 
-def _base_model(settings: Settings, name: str) -> Iterator[Check]:
+def _base_model(settings: Settings, name: str, tuning: Tuning | None) -> Iterator[Check]:
     if name == TINY_BASE:
         yield Check("base model", State.OK, f"{name}, which comes with Learnloop")
         return
@@ -105,38 +100,31 @@ def _base_model(settings: Settings, name: str) -> Iterator[Check]:
     if (fault := base_model_fault(directory)) is not None:
         yield Check("base model", State.FAILED, f"{directory}: {fault}", "copy the model's files again")
         return
-    parameters, trained, needed = memory_needed(directory)
-    yield Check("base model", State.OK, f"{name}, {parameters / 1e9:.2f} billion parameters, {trained} trained")
+    tuning = tuning or usual_tuning_of(directory)
+    need = memory_needed(directory, tuning, settings.engine_device)
+    trained = f"{need.parameters / 1e9:.2f} billion parameters, {_TRAINED[tuning.mode]} trained"
+    yield Check("base model", State.OK, f"{name}, {trained}")
     for finding in base_model_findings(settings, embedded.NAME, name):
         yield Check(f"base model, {finding.name}", State.WARNING, finding.found, finding.remedy)
-    yield _memory(settings.engine_device, needed)
+    yield _memory(settings.engine_device, need, tuning)
 
 
-def memory_needed(directory: Path) -> tuple[float, str, float]:
-    """Return a base model's number of parameters, what the engine trains of it, and the bytes of memory it needs."""
-    parameters = _parameters(directory)
-    trained = "a LoRA" if parameters > _LARGE else "all weights"
-    return parameters, trained, _BYTES_PER_PARAMETER[trained] * parameters + _BESIDE
-
-
-def _parameters(directory: Path) -> float:
-    """Return the number of parameters of a base model whose files are intact."""
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    each = 4 if config.get("dtype", config.get("torch_dtype")) == "float32" else 2
-    return sum(path.stat().st_size for path in directory.glob("*.safetensors")) / each
-
-
-def _memory(device: str, needed: float) -> Check:
+def _memory(device: str, need: MemoryNeed, tuning: Tuning) -> Check:
     if device == "cuda":
         if (gpu := free_gpu_memory()) is None:
             return Check("GPU", State.FAILED, "nvidia-smi finds no GPU", "install its driver")
         name, free = "GPU memory", gpu
     else:
         name, free = "memory", float(psutil.virtual_memory().available)
-    found = f"{free / GB:.1f} GB free, about {needed / GB:.1f} GB needed"
-    if needed > free:
-        return Check(name, State.FAILED, found, "choose a smaller base model, or free memory")
-    return Check(name, State.WARNING if needed > 0.8 * free else State.OK, found)
+    parts = (
+        f"{need.training / GB:.1f} to train, {need.sampling / GB:.1f} to sample, {need.program / GB:.1f} for the rest"
+    )
+    found = f"{free / GB:.1f} GB free, about {need.total / GB:.1f} GB needed ({parts})"
+    if need.total <= 0.8 * free:
+        return Check(name, State.OK, found)
+    lora = "train a LoRA (`--set model.tuning.mode=lora`), " if tuning.mode == "full" else ""
+    remedy = f"{lora}choose a smaller base model, or free memory"
+    return Check(name, State.FAILED if need.total > free else State.WARNING, found, remedy)
 
 
 def free_gpu_memory() -> float | None:

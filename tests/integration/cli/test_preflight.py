@@ -4,8 +4,10 @@ import asyncio
 import json
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -84,7 +86,10 @@ def test_what_is_missing_is_named_with_what_helps(
     assert said in _found(ran, name)
 
 
-@pytest.mark.parametrize(("billions", "state", "trained"), [(0.01, "ok", "all weights"), (300, "failed", "a LoRA")])
+@pytest.mark.parametrize(
+    ("billions", "state", "trained"),
+    [(0.01, "ok", "all weights"), (0.99, "failed", "all weights"), (300, "failed", "a LoRA")],
+)
 def test_the_base_model_is_compared_with_the_memory(
     learnloop: Learnloop,
     tmp_path: Path,
@@ -93,14 +98,28 @@ def test_the_base_model_is_compared_with_the_memory(
     state: str,
     trained: str,
 ) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=12e9))
     base = _base_model(tmp_path / "base", int(billions * 1e9))
     monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"mine={base}")
     ran = learnloop("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
     assert _state(ran)["memory"] == state, ran.stdout
     assert trained in _found(ran, "base model")
+    assert ("model.tuning.mode=lora" in _found(ran, "memory")) is (state == "failed" and trained == "all weights")
     (base / "tokenizer.json").unlink()
     broken = learnloop("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
     assert "tokenizer" in _found(broken, "base model")
+
+
+def test_a_lora_that_the_run_asks_for_needs_less_memory(
+    learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = _base_model(tmp_path / "base", 100_000_000)
+    monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"mine={base}")
+    asked = ("preflight", "--no-trial", "--set", "model.base_model=mine", "--json")
+    whole, lora = learnloop(*asked), learnloop(*asked, "--set", "model.tuning.mode=lora")
+    assert "about 4.7 GB needed (1.6 to train, 1.6 to sample, 1.5 for the rest)" in _found(whole, "memory")
+    assert "a LoRA trained" in _found(lora, "base model")
+    assert "about 3.5 GB needed (0.4 to train, 1.6 to sample, 1.5 for the rest)" in _found(lora, "memory")
 
 
 def test_a_bad_request_is_refused_with_all_its_faults(learnloop: Learnloop) -> None:
