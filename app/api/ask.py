@@ -70,7 +70,8 @@ async def invoke(
 ) -> InvokeOut:
     """Answer a question in the request format of ZenML deployments.
 
-    The newest trained agent answers, or the base model if none has been trained yet. A real `inbox_address` means the
-    imported inbox that has email of it; if there is none, `success` is false and `answer` says so.
+    The agent that was promoted last answers; without a promotion the newest trained one, or the base model if none has
+    been trained yet. A real `inbox_address` means the imported inbox that has email of it; if there is none, `success`
+    is false and `answer` says so.
     """
     return await asking.invoke(service, models, request.parameters, caller)

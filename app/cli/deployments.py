@@ -85,7 +85,7 @@ def logs(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show what /ask was asked of a promoted name, oldest first. Requests to /v1 are not stored."""
+    """Show what /ask and /invoke were asked of a promoted name, oldest first. Requests to /v1 are not stored."""
     with Service(url) as service:
         found = Deployments(service).requests(name, limit)
     if as_json:

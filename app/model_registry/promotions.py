@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import aliased
 
 from app.db.database import Database
-from app.db.tables import Promotion
+from app.db.tables import Promotion, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,7 @@ class Promotions:
 
     async def all(self, project: str | None, *, model: str | None = None) -> Sequence[Promotion]:
         """Return the current promotions of a project (None: of all projects), optionally only those of `model`."""
-        newest = aliased(
-            Promotion, select(Promotion).ext(distinct_on(*_NAME)).order_by(*_NAME, Promotion.id.desc()).subquery()
-        )
+        newest = _newest_of_each_name()
         query = select(newest).where(newest.withdrawn_at.is_(None)).order_by(newest.project, newest.name)
         if project is not None:
             query = query.where(newest.project == project)
@@ -61,8 +59,32 @@ class Promotions:
         async with self.database() as tx:
             return (await tx.execute(query)).scalars().all()
 
+    async def latest_in(self, environment: str, project: str | None) -> tuple[Promotion, Run] | None:
+        """Return the current promotion that was made last, of those whose model learned in the environment, and the
+        newest run that trained it there. `project` None stands for all projects."""
+        newest = _newest_of_each_name()
+        trained_it = (Run.model_project == newest.project) & (Run.model_name == newest.model_name)
+        query = (
+            select(newest, Run)
+            .join(Run, trained_it)
+            .where(newest.withdrawn_at.is_(None), Run.environment == environment)
+            .order_by(newest.id.desc(), Run.id.desc())
+            .limit(1)
+        )
+        if project is not None:
+            query = query.where(newest.project == project)
+        async with self.database() as tx:
+            found = (await tx.execute(query)).one_or_none()
+        return None if found is None else (found[0], found[1])
+
 
 _NAME = (Promotion.project, Promotion.name)
+
+
+def _newest_of_each_name() -> type[Promotion]:
+    """Return an alias of the promotions with the newest one of each name, in force or withdrawn."""
+    newest = select(Promotion).ext(distinct_on(*_NAME)).order_by(*_NAME, Promotion.id.desc())
+    return aliased(Promotion, newest.subquery())
 
 
 def _of(project: str, name: str) -> Select[Promotion]:

@@ -17,6 +17,7 @@ from app.db.database import Database
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.domain.stored_request import Choice
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
+from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, of_run
 from app.runs.configuration import make_environment, make_player
 from app.runs.documents import UnknownDocument, resolve_references
@@ -33,6 +34,7 @@ from environment.registry import UnknownEnvironment, traits
 from environment.trace import span, tracing
 from judges.reference import same_answer
 from training.backends.base import Endpoint
+from training.protocol.model_name import ModelName
 from training.rollout.agents.registry import UnknownAgent
 from training.rollout.chat import Chat, identity, message_of, open_chat
 from training.rollout.rollout import Player, RolloutLimits, rollout
@@ -108,6 +110,10 @@ async def ask(
         agent = await _of_run(service, models, request.run_id, request, caller)
     else:
         agent = await _by_name(models, request, caller)
+    return await _ask(service, agent, request, tell)
+
+
+async def _ask(service: Service, agent: _Agent, request: AskRequest, tell: Tell | None = None) -> AskOut:
     run_id = agent.run.id if agent.run else None
     with (
         tracing(service.tracing.tracer),
@@ -119,22 +125,31 @@ async def ask(
 
 
 async def invoke(service: Service, models: ModelResolver, parameters: InvokeParameters, caller: Caller) -> InvokeOut:
-    """Ask the newest trained agent of the default environment, or the base model if nothing was trained yet.
+    """Ask the agent of the default environment that was promoted last; without one its newest trained agent, or the
+    base model if nothing was trained yet.
 
     The environment gets a config in which the task can be done. If there is none, the reply says so: a caller that has
     just deployed this agent in place of another one may not have imported the data yet.
     """
     name, task = EnvironmentChoice().name, parameters.model_dump()
-    newest = await service.queries.newest_trained(name, caller.project)
-    asked = task | ({"run_id": newest.id} if newest else {"model": service.settings.art_base_model})
-    own = newest.stored_request.environment.config if newest else {}
+    promoted = await Promotions(service.database).latest_in(name, caller.project)
+    run = promoted[1] if promoted else await service.queries.newest_trained(name, caller.project)
+    asked = task | ({"run_id": run.id} if run else {"model": service.settings.art_base_model})
+    own = run.stored_request.environment.config if run else {}
     try:
         fit = await asyncio.to_thread(traits(name).config_for, task, own, service.settings.data_dir)
     except UnknownScenario as error:
         return InvokeOut(question=parameters.question, answer=str(error), source_ids=[], success=False)
     if fit != own:
         asked["environment"] = {"name": name, "config": fit}
-    reply = await ask(service, models, AskRequest.model_validate(asked), caller)
+    if promoted is None:
+        reply = await ask(service, models, AskRequest.model_validate(asked), caller)
+    else:
+        promotion, run = promoted
+        request = AskRequest.model_validate({**asked, "checkpoint": promotion.step})
+        agent = await _of_run(service, models, run.id, request, caller)
+        asked_as = str(ModelName(promotion.project, promotion.name))
+        reply = await _ask(service, replace(agent, promoted_as=asked_as), request)
     return InvokeOut.model_validate(reply, from_attributes=True)
 
 

@@ -243,10 +243,11 @@ class RunQueries:
     async def asked_as(
         self, promoted: str, *, project: str | None, before: int | None, limit: int
     ) -> Sequence[Row[Any]]:
-        """Return trajectories of requests to a promoted name, newest first, from callers of one project or of all."""
+        """Return trajectories of requests to a promoted name, newest first, that belong to one project or to any."""
         query = select(*_COMPACT_COLUMNS).where(Trajectory.asked_as == promoted)
         if project is not None:
-            query = query.where(Trajectory.project == project)
+            owner = func.coalesce(Run.model_project, Trajectory.project)
+            query = query.outerjoin(Run, Run.id == Trajectory.run_id).where(owner == project)
         if before is not None:
             query = query.where(Trajectory.seq < before)
         async with self._database() as tx:

@@ -1,5 +1,6 @@
 """Questions to a run's agent: a real rollout in the real environment, with a model that follows a script."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from typer.testing import CliRunner
 
+from app.cli.main import app
 from environment.email_search.inbox import Email, write_inbox
 from environment.email_search.synthetic import address_of
+from environment.json_type import Json
+from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.scripted_model import ScriptedModel, scripted_model
 from tests.integration.app.served import run_with, served, settings_for
 
 QUESTION = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)}
-ANSWER = {"answer": "on Monday", "sources": ["m1"]}
+ANSWER: dict[str, Json] = {"answer": "on Monday", "sources": ["m1"]}
 
 
 @asynccontextmanager
@@ -72,6 +77,47 @@ async def test_invoke_speaks_the_form_of_zenml_deployments(data_dir: Path, datab
             "success": True,
         }
         assert model.requests[0]["model"] == "learnloop/a@2"
+
+
+async def test_invoke_asks_what_was_promoted_last_and_the_deployment_logs_it(data_dir: Path, database_url: str) -> None:
+    async def engine(request: Json) -> Reply:
+        if not request:
+            return Reply(body={"data": [{"id": "learnloop/a", "steps": [0, 1, 2]}]})
+        return call("return_final_answer", **ANSWER)
+
+    settings = settings_for(data_dir, database_url)
+    async with scripted_chat(engine) as chat, served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client:
+        run_ids = []
+        for name, iterations in (("a", 2), ("newer", 1)):
+            posted = await client.post("/learn-loop", json={"iterations": iterations, "model": {"name": name}})
+            run_ids.append(posted.json()["run_id"])
+            await run_with(client, run_ids[-1], "completed")
+
+        async def invoked() -> str:
+            (await client.post("/invoke", json={"parameters": QUESTION})).raise_for_status()
+            name: str = chat.requests[-1]["model"]
+            return name
+
+        async def promoted(step: int, name: str) -> None:
+            made = await client.post("/models/learnloop/a/promote", json={"step": step, "as": name})
+            assert made.status_code == 201, made.text
+
+        assert await invoked() == "learnloop/newer@1"
+        await promoted(0, "old")
+        await promoted(1, "live")
+        assert await invoked() == "learnloop/a@1"
+        [logged] = (await client.get("/promotions/learnloop/live/requests")).raise_for_status().json()["items"]
+        assert (logged["model"], logged["step"], logged["run_id"]) == ("learnloop/a@1", 1, run_ids[0])
+        assert logged["scenario"]["task"]["question"] == QUESTION["question"]
+        command = ["deployments", "logs", "learnloop/live", "--url", str(client.base_url)]
+        shown = await asyncio.to_thread(CliRunner().invoke, app, command)
+        assert (shown.exit_code, QUESTION["question"] in shown.stdout) == (0, True), shown.output
+
+        # A withdrawn name gives way to the one before, and without any the newest agent answers.
+        assert (await client.delete("/promotions/learnloop/live")).status_code == 200
+        assert await invoked() == "learnloop/a@0"
+        assert (await client.delete("/promotions/learnloop/old")).status_code == 200
+        assert await invoked() == "learnloop/newer@1"
 
 
 async def test_invoke_takes_a_real_address(data_dir: Path, database_url: str) -> None:
