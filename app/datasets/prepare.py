@@ -6,7 +6,7 @@ changed setting only repeats what depends on it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from environment.email_search.question_sets import (
     halve,
     question_set,
     split_by_topic,
+    topic_of_question,
 )
 from environment.email_search.template_questions import TemplateCounts, template_questions
 from environment.json_type import Json
@@ -198,12 +199,37 @@ class Preparation:
         sizes = Counter(row["split"] for row in rows)
         if empty := [split for split in get_args(Split) if not sizes[split]]:
             seen = _listed(counts) or "none left out"
-            raise BadRecipe(f"no question is left for {', '.join(empty)}, of {len(rows)} in all ({seen})")
+            left = f"no question is left for {', '.join(empty)}, of {len(rows)} in all ({seen})"
+            raise BadRecipe(f"{left}. {self._why_empty(splits)}")
         return {
             "sha256": self._store.keep_scenarios(rows),
             **{split: sizes[split] for split in get_args(Split)},
             "counts": counts,
         }
+
+    def _why_empty(self, splits: Mapping[Split, Sequence[Question]]) -> str:
+        """Return why splits have no question, and what would fill them."""
+        if self._recipe.questions not in (TEMPLATES, LLM):
+            return (
+                "Give questions for these splits about emails that the inbox has, or loosen the filters (docs/data.md)."
+            )
+        made = [each for questions in splits.values() for each in questions]
+        own = "or give questions of your own with their splits (`--questions`, docs/data.md)."
+        if not made:
+            copies = "" if self._recipe.drop_copies else "leave out copies of emails (`--drop-copies`), "
+            return (
+                "The emails are too similar: a question names its email by subject and sender, or by subject and day, "
+                "and no email is the only one with these. To get questions, add emails with other subjects, "
+                f"{copies}{own}"
+            )
+        subjects = len({topic_of_question(each) for each in made})
+        noun = "1 subject" if subjects == 1 else f"{subjects} subjects"
+        more = "raise `--question-count`, " if len(made) >= self._recipe.question_count else ""
+        return (
+            f"The questions are about {noun}, and all questions about emails with the same subject go to one split: "
+            "about 80% of the subjects to train, 10% to validation and 10% to test. About 30 subjects fill all three: "
+            f"{more}add emails with other subjects, {own}"
+        )
 
     def _numbered(self, questions: Iterable[Question], expected: int) -> Iterator[Question]:
         for number, question in enumerate(questions, start=1):

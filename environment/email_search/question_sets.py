@@ -70,8 +70,13 @@ def split_by_topic(questions: Iterable[Question]) -> dict[Split, list[Question]]
     split."""
     found: dict[Split, list[Question]] = {split: [] for split in get_args(Split)}
     for each in questions:
-        found[split_of(each.topic or min(each.sources))].append(each)
+        found[split_of(topic_of_question(each))].append(each)
     return found
+
+
+def topic_of_question(question: Question) -> str:
+    """Return what decides the question's split: its topic, or its first email if it has none."""
+    return question.topic or min(question.sources)
 
 
 def halve(held_out: Iterable[Question]) -> dict[Split, list[Question]]:

@@ -108,11 +108,12 @@ def test_sources_that_changed_are_read_again(learnloop: Learnloop, data_dir: Pat
     assert (again["done"], again["version"], again["inbox"]["emails"]) == (["inbox"], 2, 61)
 
 
-def archive(path: Path, count: int) -> None:
+def archive(path: Path, count: int, subject: str = "Topic {}", day: str = "01") -> None:
     """A mailbox in which every email says a value of its own."""
     mails = [
         f"From mara@x.example Mon Mar  1 09:00:00 2021\nFrom: Mara <mara@x.example>\nTo: jo@x.example\n"
-        f"Subject: Topic {number}\nMessage-ID: <{number}@x.example>\nDate: Mon, 01 Mar 2021 09:00:00 +0000\n\n"
+        f"Subject: {subject.format(number)}\nMessage-ID: <{number}@x.example>\n"
+        f"Date: {day.format(number)} Mar 2021 09:00:00 +0000\n\n"
         f"The budget of this part of the project is {number + 100} euros for now.\n\n"
         for number in range(count)
     ]
@@ -131,6 +132,49 @@ def test_own_mail_gets_questions_by_templates(learnloop: Learnloop, data_dir: Pa
     }
     environment.close()
     assert sum(map(len, subjects.values())) == len(set().union(*subjects.values()))
+
+
+@pytest.mark.parametrize(
+    ("count", "subject", "day", "more", "why", "remedy"),
+    [
+        (120, "Weekly report", "01", (), "of 0 in all (120 looked at). The emails are too similar", "`--drop-copies`"),
+        (
+            20,
+            "Weekly report",
+            "{:02}",
+            (),
+            "about 1 subject, and all questions about emails with the same",
+            "add emails",
+        ),
+        (
+            60,
+            "Topic {}",
+            "01",
+            ("--question-count", "3"),
+            "about 2 subjects, and",
+            "raise `--question-count`, add emails",
+        ),
+    ],
+)
+def test_why_no_question_is_left_is_said_with_what_helps(
+    learnloop: Learnloop,
+    data_dir: Path,
+    tmp_path: Path,
+    count: int,
+    subject: str,
+    day: str,
+    more: tuple[str, ...],
+    why: str,
+    remedy: str,
+) -> None:
+    archive(tmp_path / "a.mbox", count, subject, day)
+    refused = learnloop("data", "prepare", "mine", "--emails", "a.mbox", *more)
+    said = " ".join(refused.stderr.split())
+    assert refused.exit_code == 1
+    assert "no question is left for " in said
+    assert why in said
+    assert remedy in said
+    assert "questions of your own with their splits (`--questions`" in said
 
 
 def test_the_hub_is_asked_where_no_path_is_given(
