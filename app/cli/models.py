@@ -245,15 +245,22 @@ def _models_table(found: list[Json]) -> Table:
 
 def _checkpoints_table(found: list[Json]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("STEP", "SUCCESS", "BEST", "RUN", "CREATED", "PROMOTED AS"):
+    for heading in ("STEP", "SUCCESS", "BEST", "TAUGHT BY", "RUN", "CREATED", "PROMOTED AS"):
         table.add_column(heading, no_wrap=True)
     for each in found:
         table.add_row(
             str(each["step"]),
             "-" if each["success"] is None else percent(each["success"]),
             "best" if each["is_best"] else "",
+            _taught_by(each["metrics"]),
             each["run_id"] or "-",
             (each["created_at"] or "-")[:19],
             " ".join(each["promoted_as"]),
         )
     return table
+
+
+def _taught_by(metrics: Json) -> str:
+    """Return how many of the groups of a step had rewards that differ."""
+    trainable, submitted = (metrics.get(f"num_groups_{name}") for name in ("trainable", "submitted"))
+    return "-" if trainable is None or submitted is None else f"{trainable:.0f} of {submitted:.0f} groups"

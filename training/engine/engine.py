@@ -325,13 +325,13 @@ class Engine:
             count = counts(groups)
             if count.groups_with_signal and not count.groups_trainable:
                 raise NoSampledTokens(count.groups_with_signal)
-            metrics = yield from grpo_step(policy, items, options, micro_batch_tokens=self._micro_batch_tokens)
-            metrics |= {
-                "num_trajectories": float(count.trajectories),
-                "num_trajectories_trainable": float(count.trajectories_trainable),
-                "num_groups_submitted": float(count.groups),
-                "num_groups_trainable": float(count.groups_trainable),
-            }
+            if count.warning is not None:
+                log.warning("groups teach nothing", model_id=model_id, reason=count.warning)
+            try:
+                metrics = yield from grpo_step(policy, items, options, micro_batch_tokens=self._micro_batch_tokens)
+            except NothingToTrain as nothing:
+                raise NothingToTrain(str(nothing), count.metrics()) from nothing
+            metrics |= count.metrics()
             yield Progress(1, 1, metrics)
             return metrics
 
@@ -389,8 +389,8 @@ class Engine:
                 yield from self._commit(model_id, parent, metrics, policy)
             yield from peers.compare(parent.step, WAITING)  # until it is written
             committed = True
-        except NothingToTrain:
-            return TrainResult(parent.step, False, {})
+        except NothingToTrain as nothing:
+            return TrainResult(parent.step, False, nothing.metrics)
         except (MemoryError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise TrainingOutOfMemory("the training step does not fit into memory") from error

@@ -249,7 +249,9 @@ async def test_commands(
         f"{name}@1",
     ]
     assert name in (await command("list")).stdout
-    assert "said" in (await command("show", name)).stdout
+    shown = (await command("show", name)).stdout
+    assert "said" in shown
+    assert "1 of 1 groups" in shown
     target = tmp_path / "model.tar"
     exported = await command("export", name, str(target), "--step", "1")
     assert exported.exit_code == 0, exported.stderr

@@ -106,8 +106,25 @@ async def test_no_signal_leaves_the_step(http: httpx.AsyncClient) -> None:
     group = await sampled_group(http, "flat")
     for trajectory in group["trajectories"]:
         trajectory["reward"] = 0.3
-    ended = await train(http, model["id"], [group])
+    job = (await submit(http, model["id"], [group])).json()
+    [warning] = job["warnings"]
+    assert warning.startswith("In 1 of 1 groups all rewards are equal.")
+    ended = (await events(http, job["id"]))[-1]["data"]
     assert (ended["step"], ended["trained"]) == (0, False)
+    metrics = ended["metrics"]
+    assert (metrics["num_groups_equal_rewards"], metrics["num_groups_trainable"]) == (1, 0)
+    assert (await http.get(f"/preview/training-jobs/{job['id']}")).json()["warnings"] == [warning]
+
+
+async def test_groups_that_teach_nothing_are_counted_beside_the_others(http: httpx.AsyncClient) -> None:
+    model = await create_model(http, "flat-in-part")
+    group = await sampled_group(http, "flat-in-part")
+    flat = {"trajectories": [{**trajectory, "reward": 0.3} for trajectory in group["trajectories"]]}
+    assert (await submit(http, model["id"], [group])).json()["warnings"] == []
+    job = (await submit(http, model["id"], [group, flat])).json()
+    assert job["warnings"][0].startswith("In 1 of 2 groups all rewards are equal.")
+    metrics = (await events(http, job["id"]))[-1]["data"]["metrics"]
+    assert (metrics["num_groups_equal_rewards"], metrics["num_groups_trainable"]) == (1, 1)
 
 
 async def test_a_job_without_a_sampled_token_fails(http: httpx.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -60,6 +61,8 @@ class Job:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     result: TrainResult | None = None
     """The result, once it is completed."""
+    warnings: tuple[str, ...] = ()
+    """Why it teaches less than its sender may expect."""
 
     @property
     def finished(self) -> bool:
@@ -139,9 +142,9 @@ class Jobs:
         return job
 
 
-def new_job(model_id: str, steps: int, expected_step: int | None) -> Job:
+def new_job(model_id: str, steps: int, expected_step: int | None, warnings: Sequence[str] = ()) -> Job:
     """Create a job without queueing it."""
-    return Job(f"job-{secrets.token_hex(8)}", model_id, steps, expected_step)
+    return Job(f"job-{secrets.token_hex(8)}", model_id, steps, expected_step, warnings=tuple(warnings))
 
 
 def _started(job: Job) -> None:

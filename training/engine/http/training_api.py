@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,7 +31,7 @@ from training.engine.sampling.requests import SampleRequest
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
-from training.engine.trainer.trajectories import Group, read_groups
+from training.engine.trainer.trajectories import Group, counts, read_groups
 from training.tuning import Tuning
 
 MAX_WAIT_S = 30.0
@@ -252,12 +252,14 @@ class TrainingApi:
         return dict([*sample.top[0], (sample.ids[0], sample.logprobs[0])]).get(ids[-1]) if sample.top else None
 
     async def create_training_job(self, request: Request) -> Response:
-        """Queue one GRPO step on groups of trajectories."""
+        """Queue one GRPO step on groups of trajectories. The reply warns of groups that teach nothing."""
         body = await read_body(request, _CreateTrainingJob, self.max_body_bytes)
         _require_only(request, body.model_id)
         options = TrainOptions.from_config(body.experimental_config)
         groups = await asyncio.to_thread(self._groups, body)
-        return await self._submit(PolicyStep(body.model_id, groups, options, body.expected_step), gradient_steps=1)
+        warning = counts(groups).warning
+        steps = PolicyStep(body.model_id, groups, options, body.expected_step)
+        return await self._submit(steps, gradient_steps=1, warnings=[] if warning is None else [warning])
 
     async def create_sft_job(self, request: Request) -> Response:
         """Queue supervised steps on conversations, given inline or as a JSONL file that TrainingData can read."""
@@ -303,7 +305,7 @@ class TrainingApi:
         BadTrajectory."""
         return self.turns.completed(body.model_id, read_groups(body.trajectory_groups))
 
-    async def _submit(self, steps: Steps, *, gradient_steps: int) -> Response:
+    async def _submit(self, steps: Steps, *, gradient_steps: int, warnings: Sequence[str] = ()) -> Response:
         await asyncio.to_thread(self._fetch_newest, steps.model_id)
         # Nothing is awaited from here on, so that of two requests for the same step, one is refused.
         newest = self.registry.newest(steps.model_id)
@@ -312,9 +314,9 @@ class TrainingApi:
                 raise StepConflict(steps.expected_step, newest.step)
             if pending := self.jobs.pending(steps.model_id):
                 raise ApiError(409, f"job {pending.id} is training step {newest.step}", code="step_conflict")
-        job = new_job(steps.model_id, gradient_steps, steps.expected_step)
+        job = new_job(steps.model_id, gradient_steps, steps.expected_step, warnings)
         self.jobs.submit(job, steps)
-        return JSONResponse({"id": job.id})
+        return JSONResponse({"id": job.id, "warnings": list(warnings)})
 
 
 def _require_only(request: Request, model_id: str) -> None:
@@ -365,6 +367,7 @@ def _job_json(job: Job) -> dict[str, Json]:
         "model_id": job.model_id,
         "status": job.status,
         "expected_step": job.expected_step,
+        "warnings": list(job.warnings),
         "events": [_event_json(event) for event in job.events],
     }
 

@@ -24,7 +24,11 @@ class BadTrajectory(ValueError):
 
 
 class NothingToTrain(Exception):
-    """The rewards differ in no group, so there is no gradient."""
+    """The rewards differ in no group, so there is no gradient. `metrics` say what there was, if anything."""
+
+    def __init__(self, reason: str, metrics: dict[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.metrics = metrics or {}
 
 
 class NoSampledTokens(Exception):
@@ -104,6 +108,27 @@ class GroupCounts:
     groups_trainable: int
     trajectories: int
     trajectories_trainable: int
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counts as metrics of a training step."""
+        return {
+            "num_trajectories": float(self.trajectories),
+            "num_trajectories_trainable": float(self.trajectories_trainable),
+            "num_groups_submitted": float(self.groups),
+            "num_groups_equal_rewards": float(self.groups - self.groups_with_signal),
+            "num_groups_trainable": float(self.groups_trainable),
+        }
+
+    @property
+    def warning(self) -> str | None:
+        """Say how many groups teach nothing because all their rewards are equal; None if there are none."""
+        if not (equal := self.groups - self.groups_with_signal):
+            return None
+        return (
+            f"In {equal} of {self.groups} groups all rewards are equal. Such a group teaches nothing, because each "
+            "trajectory is compared with the others of its group. More trajectories in a group, a higher temperature, "
+            "or rewards that tell good attempts from bad ones make them differ."
+        )
 
 
 def read_groups(value: Json) -> list[Group]:
