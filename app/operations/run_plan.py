@@ -146,22 +146,31 @@ def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
     )
 
 
-def missing_defaults(request: LearnLoopRequest, base: Base) -> dict[str, Default]:
-    """Return the base's defaults for the settings that the request does not give."""
+def missing_defaults(
+    request: LearnLoopRequest, base: Base, *, after_demonstrations: bool | None = None
+) -> dict[str, Default]:
+    """Return the base's defaults for the settings that the request does not give.
+
+    `after_demonstrations` says whether the run has a warm start; None if the request says it.
+    """
     found = defaults_of(
         base,
         request.groups_per_iteration,
         request.rollouts_per_group,
-        after_demonstrations=request.warm_start is not None,
+        after_demonstrations=request.warm_start is not None if after_demonstrations is None else after_demonstrations,
     )
     return {path: default for path, default in found.items() if _is_missing(request, path)}
 
 
-def request_with_defaults(request: LearnLoopRequest, settings: Settings) -> dict[str, Json]:
-    """Return the request with the defaults of its base model, as far as this machine knows it."""
+def request_with_defaults(
+    request: LearnLoopRequest, settings: Settings, *, after_demonstrations: bool | None = None
+) -> dict[str, Json]:
+    """Return the request with the defaults of its base model, as far as this machine knows it. For
+    `after_demonstrations` see missing_defaults."""
     plan = plan_of(request, settings, "")
     whole = request.model_dump()
-    fill_in(whole, missing_defaults(request, base_of(settings, plan.backend, plan.model.base_model, plan.model.tuning)))
+    base = base_of(settings, plan.backend, plan.model.base_model, plan.model.tuning)
+    fill_in(whole, missing_defaults(request, base, after_demonstrations=after_demonstrations))
     return whole
 
 

@@ -82,7 +82,10 @@ def _checks(
         yield check
     if not trial or failed:
         return
-    whole = request_with_defaults(request, settings)
+
+    def whole(is_demonstrated: bool) -> dict[str, Any]:
+        return request_with_defaults(request, settings, after_demonstrations=is_demonstrated)
+
     if url is not None:
         with Service(url) as service:
             yield from tried(service, whole, body)

@@ -1,6 +1,6 @@
 """A trial: one small iteration of a run on the whole service. It shows what time and cost to expect."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ulid import ULID
@@ -16,10 +16,17 @@ _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2
 """Evaluation of a trial. It has two of each, because a run survives one failed rollout, but not the failure of all."""
 
 
-def trial(service: Service, whole: Mapping[str, Json], body: Mapping[str, Json]) -> list[Check]:
-    """Run the trial, and delete it afterwards. `whole` is the request with its defaults, `body` as it was written."""
+WithDefaults = Callable[[bool], Mapping[str, Json]]
+"""Returns the request with its defaults, given whether the run begins with demonstrations, which changes some."""
+
+
+def trial(service: Service, with_defaults: WithDefaults, body: Mapping[str, Json]) -> list[Check]:
+    """Run the trial, and delete it afterwards. `body` is the request as it was written.
+
+    A warm start, also one that the service adds, is that of the run and not smaller.
+    """
     try:
-        run_id: str = service.start_run(_in_small(whole, body))["run_id"]
+        run_id: str = service.start_run(_in_small(with_defaults(False), body))["run_id"]
     except ServiceRefused as error:
         return [Check("trial", State.FAILED, str(error), "correct the request")]
     try:
@@ -30,8 +37,8 @@ def trial(service: Service, whole: Mapping[str, Json], body: Mapping[str, Json])
     if run["status"] != "completed":
         why = f"the run is {run['status']}: {run['error'] or run['wait_reason']}"
         return [Check("trial", State.FAILED, why, "see the log of the service")]
-    estimates = _estimates(whole, run, iterations[-1]["timing"], len(rollouts))
-    return [_rollouts(rollouts), _training(run), _judging(run), *estimates]
+    estimated = estimates(with_defaults, run, iterations, len(rollouts))
+    return [_rollouts(rollouts), _training(run), _judging(run), *estimated]
 
 
 def _delete(service: Service, run_id: str) -> None:
@@ -106,15 +113,23 @@ def _size(whole: Mapping[str, Json]) -> _Size:
     )
 
 
-def _estimates(whole: Mapping[str, Json], run: Json, timing: Mapping[str, float], made: int) -> list[Check]:
-    """Estimate the run from the trial. Larger batches take less time per rollout, so this is an upper bound."""
-    size = _size(whole)
+def estimates(with_defaults: WithDefaults, run: Json, iterations: Sequence[Json], made: int) -> list[Check]:
+    """Estimate the run from the trial, which made `made` rollouts and whose warm start is that of the run.
+
+    Larger batches take less time per rollout, so this is an upper bound.
+    """
+    supervised = [each for each in iterations if each["supervised"] is not None]
+    size, timing = _size(with_defaults(bool(supervised))), iterations[-1]["timing"]
+    demonstrated = sum(each["timing"]["total_s"] for each in supervised)
     sampled = (size.trained + size.evaluated) * timing["rollout_s"] / made
     judged = (size.trained + size.evaluated) * timing["judge_s"] / made
     trained = size.trained * timing["train_s"] / made
-    found = f"at most about {duration(sampled + judged + trained)} for {size.trained + size.evaluated:,} rollouts"
-    estimates = [Check("expected time", State.OK, found)]
+    total = demonstrated + sampled + judged + trained
+    found = f"at most about {duration(total)} for {size.trained + size.evaluated:,} rollouts"
+    if supervised:
+        found += f", of which {duration(demonstrated)} for the warm start on demonstrations"
+    checks = [Check("expected time", State.OK, found)]
     if run["cost"]["judge_usd"]:
         dollars = run["cost"]["judge_usd"] * (size.trained + size.evaluated) / run["rollouts"]
-        estimates.append(Check("expected cost", State.OK, f"about ${dollars:.2f} for the judge"))
-    return estimates
+        checks.append(Check("expected cost", State.OK, f"about ${dollars:.2f} for the judge"))
+    return checks

@@ -152,5 +152,6 @@ async def test_the_trial_is_a_real_iteration_and_leaves_nothing(
         assert "8 rollouts, 0 failed" in _found(ran, "rollouts")
         assert "for 718 rollouts" in _found(ran, "expected time")
         assert (await client.get("/runs")).json()["items"] == []
+        assert "demonstrations" not in _found(ran, "expected time")
         refused = await _tried(str(client.base_url), SALES | {"judge": {"name": "nobody"}}, tmp_path)
         assert (refused.exit_code, _state(refused)) == (1, {"trial": "failed"})
