@@ -120,7 +120,7 @@ async def list_promotion_requests(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[TrajectoryBrief]:
-    """List what `POST /ask` and `POST /invoke` were asked of a promoted name, newest first.
+    """List what `/ask` and `/invoke` were asked of a promoted name, newest first.
 
     Each names the checkpoint that answered. Messages are left out: `GET /trajectories/{id}` has them. Requests to `/v1`
     are not stored.
