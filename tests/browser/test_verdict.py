@@ -33,6 +33,8 @@ async def test_a_run_that_got_worse_looks_worse_on_every_page(visit: Visit, data
         await expect(figure).to_contain_text("0% to 14% of 24 validation scenarios, sampled")
         await visit.link("Before and after").click()
         await expect(visit.page.locator("p.verdict.bad")).to_have_text(text)
+        await visit.link("what 0?").click()
+        await expect(visit.page.locator(".expected")).to_have_text("Expected: that")
         assert await visit.inaccessible() == []
 
 

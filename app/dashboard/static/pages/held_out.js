@@ -2,6 +2,7 @@
 
 import { all, path } from "../api.js";
 import { percent } from "../format.js";
+import { Expected } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { SideBySide } from "../parts/side_by_side.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
@@ -84,5 +85,6 @@ function One({ run, kind, columns, scenario }) {
   const task = columns.map(({ made }) => made.get(scenario)?.[0]).find((each) => each !== undefined);
   return html`<div class="title-row"><h2>${task ? html`<${Text} value=${taskOf(task)} limit=${300} />` : "Unknown scenario"}</h2>
       <button onClick=${() => refine({ held: kind.name })}>All scenarios</button></div>
+    ${task && html`<${Expected} scenario=${task.scenario} />`}
     ${sides.length > 0 ? html`<${SideBySide} sides=${sides} />` : html`<${Empty} title="This scenario was not evaluated" />`}`;
 }

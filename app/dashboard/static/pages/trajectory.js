@@ -4,6 +4,7 @@ import { useState } from "../vendor/hooks.js";
 import { all, get, path } from "../api.js";
 import { counted, duration, moment, number, whole } from "../format.js";
 import { Conversation } from "../parts/conversation.js";
+import { Expected } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { Rate } from "../parts/rate.js";
 import { Parts, Signed } from "../parts/reward.js";
@@ -78,6 +79,7 @@ function Neighbours({ runId, trajectory }) {
 /** @param {{trajectory: Trajectory}} props */
 function Verdict({ trajectory }) {
   return html`<section class="card"><h2>Verdict</h2>
+    <${Expected} scenario=${trajectory.scenario} />
     <dl class="pairs">
       <div><dt>Success</dt><dd>${trajectory.success === null ? "not known" : trajectory.success ? html`<strong class="good">✓ yes</strong>` : "✗ no"}</dd></div>
       <div><dt>Reward</dt><dd><strong>${number(trajectory.reward)}</strong></dd></div>
