@@ -2,8 +2,9 @@
 
 Everything is imported and collected once, which takes longer than most test files, and its memory is shared. A worker
 takes one file at a time, because the tests of a file may share expensive resources. Files whose tests are marked as
-`together` with the same name count as one. If a worker dies, the test that it was running fails, and a new worker
-continues with the next one.
+`together` with the same name count as one. Files with tests marked as `long` come first, so that none of them runs on
+when the other workers have ended. If a worker dies, the test that it was running fails, and a new worker continues with
+the next one.
 """
 
 import multiprocessing
@@ -59,10 +60,7 @@ class _Workers:
         if session.testsfailed or self._config.option.collectonly:
             return None  # pytest's own loop handles this
         self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # shared by all; deleted at the end
-        together: dict[str | Path, deque[int]] = {}
-        for number, item in enumerate(session.items):
-            together.setdefault(_shares_with(item), deque()).append(number)
-        files = deque(together.values())
+        files = files_of(session.items)
         try:
             for _ in range(min(self._count, len(files))):
                 self._start(session)
@@ -187,6 +185,18 @@ class _Workers:
                 warning_message.lineno,
             )
             self._parent.send(("warning", {"warning_message": said, "when": when, "nodeid": nodeid}))
+
+
+def files_of(items: Sequence[pytest.Item]) -> deque[deque[int]]:
+    """Return the numbers of the tests in each file, in the order in which the workers take them."""
+    files: dict[str | Path, deque[int]] = {}
+    long = set[str | Path]()
+    for number, item in enumerate(items):
+        file = _shares_with(item)
+        files.setdefault(file, deque()).append(number)
+        if item.get_closest_marker("long"):
+            long.add(file)
+    return deque(files[file] for file in sorted(files, key=lambda file: file not in long))
 
 
 def _shares_with(item: pytest.Item) -> str | Path:

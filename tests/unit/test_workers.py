@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.workers import files_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,3 +73,12 @@ def test_whatever_becomes_of_a_test_is_told(tmp_path: Path) -> None:
     assert said.count("UserWarning: this is a warning") == 2
     assert said.count("\nthis was printed") == 2
     assert "ValueError('this fixture broke')" in said
+
+
+def test_files_with_long_tests_come_first() -> None:
+    def item(path: str, **marks: str) -> Any:
+        found = {name: SimpleNamespace(args=[value]) for name, value in marks.items()}
+        return SimpleNamespace(path=Path(path), get_closest_marker=found.get)
+
+    items = [item("one"), item("two"), item("two", long=""), item("three", together="x"), item("four", together="x")]
+    assert list(map(list, files_of(items))) == [[1, 2], [0], [3, 4]]

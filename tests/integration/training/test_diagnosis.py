@@ -86,6 +86,7 @@ async def test_a_learning_rate_far_from_the_default_is_named_first(backend: Embe
     assert found[0].remedy.request == {"checkpoint": 0, "learning_rate": 7e-4}
 
 
+@pytest.mark.long
 async def test_steps_that_change_no_weight_are_named(backend: EmbeddedBackend) -> None:
     """In float32 this learning rate is 0, so that the engine takes steps and commits checkpoints without effect."""
     config = replace(SMALL, learning_rate=1e-60)
@@ -120,6 +121,7 @@ async def test_an_evaluation_that_reads_tool_calls_differently_is_named(
     assert "<tool_call>" in str(drift.evidence["text"])
 
 
+@pytest.mark.long
 async def test_a_sampler_that_stays_at_the_first_step_is_named_at_once(
     backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.long
 def test_art_comes_late_and_without_torch_which_can_come_later() -> None:
     service = (
         "training.learn_loop, training.rollout.rollout, training.scoring, training.backends.embedded, "

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -294,6 +295,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert ends == retried + (self._status in TERMINAL)
 
 
+@pytest.mark.long
 def test_whatever_the_order_one_worker_holds_a_run_and_its_log_is_whole(postgres: URL) -> None:
     name = f"t{ULID()}".lower()
     conninfo = f"host='{postgres.query['host']}' user=postgres dbname=postgres"
