@@ -1,5 +1,6 @@
 """A visitor of the dashboard, who notices what no page may do."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ class Visit:
         await self.page.locator("main").wait_for()
         await self.page.wait_for_function("() => !document.querySelector('main .loading')")
 
-    def text(self, text: str) -> "Locator":
+    def text(self, text: str | re.Pattern[str]) -> "Locator":
         """Where a text is to be seen. For a moment a page can say it twice, which is no fault."""
         return self.page.get_by_text(text).filter(visible=True).first
 

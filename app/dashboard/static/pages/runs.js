@@ -121,7 +121,7 @@ function Row({ run, isChosen, choose }) {
     <${Status} status=${run.status} />
     <span class="run-progress">
       <${Progress} done=${progress.iterations_done} total=${progress.iterations_total} label="Iterations" />
-      <span class="muted">${progress.iterations_done} of ${progress.iterations_total} iterations</span>
+      <span class="muted">${progress.iterations_done} of ${counted(progress.iterations_total, "iteration")}</span>
     </span>
     <span class="run-curve"><span class="unseen">Mean reward </span><${Sparkline} values=${run.curve ?? []} /></span>
     <span class="run-figure"><strong><${Headline} verdict=${run.verdict} /></strong>
