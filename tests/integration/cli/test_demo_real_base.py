@@ -139,7 +139,7 @@ def test_prepared_mail_is_found_by_its_name(learnloop: Learnloop, tmp_path: Path
 
 @pytest.mark.long
 def test_a_base_model_learns_from_a_mailbox(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
-    archive(tmp_path / "a.mbox", 30)
+    archive(tmp_path / "a.mbox", 45)
     ran = learnloop(
         "demo", "--base-model", str(base), "--mailbox", str(tmp_path / "a.mbox"), "--device", "cpu",
         "--iterations", "1", "--data-dir", str(tmp_path / "demo"), "--json",
