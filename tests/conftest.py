@@ -41,6 +41,8 @@ if "TMPDIR" not in os.environ and _MEMORY_DISK.is_dir() and shutil.disk_usage(_M
     tempfile.tempdir = None
 
 set_cpu_mode()  # the engine must be as exact in this process as in its own
+# OpenMP reads it once, when torch is imported: threads of forks that spin while they wait burn the other tests' time.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Run few examples before a commit, and without deadlines, because machines have other work. `--hypothesis-profile
 # nightly` runs more.
