@@ -16,7 +16,7 @@ def http_settings(base_url: str | None, api_key: str | None, timeout_s: float) -
 
     Raises ValueError for an invalid base URL.
     """
-    url = base_url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    url = (os.environ.get(URL_VARIABLE) or DEFAULT_URL) if base_url is None else base_url
     key = api_key or os.environ.get(KEY_VARIABLE)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:

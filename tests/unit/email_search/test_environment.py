@@ -117,7 +117,7 @@ def test_an_inbox_without_questions_can_be_asked_but_not_learned_from(
 ) -> None:
     (tmp_path / "inboxes" / "mine.questions.jsonl").unlink()
     assert imported.ask({"question": "What?"})
-    with pytest.raises(ValueError, match=r"write them to mine\.questions\.jsonl"):
+    with pytest.raises(ValueError, match=r"Write them to mine\.questions\.jsonl"):
         imported.scenarios("train", 1, 0)
     imported.close()
 
