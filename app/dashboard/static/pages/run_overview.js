@@ -91,8 +91,8 @@ function RewardStrip({ run, iterations }) {
     seen.current = done;
   }, [done]);
   return html`<${HeatStrip} rewards=${state.data} height=${_CHART_HEIGHT} total=${run.progress.iterations_total}
-    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))} empty=${waiting(run, "No training rollout has been judged yet.")}
-    pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })} />`;
+    means=${new Map(iterations.map((each) => [each.iteration, each.rewards.mean]))} isLoading=${!state.data && !state.error}
+    empty=${state.error?.message ?? waiting(run, "No training rollout has been judged yet.")} pick=${(/** @type {number} */ iteration) => go(["runs", run.run_id, "trajectories"], { iteration })} />`;
 }
 
 /** @param {{iterations: Iteration[]}} props */

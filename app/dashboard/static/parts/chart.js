@@ -58,9 +58,9 @@ export function Chart(props) {
 
 /**
  * An SVG as wide as its container; `children` draws it for a width in pixels.
- * @param {{height: number, label: string, empty?: string, children: (width: number) => any}} props
+ * @param {{height: number, label: string, isLoading?: boolean, empty?: string, children: (width: number) => any}} props
  */
-export function Drawing({ height, label, empty, children }) {
+export function Drawing({ height, label, isLoading, empty, children }) {
   const place = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [width, setWidth] = useState(0);
   useLayoutEffect(() => {
@@ -72,7 +72,7 @@ export function Drawing({ height, label, empty, children }) {
     return () => observer.disconnect();
   }, []);
   return html`<div ref=${place} class="plot" style=${{ minHeight: `${height}px` }}>
-    ${empty ? html`<p class="muted plot-empty">${empty}</p>` : width > _LEAST_WIDTH && html`<svg width=${width} height=${height} role="img" aria-label=${label}>${children(width)}</svg>`}
+    ${isLoading ? html`<p class="muted plot-empty loading" role="status">Loading …</p>` : empty ? html`<p class="muted plot-empty">${empty}</p>` : width > _LEAST_WIDTH && html`<svg width=${width} height=${height} role="img" aria-label=${label}>${children(width)}</svg>`}
   </div>`;
 }
 

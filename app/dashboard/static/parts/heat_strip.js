@@ -14,17 +14,17 @@ const _MOST_COLUMNS = 120;
 const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /**
- * @param {{rewards: Rewards | undefined, means: Map<number, number | null>, total: number, height: number, empty: string, pick: (iteration: number) => void}} props
+ * @param {{rewards: Rewards | undefined, means: Map<number, number | null>, total: number, height: number, isLoading: boolean, empty: string, pick: (iteration: number) => void}} props
  *   `total` is the number of iterations that the run will have
  */
-export function HeatStrip({ rewards, means, total, height, empty, pick }) {
+export function HeatStrip({ rewards, means, total, height, isLoading, empty, pick }) {
   const [under, setUnder] = useState(/** @type {Column | null} */ (null));
   const columns = rewards?.low != null ? columnsOf(rewards, means) : [];
   const rollouts = columns.reduce((sum, { counts }) => sum + summed(counts), 0);
   return html`<figure class="chart">
     <figcaption><strong>${rollouts > 0 ? `All ${counted(rollouts, "training reward")}` : "Training rewards"}</strong>
       <span class="muted">darker: more rollouts; line: mean; click to read</span></figcaption>
-    <${Drawing} height=${height} label=${summary(columns)} empty=${columns.length === 0 ? empty : undefined}>
+    <${Drawing} height=${height} label=${summary(columns)} isLoading=${isLoading} empty=${columns.length === 0 ? empty : undefined}>
       ${(/** @type {number} */ width) => html`<${Strip} rewards=${rewards} columns=${columns} total=${total} width=${width} height=${height} hover=${setUnder} pick=${pick} />`}
     <//>
     ${columns.length > 0 && html`<p class="legend">${described(under ?? columns[columns.length - 1])}</p>`}
