@@ -121,7 +121,7 @@ function HeldOutChart({ run, kind }) {
       const evaluation = found.get(iteration);
       return evaluation ? wilson(evaluation.success, evaluation.scenarios) : [null, null];
     });
-    return { label: each.title, values, color: "good", dots: each.split === "test", band: { low: intervals.map(([low]) => low), high: intervals.map(([, high]) => high) } };
+    return { label: each.title, values, color: run.verdict.state === "got_worse" ? "bad" : "good", dots: each.split === "test", band: { low: intervals.map(([low]) => low), high: intervals.map(([, high]) => high) } };
   });
   const base = made[0]?.iteration === 0 ? made[0] : undefined;
   const [low, high] = base ? wilson(base.success, base.scenarios) : [0, 0];
