@@ -76,7 +76,7 @@ def _example(place: int, item: Json) -> Html:
 
 
 def _shared(item: Json) -> list[Json]:
-    """Return the messages with which both conversations begin: what the agent is told."""
+    """Return the messages with which both conversations begin: instructions and task."""
     pairs = zip(item["before"]["messages"], item["after"]["messages"], strict=False)
     return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1] and pair[0]["role"] != "assistant", pairs)]
 

@@ -28,7 +28,7 @@ def proof(report: Json, checked: Sequence[Figure]) -> Html:
             ),
             h(
                 "p",
-                "Whoever has the service compares all of it with the database: ",
+                "With access to the service, all of it can be compared with the database: ",
                 h("code", "learnloop report verify FILE"),
                 ". A reader without the service adds ",
                 h("code", "--offline"),

@@ -20,7 +20,7 @@ _CHANGING = (
     "run.status", "run.finished_at", "run.iterations_done", "run.best_step", "run.rollouts", "run.error", "run.pruned",
     "settings.budget", "verdict", "cause", "cost", "checkpoint", "example", "rollouts",
 )  # fmt: skip
-"""What changes when a run goes on after its report was written, by the beginnings of names."""
+"""Prefixes of the figures that change if a run continues after its report was written."""
 _OF_ROLLOUTS = ("run.pruned", "rollout", "digest", "example")
 """What cannot be compared once the service has deleted the run's trajectories because of their age."""
 

@@ -17,7 +17,7 @@ from training.rollout.chat import message_of
 
 @dataclass(frozen=True, slots=True)
 class FinishedRollout:
-    """A finished rollout that has no trajectory yet: it is not judged, or its iteration goes on."""
+    """A finished rollout that has no trajectory yet: its iteration is not saved yet."""
 
     id: str
     iteration: int

@@ -43,7 +43,7 @@ export function restore() {
     stop();
   });
   const timer = setTimeout(() => stop(), _PATIENCE_MS);
-  const hands = new AbortController(); // whoever scrolls in the meantime is left alone
+  const hands = new AbortController(); // a reader who scrolls in the meantime keeps their place
   for (const type of ["wheel", "touchstart", "keydown", "pointerdown"]) addEventListener(type, () => stop(), { signal: hands.signal });
   stop = () => {
     observer.disconnect();
