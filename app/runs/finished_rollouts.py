@@ -1,5 +1,6 @@
 """Reads rollouts that have finished in an iteration that is not saved yet, from its journal."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,16 +44,19 @@ async def finished_rollouts(database: Database, run_id: str, limit: int) -> tupl
     async with database() as tx:
         total = (await tx.execute(select(func.count()).where(*mine))).scalar_one()
         rows = (await tx.execute(newest)).all()
-    shown = [_read(iteration, name, text_of(value), kept_at) for iteration, name, value, kept_at in rows]
+    # In a thread, because a real model's rollouts take long to decompress and parse.
+    shown = await asyncio.to_thread(lambda: [_read(*row) for row in rows])
     return total, [each for each in shown if each is not None]
 
 
-def _read(iteration: int, name: str, text: str | None, finished_at: datetime) -> FinishedRollout | None:
-    """Return the rollout of an entry, or None if the entry is damaged; the worker repairs it."""
-    entry = EntryName.parse(name)
-    if entry is None or text is None:
+def _read(iteration: int, name: str, stored: bytes, finished_at: datetime) -> FinishedRollout | None:
+    """Return the rollout of an entry, or None if the entry is damaged: the worker reports that and repeats its work."""
+    try:
+        entry, value = EntryName.parse(name), json.loads(text_of(stored) or "null")
+    except ValueError:
         return None
-    value = json.loads(text)
+    if entry is None or value is None:
+        return None
     messages = [_message(item) for item in value["items"]]
     return FinishedRollout(
         id=value["id"],
@@ -71,4 +75,8 @@ def _read(iteration: int, name: str, text: str | None, finished_at: datetime) ->
 def _message(item: Json) -> dict[str, Json]:
     from openai.types.chat.chat_completion import Choice
 
-    return item["message"] if "message" in item else message_of(Choice.model_validate(item["choice"]))
+    return (
+        item["message"]
+        if "message" in item
+        else message_of(Choice.model_validate({**item["choice"], "logprobs": None}))
+    )

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from sqlalchemy import text
+
+from app.db.database import make_engine, parse_url
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -19,6 +22,13 @@ RUN = {
     "evaluation": {"every": 1, "scenarios": 1, "test_scenarios": 0, "samples": 1},
 }
 ANSWER = json.dumps({"answer": "no idea", "sources": ["x"]})
+
+
+async def _damage_rollouts(database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE journal SET value = 'torn' WHERE name LIKE 'rollout/%'"))
+    await engine.dispose()
 
 
 async def test_finished_rollouts_can_be_read_before_their_iteration_is_saved(data_dir: Path, database_url: str) -> None:
@@ -46,6 +56,8 @@ async def test_finished_rollouts_can_be_read_before_their_iteration_is_saved(dat
             assert rollout["purpose"].startswith("validation.")
             assert rollout["messages"][-1]["tool_calls"][0]["function"]["arguments"] == ANSWER
             assert (await client.get(f"/runs/{run_id}/trajectories")).json()["items"] == []
+            await _damage_rollouts(database_url)
+            assert await finished() == {"total": 1, "items": []}
         finally:
             others.set()
         await run_with(client, run_id, "completed")
