@@ -8,6 +8,7 @@ default, for the form that starts one.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,8 @@ USED = (
     "TrajectoryBrief",
     "TrajectoryOut",
 )
+_OPERATORS = re.compile(r" \([A-Z][A-Z_]+\)|(, one of|; see) `GET /[a-z]+`")
+"""What the help of a field says to people who call the API or set up the service."""
 _HEAD = "// Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.\n"
 
 
@@ -80,7 +83,7 @@ def _fields(schema: Json, schemas: Json, prefix: str = "") -> Iterator[tuple[str
         if "properties" in kind:
             yield from _fields(kind, schemas, f"{prefix}{name}.")
         elif kind.get("type") in ("string", "integer", "number"):
-            about = {"help": " ".join(each.get("description", "").split()), "type": kind["type"]}
+            about = {"help": _OPERATORS.sub("", " ".join(each.get("description", "").split())), "type": kind["type"]}
             limits = {"standard": each.get("default"), "choices": kind.get("enum")}
             yield prefix + name, about | {key: value for key, value in limits.items() if value is not None}
 

@@ -129,7 +129,8 @@ class ModelChoice(RequestPart):
     """The model to train. If the project already has a model of this name, training continues from it."""
 
     name: Name | None = None
-    """Name of the model within its project. Default: ART_MODEL_NAME, or a new name made from the run id."""
+    """Name of the model within its project. Default: set by the service (ART_MODEL_NAME), else made from
+    the run id."""
     project: Name | None = None
     """Project that the model belongs to. Default: the project of the API key, else that of the service."""
     base_model: str | None = Field(default=None, min_length=1, max_length=300)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, cast
 import pytest
 from playwright.async_api import expect
 
+from app.processes.engine import EngineProcess
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -17,6 +20,8 @@ from tests.integration.app import test_budgets as budgets
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_diagnoses import MALFORMED
 from tests.integration.app.test_diagnoses import RUN as DIAGNOSED
+from tests.integration.app.test_engine_process import _CHILD, _pid
+from tests.integration.app.test_health import quick_pulses  # noqa: F401  # a fixture
 from tests.integration.app.test_no_signal import service as service_that_answers
 from training.learn_loop import learn_loop
 
@@ -118,3 +123,29 @@ async def test_rollouts_can_be_read_before_their_iteration_ends(
             assert await visit.inaccessible() == []
         finally:
             others.set()
+
+
+@pytest.mark.usefixtures("quick_pulses")
+async def test_a_run_says_that_the_engine_is_frozen_and_when_it_goes_on(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    settings = settings_for(data_dir, database_url, restart_after_s=0)
+    engine, held = EngineProcess(settings, _CHILD), threading.Event()
+    await engine.start()
+    try:
+        async with served(settings, ScriptedLoop(gates={2: held}), engine=engine) as client:
+            await engine.address()
+            run_id = (await client.post("/learn-loop", json={"iterations": 2})).raise_for_status().json()["run_id"]
+            await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
+            await expect(visit.text("1 of 2 iterations")).to_be_visible()
+            notice = visit.text("The run is waiting for the service")
+            await expect(notice).to_have_count(0)
+            os.kill(_pid(data_dir), signal.SIGSTOP)
+            await expect(notice).to_be_visible()
+            await expect(visit.text("engine unresponsive. The run continues by itself")).to_be_visible()
+            os.kill(_pid(data_dir), signal.SIGCONT)
+            await expect(notice).to_have_count(0)
+            held.set()
+            await run_with(client, run_id, "completed")
+    finally:
+        await engine.stop()

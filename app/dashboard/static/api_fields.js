@@ -7,16 +7,16 @@ export const FIELDS = {
     "type": "integer"
   },
   "environment.name": {
-    "help": "Name of the environment, one of `GET /environments`.",
+    "help": "Name of the environment.",
     "type": "string",
     "standard": "email_search"
   },
   "agent.name": {
-    "help": "Name of the agent, one of `GET /agents`.",
+    "help": "Name of the agent.",
     "type": "string"
   },
   "model.name": {
-    "help": "Name of the model within its project. Default: ART_MODEL_NAME, or a new name made from the run id.",
+    "help": "Name of the model within its project. Default: set by the service, else made from the run id.",
     "type": "string"
   },
   "model.project": {
@@ -24,7 +24,7 @@ export const FIELDS = {
     "type": "string"
   },
   "model.base_model": {
-    "help": "Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service (ART_BASE_MODEL).",
+    "help": "Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service.",
     "type": "string"
   },
   "model.tuning.mode": {
@@ -44,7 +44,7 @@ export const FIELDS = {
     "type": "integer"
   },
   "backend": {
-    "help": "Where the model is trained; see `GET /backends`. Default: set by the service (LEARNLOOP_BACKEND).",
+    "help": "Where the model is trained. Default: set by the service.",
     "type": "string"
   },
   "warm_start.epochs": {

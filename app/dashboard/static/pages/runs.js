@@ -111,6 +111,7 @@ function body({ runs, next, error, more }, chosen, choose, isFiltered) {
 /** @param {{run: Run, isChosen: boolean, choose: (id: string) => void}} props */
 function Row({ run, isChosen, choose }) {
   const { progress, model } = run;
+  const tokens = run.tokens.prompt + run.tokens.completion;
   const name = `${model.project}/${model.name}`;
   return html`<li class="run">
     <input type="checkbox" aria-label=${`Compare ${label(name)}`} checked=${isChosen} onChange=${() => choose(run.run_id)} />
@@ -127,7 +128,7 @@ function Row({ run, isChosen, choose }) {
     <span class="run-figure"><strong><${Headline} verdict=${run.verdict} /></strong>
       <span class="muted">held-out success</span></span>
     <span class="run-figure">
-      <strong>${run.rollouts > 0 ? compact(run.tokens.prompt + run.tokens.completion) : "–"}</strong>
+      <strong>${tokens > 0 ? compact(tokens) : "–"}</strong>
       <span class="muted">tokens${run.judge_usd > 0 && html` · ${dollars(run.judge_usd)}`}</span>
     </span>
     <${Verdict} verdict=${run.verdict} as="span" />

@@ -1,4 +1,4 @@
-// Whether the service is ready, checked periodically.
+// Whether the service is ready, checked periodically, and more often while it is not.
 
 import { useEffect } from "../vendor/hooks.js";
 import { signal } from "../vendor/signals.js";
@@ -6,6 +6,7 @@ import { url } from "../api.js";
 import { html } from "./html.js";
 
 const _EVERY_MS = 15_000;
+const _UNTIL_READY_MS = 5_000;
 
 /** What the service last said of itself: undefined before the first reply, null while it is not reachable. */
 export const readiness = signal(/** @type {import("../api_types").Readiness | null | undefined} */ (undefined));
@@ -21,11 +22,12 @@ async function look() {
 
 export function ServiceState() {
   const state = readiness.value;
+  const isReady = state?.status === "ready";
   useEffect(() => {
-    look();
-    const timer = setInterval(look, _EVERY_MS);
+    if (state === undefined) look();
+    const timer = setInterval(look, isReady ? _EVERY_MS : _UNTIL_READY_MS);
     return () => clearInterval(timer);
-  }, []);
+  }, [isReady]);
   if (state === undefined) return null;
   const tone = state === null ? "bad" : state.status === "ready" ? "good" : "warn";
   const said = state === null ? "not reachable" : state.status === "ready" ? "ready" : `${state.status} (engine ${state.engine})`;
