@@ -140,7 +140,8 @@ def _signed(share: float) -> str:
 def _limits(found: Difference) -> str:
     """Say what this evaluation could have shown."""
     if found.smallest is None:
-        return f" {found.scenarios} scenarios are too few to show any difference."
+        few = "1 scenario is" if found.scenarios == 1 else f"{found.scenarios} scenarios are"
+        return f" {few} too few to show any difference."
     if found.low > 0 or found.high < 0:
         return f" Only {found.changed} of the scenarios changed; {MIN_CHANGED} are needed to tell it from chance."
     return f" The smallest difference that it could have shown is {ceil(_points(found.smallest))} points."

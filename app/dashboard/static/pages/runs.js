@@ -116,7 +116,7 @@ function Row({ run, isChosen, choose }) {
   return html`<li class="run">
     <input type="checkbox" aria-label=${`Compare ${label(name)}`} checked=${isChosen} onChange=${() => choose(run.run_id)} />
     <a class="run-name" href=${href(["runs", run.run_id])}>
-      <strong>${label(name)}</strong>
+      <strong title=${label(name)}>${label(name)}</strong>
       <span class="muted">${label(run.environment)} · ${label(run.judge)} · ${ago(run.created_at)}</span>
     </a>
     <${Status} status=${run.status} />
