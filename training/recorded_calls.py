@@ -27,6 +27,9 @@ class RecordedCalls:
     because it was cancelled or its budget was used up.
     """
 
+    counts = True
+    """Whether recorded answers count toward the rollout's usage: they were sampled for it."""
+
     def __init__(self, parts: Iterable[str] = (), keep: Callable[[str], None] = lambda part: None) -> None:
         """`parts` were saved earlier; `keep` saves a new part."""
         self.given = False

@@ -106,7 +106,7 @@ class ModelCalls:
         parameters = {"temperature": self._sampling.temperature, "max_tokens": limit, "seed": seed}
         body = self._body(asked, tools, {**(options or {}), **parameters})
         if (known := self._recorded.answer(body)) is not None:
-            self._record_answer(number, asked, tools, known)
+            self._record_answer(number, asked, tools, known, counts=self._recorded.counts)
             return known
         most = partial(self._usage_bound, asked, tools, limit)
         async with self._admission:  # prevents two calls from reserving the same room
@@ -171,15 +171,22 @@ class ModelCalls:
         return exact
 
     def _record_answer(
-        self, number: int, messages: tuple[Message, ...], tools: Sequence[Json], completion: "ChatCompletion"
+        self,
+        number: int,
+        messages: tuple[Message, ...],
+        tools: Sequence[Json],
+        completion: "ChatCompletion",
+        *,
+        counts: bool = True,
     ) -> Usage:
-        """Record the answer and return what it used."""
+        """Record the answer and return what it used. It is added to the rollout's usage if it `counts`."""
         used = Usage()
         if completion.usage:
             used = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
         self._metrics["turns"] += 1
-        self._metrics["prompt_tokens"] += used.prompt_tokens
-        self._metrics["completion_tokens"] += used.completion_tokens
+        if counts:
+            self._metrics["prompt_tokens"] += used.prompt_tokens
+            self._metrics["completion_tokens"] += used.completion_tokens
         self._answered[number] = AnsweredCall(messages, tools, completion, used)
         return used
 
@@ -189,7 +196,8 @@ class ModelCalls:
         known, fresh = 0, [*messages, {"tools": tools}]
         for call in reversed(self.answered):
             length = len(call.messages)
-            if len(messages) > length and messages[:length] == call.messages and tools == call.tools:
+            is_longer = len(messages) > length and messages[:length] == call.messages and tools == call.tools
+            if is_longer and call.used.tokens:  # without usage nothing is known of the tokens
                 known, fresh = call.used.tokens, list(messages[length + 1 :])
                 break
         return Usage(known + len(json.dumps(fresh, ensure_ascii=False).encode()), reply_tokens)

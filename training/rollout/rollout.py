@@ -7,7 +7,7 @@ import time
 from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from training.rollout.agents.base import Agent
 from training.rollout.agents.remote import RemoteRollouts, RemoteTask, RolloutName
 from training.rollout.chat import Chat, message_of
 from training.rollout.episode_tools import call_tool, out_of_turns
+from training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
 from training.rollout.model_calls import ModelCalls, Sampling
 from training.types import Failure, FailureKind, Rollout
 
@@ -77,6 +78,7 @@ async def rollout(
     reservation: Reservation | None = None,
     recorded: RecordedCalls | None = None,
     agent: Player | None = None,
+    fork: Fork | None = None,
     name: RolloutName | None = None,
     now: Callable[[], float] = time.time,
 ) -> Rollout:
@@ -84,29 +86,34 @@ async def rollout(
 
     Cancellation passes through; any other error during the attempt becomes the rollout's `failure`. `agent` is an agent
     that owns its loop, here or elsewhere; None takes the built-in loop. `name` stays the same when the rollout is
-    repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before. `now` returns
-    the time for `started_at`, in seconds since the epoch.
+    repeated (default: derived from `id`), and `recorded` holds the answers that its model gave before. With `fork` the
+    rollout begins with the recorded turns before it; only the loops of this process can be forked. `now` returns the
+    time for `started_at`, in seconds since the epoch.
 
-    Raises the environment's errors if it cannot open the scenario or report its outcome, and BudgetReached if the next
-    request does not fit the reservation.
+    Raises the environment's errors if it cannot open the scenario or report its outcome, BudgetReached if the next
+    request does not fit the reservation, and ReplayDiffers if the environment does not repeat what is before the fork.
     """
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
     attempt = _Attempt(environment, scenario, id, limits.max_turns)
     sampling = Sampling(limits.temperature, limits.max_completion_tokens)
     if isinstance(agent, RemoteRollouts):
+        if fork is not None:
+            raise ValueError("an agent that runs elsewhere cannot be forked")
         max_turns, name = attempt.episode.max_turns, name or RolloutName(0, id)
         task = RemoteTask(name, scenario, chat.model, sampling, seed, max_turns, limits.timeout_s)
         playing = remote.play(agent, task, attempt.episode, attempt.trajectory, reservation)
     else:
         # An endpoint that keeps conversation state and takes no token ids must serve every turn of a conversation.
         recorded = (recorded or RecordedCalls()) if chat.tells_token_ids or not chat.remembers else None
+        if fork is not None:
+            recorded = ReplayedCalls(fork)
 
         def calls(trajectory: "Trajectory") -> ModelCalls:
             return ModelCalls(chat, sampling, Random(seed), reservation, trajectory.metrics, recorded)
 
         restarts = _RESTARTS if chat.remembers else 0
-        playing = _play_with_restarts(agent, attempt, calls, limits.timeout_s, restarts)
+        playing = _play_with_restarts(agent, attempt, calls, limits.timeout_s, restarts, fork)
     with invoke_agent(
         environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
     ) as traced:
@@ -116,6 +123,23 @@ async def rollout(
     seconds = time.monotonic() - clock
     attempt.trajectory.metrics["duration"] = seconds
     return Rollout(id, scenario, attempt.trajectory, outcome, failure, started_at, seconds)
+
+
+async def replay(
+    environment: Environment, scenario: Scenario, fork: Fork, limits: RolloutLimits, agent: Agent | None = None
+) -> None:
+    """Execute the turns before the fork, without a model.
+
+    Raises ReplayDiffers if the environment does not repeat them, TimeoutError, and the environment's errors.
+    """
+    attempt = _Attempt(environment, scenario, "replay", limits.max_turns)
+
+    def calls(trajectory: "Trajectory") -> ModelCalls:
+        sampling = Sampling(limits.temperature, limits.max_completion_tokens)
+        return ModelCalls(NoModel(), sampling, Random(0), Unreserved(), trajectory.metrics, ReplayedCalls(fork))
+
+    with suppress(ForkReached):
+        await _play_with_restarts(agent, attempt, calls, limits.timeout_s, 0, fork)
 
 
 class _Attempt:
@@ -147,6 +171,7 @@ async def _play_with_restarts(
     calls: "Callable[[Trajectory], ModelCalls]",
     timeout_s: float,
     restarts: int,
+    fork: Fork | None,
 ) -> None:
     """Play the attempt, and start over, at most `restarts` times, when the endpoint was unreachable.
 
@@ -155,7 +180,7 @@ async def _play_with_restarts(
     async with asyncio.timeout(timeout_s) as limit:
         for restart in itertools.count():
             try:
-                return await _play_once(agent, attempt.episode, attempt.trajectory, calls(attempt.trajectory), limit)
+                return await _play_once(agent, attempt, calls(attempt.trajectory), limit, fork)
             except _endpoint_errors() as error:
                 if restart == restarts:
                     raise
@@ -165,20 +190,21 @@ async def _play_with_restarts(
 
 
 async def _play_once(
-    agent: Agent | None, episode: Episode, trajectory: "Trajectory", calls: ModelCalls, limit: asyncio.Timeout
+    agent: Agent | None, attempt: _Attempt, calls: ModelCalls, limit: asyncio.Timeout, fork: Fork | None
 ) -> None:
+    episode, trajectory = attempt.episode, attempt.trajectory
     async with _opened_episode(episode, trajectory, limit):
         if agent is None:
-            await _play(episode, trajectory, calls)
+            await _play(episode, trajectory, calls, fork)
         else:
             await own_loop.play(agent, episode, trajectory, calls)
 
 
 async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:
-    """Return why the rollout failed, or None if it did not. Raises BudgetReached."""
+    """Return why the rollout failed, or None if it did not. Raises BudgetReached, ReplayDiffers."""
     try:
         return await playing
-    except BudgetReached:
+    except (BudgetReached, ReplayDiffers):
         raise
     except TimeoutError:
         return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
@@ -233,8 +259,10 @@ def _failure_kind(error: Exception) -> FailureKind:
     return FailureKind.MODEL_NOT_FOUND if gone else FailureKind.OTHER
 
 
-async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -> None:
+async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls, fork: Fork | None = None) -> None:
     """Run the built-in loop: execute and answer each tool call of the model until the episode is over."""
+    if fork is not None:
+        trajectory.messages_and_choices = [*fork.edited(0, trajectory.messages_and_choices)]  # type: ignore[arg-type, list-item]
     messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
     while trajectory.metrics["turns"] < episode.max_turns:
         completion = await calls.complete(messages, trajectory.tools or ())
@@ -243,6 +271,8 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls) -
         clock = time.monotonic()
         results, over = await _execute(episode, choice)
         trajectory.metrics["tools_s"] += time.monotonic() - clock
+        if fork is not None:
+            results = fork.edited(len(trajectory.messages_and_choices), results)
         trajectory.messages_and_choices += results  # type: ignore[arg-type]
         if over:
             return

@@ -1,0 +1,188 @@
+"""A rollout that begins in the middle of a recorded one.
+
+The recorded replies before the fork are given in their place and their tool calls are executed again, so that the
+environment is in the state that it was in. Every message that the model would be shown is compared with the recorded
+one: the first difference ends the replay. The model is then asked with the recorded token ids of its earlier replies,
+so that what it continues are the same tokens.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from environment.base import Json
+from training.recorded_calls import RecordedCalls
+from training.rollout.chat import identity, message_of, sampled_ids
+from training.rollout.histories import PROMPT_TOKEN_IDS
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+    from openai.types.chat.chat_completion import Choice
+
+Message = dict[str, Json]
+_EXCERPT = 2_000
+
+
+class ReplayDiffers(Exception):
+    """The environment did not do what it did in the recorded rollout."""
+
+    def __init__(self, turn: int, tool: str | None, recorded: str | None, found: str | None) -> None:
+        """`turn` is the turn, from 1, in which the tool was called; 0 for the messages that the rollout opens with.
+        A text is None where there was no message."""
+        self.turn = turn
+        self.tool = tool
+        self.recorded = recorded
+        self.found = found
+        where = f"turn {turn}" if turn else "its opening messages"
+        what = f"the result of {tool}" if tool else "what the model is shown"
+        super().__init__(f"the replay differs in {where}: {what} was {_shown(recorded)} and is now {_shown(found)}")
+
+
+class ForkReached(Exception):
+    """A replay without a model has come to the turn that a model would sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What is changed before the fork: the content of one message, or a message of the user that is added."""
+
+    content: str
+    message: int | None = None
+    """Index of the message in the recorded conversation; None to add a message of the user at its end."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """The recorded conversation before the first turn that is sampled, and what is changed in it."""
+
+    messages: Sequence[Message]
+    """The conversation in OpenAI's form, up to the last tool result before the fork."""
+    replies: "Mapping[int, Choice]"
+    """The model's replies in it, by index, with their token ids if these are known."""
+    edit: Edit | None = None
+
+    @classmethod
+    def of(cls, conversation: "Sequence[Message | Choice]", turn: int, edit: Edit | None = None) -> "Fork":
+        """Return the fork of a recorded conversation before its reply number `turn`, from 1.
+
+        Raises ValueError if the conversation has no such reply, or the edit is not of a message before it.
+        """
+        places = [place for place, item in enumerate(conversation) if not isinstance(item, dict)]
+        if not 1 <= turn <= len(places):
+            raise ValueError(f"the rollout has no turn {turn}; it has {len(places)}")
+        before = conversation[: places[turn - 1]]
+        if edit is not None and edit.message is not None and not 0 <= edit.message < len(before):
+            raise ValueError(f"message {edit.message} is not before turn {turn}, which is message {len(before)}")
+        replies = {place: item for place, item in enumerate(before) if not isinstance(item, dict)}
+        if edit is not None and edit.message in replies:
+            replies[edit.message] = _reworded(replies[edit.message], edit.content)
+        messages = [item if isinstance(item, dict) else message_of(item) for item in before]
+        return cls(messages, replies, edit)
+
+    @property
+    def turn(self) -> int:
+        """The first turn that is sampled, from 1."""
+        return len(self.replies) + 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether the replies' token ids are known, so that the model continues the tokens that it sampled."""
+        return all(sampled_ids(reply) is not None for reply in self.replies.values())
+
+    @cached_property
+    def shown(self) -> Sequence[Message]:
+        """The conversation as the model is shown it, edited."""
+        return self.edited(0, self.messages)
+
+    @cached_property
+    def completions(self) -> "Sequence[ChatCompletion]":
+        """The replies in order, as the endpoint gave them."""
+        return [_completion(reply) for _, reply in sorted(self.replies.items())]
+
+    def edited(self, place: int, messages: Sequence[Message]) -> list[Message]:
+        """Return messages that come at that place of the conversation, edited."""
+        result, end = list(messages), place + len(messages)
+        if self.edit is None:
+            return result
+        if self.edit.message is None and end == len(self.messages):
+            result.append({"role": "user", "content": self.edit.content})
+        elif self.edit.message is not None and place <= self.edit.message < end:
+            changed = self.edit.message - place
+            result[changed] = {**result[changed], "content": self.edit.content}
+        return result
+
+    def compare(self, messages: Sequence[Message]) -> None:
+        """Compare what the model is to be shown with the beginning of the conversation. Raises ReplayDiffers."""
+        turn, tools = 0, dict[str, str]()
+        for recorded, found in itertools.zip_longest(self.shown[: len(messages)], messages[: len(self.shown)]):
+            if found is None or recorded is None or identity(found) != identity(recorded):
+                known = recorded or found or {}
+                tool = tools.get(str(known.get("tool_call_id")))
+                raise ReplayDiffers(turn, tool, _content(recorded), _content(found))
+            if recorded["role"] == "assistant":
+                turn += 1
+                tools |= {call["id"]: call["function"]["name"] for call in recorded.get("tool_calls") or ()}
+
+
+class ReplayedCalls(RecordedCalls):
+    """Answers the calls before the fork with the recorded replies, and compares what they ask with the recording."""
+
+    counts = False
+
+    def __init__(self, fork: Fork) -> None:
+        super().__init__()
+        self._fork = fork
+        self._opening = sum(message["role"] == "assistant" for message in fork.messages) - len(fork.replies)
+
+    def answer(self, body: Mapping[str, Json]) -> "ChatCompletion | None":
+        """Return the recorded reply to a request before the fork, whatever its model and seed. Raises ReplayDiffers."""
+        number = sum(message["role"] == "assistant" for message in body["messages"]) - self._opening
+        if number <= len(self._fork.completions):
+            self._fork.compare(body["messages"])
+        if number >= len(self._fork.completions):
+            return super().answer(body)
+        self.given = True
+        reply: ChatCompletion = self._fork.completions[number]
+        return reply
+
+
+class NoModel:
+    """Stands in for the model of a replay that ends at the fork."""
+
+    model = "none"
+    remembers = False
+    tells_token_ids = True
+
+    async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
+        """Raise ForkReached."""
+        raise ForkReached
+
+
+def _shown(text: str | None) -> str:
+    return "no message" if text is None else repr(text)
+
+
+def _content(message: Mapping[str, Json] | None) -> str | None:
+    return None if message is None else str(message.get("content") or "")[:_EXCERPT]
+
+
+def _reworded(reply: "Choice", content: str) -> "Choice":
+    """Return a reply with another text, whose tokens are no longer known."""
+    message = reply.message.model_copy(update={"content": content})
+    return reply.model_copy(update={"message": message, "logprobs": None})
+
+
+def _completion(reply: "Choice") -> "ChatCompletion":
+    from openai.types.chat import ChatCompletion
+    from openai.types.completion_usage import CompletionUsage
+
+    prompt: Any = (reply.model_extra or {}).get(PROMPT_TOKEN_IDS)
+    sampled = sampled_ids(reply)
+    usage = None
+    if prompt is not None and sampled is not None:
+        counts = len(prompt), len(sampled)
+        usage = CompletionUsage(prompt_tokens=counts[0], completion_tokens=counts[1], total_tokens=sum(counts))
+    whole = ChatCompletion(id="", object="chat.completion", created=0, model="", choices=[reply], usage=usage)
+    return whole if prompt is None else whole.model_copy(update={PROMPT_TOKEN_IDS: prompt})
