@@ -104,6 +104,9 @@ class Settings(BaseSettings):
     all addresses."""
     agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Python modules, including their submodules, whose functions runs can name as their agent; comma-separated."""
+    replay: Annotated[tuple[str, ...], NoDecode] = ()
+    """Environments, and tools as ENVIRONMENT/TOOL, whose calls can be made again when a recorded rollout is replayed,
+    comma-separated. Those of the included environments without outside effects always can."""
     backend: str = embedded.NAME
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
@@ -366,6 +369,11 @@ class Settings(BaseSettings):
         if not all(part.isidentifier() for module in modules for part in module.split(".")):
             raise ValueError("expected names of Python modules such as my_agents or acme.agents, comma-separated")
         return modules
+
+    @field_validator("replay", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
 
     @field_validator("hf_repos", mode="before")
     @classmethod

@@ -37,6 +37,9 @@ class Traits:
     """Settings that a user's own task does not need."""
     documents: Mapping[str, Document] = field(default_factory=dict)
     """Documents by setting. `scenarios` are stored in the same way in every environment."""
+    repeats: bool = False
+    """Whether the same tool calls have the same results and no effect outside the episode, so that a recorded rollout
+    can be replayed."""
     config_for: Callable[[Mapping[str, Json], Mapping[str, Json], Path], Mapping[str, Json]] = _unchanged_config
     """Returns, for a user's task, a config and the data directory, the config in which the task can be done. Raises
     UnknownScenario, with a message for the user, if there is none."""

@@ -11,7 +11,6 @@ from app.domain.supervised import supervised_figures
 from app.errors import NotFound
 from app.operations.start_evaluation import StartedEvaluation
 from app.operations.start_run import Started
-from app.plots.run import wilson
 from app.results.showcase import showcase_email, shows_email
 from app.runs.diagnoses import causes_of
 from app.runs.ledger import Totals
@@ -34,6 +33,7 @@ from app.schemas.runs import (
     SupervisedFigures,
 )
 from app.statistics.verdict import Verdict, verdict
+from training.statistics.shares import wilson
 
 Source = TypeVar("Source")
 Shown = TypeVar("Shown")

@@ -14,8 +14,8 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.event_lines import event_line
 from app.cli.run_report import verdict_text
 from app.cli.terminal import plain
-from app.plots.run import wilson
 from environment.json_type import Json
+from training.statistics.shares import wilson
 
 ENDED = {"completed", "failed", "cancelled"}
 _FIRST_POLL_S, _POLL_S = 0.05, 0.5

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from app.domain.stored_request import Budget, Choice
 from environment.base import Split
 from environment.json_type import Json
+from training.rollout.fork import Edit
+from training.statistics.turn_values import most_probes
 
 
 class Contestant(BaseModel):
@@ -48,6 +50,25 @@ class Trial(BaseModel):
     look_every: int
 
 
+class WhatIf(BaseModel):
+    """A fork of a recorded rollout at one turn or more. Each turn is a scenario of the evaluation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    trajectory_id: str
+    turns: tuple[int, ...]
+    """The turns, from 1, that the continuations begin with."""
+    search: Literal["bisect", "all"] | None = None
+    """How the turn is looked for that decided the rollout; None for the continuations of one turn."""
+    edit: Edit | None = None
+    own_seed: int | None = None
+    """The rollout's own seed, if it is to be sampled again; None for seeds of the evaluation."""
+    state: tuple[str, int] | None = None
+    """Run and iteration after which a reflective environment had the state in which the rollout was made."""
+    exact: bool
+    """Whether the recorded token ids are known."""
+
+
 class StoredEvaluation(BaseModel):
     """Everything that determines an evaluation's results."""
 
@@ -69,6 +90,8 @@ class StoredEvaluation(BaseModel):
     concurrency: int
     trial: Trial | None = None
     """The trial that the evaluation decides; None if it is only a comparison."""
+    what_if: WhatIf | None = None
+    """The recorded rollout that all rollouts continue; None if they begin at the beginning."""
     budget: Budget | None = None
     """Spending limits; None for no limits."""
 
@@ -79,8 +102,11 @@ class StoredEvaluation(BaseModel):
 
     @property
     def slots(self) -> int:
-        """Number of rollouts."""
-        return len(self.models) * self.scenarios * self.samples
+        """Number of rollouts; of a search by bisection, the most that it makes."""
+        scenarios = self.scenarios
+        if self.what_if is not None and self.what_if.search == "bisect":
+            scenarios = min(scenarios, most_probes(scenarios))
+        return len(self.models) * scenarios * self.samples
 
 
 @dataclass(frozen=True, slots=True, order=True)

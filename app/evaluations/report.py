@@ -7,9 +7,9 @@ from statistics import fmean, median
 from typing import Any
 
 from app.domain.stored_evaluation import Slot, StoredEvaluation
-from app.plots.run import wilson
 from environment.json_type import Json
 from training.statistics.bootstrap import DRAWS, LEVEL, intervals
+from training.statistics.shares import wilson
 
 _PAIRED = ("success", "reward", "sources", "turns")
 """Figures that have intervals."""

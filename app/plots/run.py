@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import sqrt
 
 from app.plots import svg
 from environment.json_type import Json
+from training.statistics.shares import wilson
 
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 860, 200, 64, 24, 84, 64
-_Z = 1.96
-"""The z value of 95% intervals."""
 _TICKS = 4
 _MOST_LABELS = 12
 
@@ -54,17 +52,6 @@ def run_svg(run: Mapping[str, Json]) -> str:
             svg.label(_WIDTH - _RIGHT, height - 10, "iteration", anchor="end", fill=svg.FAINT),
         ],
     )
-
-
-def wilson(success: float, scenarios: int) -> tuple[float, float]:
-    """Return the 95% interval of a success rate over a number of scenarios (Wilson, *Probable Inference, the Law of
-    Succession, and Statistical Inference*, 1927)."""
-    if scenarios < 1:
-        return 0.0, 1.0
-    z2 = _Z * _Z / scenarios
-    center = (success + z2 / 2) / (1 + z2)
-    half = _Z / (1 + z2) * sqrt(success * (1 - success) / scenarios + z2 / (4 * scenarios))
-    return max(0.0, center - half), min(1.0, center + half)
 
 
 def _grid(axes: _Axes, title: str, form: str) -> Iterator[str]:

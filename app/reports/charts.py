@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from app.plots import svg
-from app.plots.run import wilson
 from app.reports.format import signed
 from app.reports.rollouts import batches_of
 from app.statistics.verdict import headline
 from environment.json_type import Json
+from training.statistics.shares import wilson
 
 PHASES = ("rollout", "judge", "train", "evaluate", "reflect", "other")
 _BINS = 12

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.db.json_text import canonical
-from app.plots.run import wilson
 from app.reports.format import moment, number, percent, points
 from app.reports.html import Html, h, joined
 from app.reports.rollouts import thinned
 from environment.json_type import Json
+from training.statistics.shares import wilson
 
 MAX_ROWS = 40
 """Maximum number of rows of a table, besides the first and the last one."""

@@ -16,7 +16,7 @@ from app.db.database import Database
 from app.db.json_text import dumps
 from app.db.tables import Evaluation, Iteration, Run, Trajectory
 from app.errors import NotFound
-from app.plots.run import wilson
+from training.statistics.shares import wilson
 
 Table = Literal["iterations", "evaluations", "rollouts"]
 _ROWS_AT_ONCE = 500

@@ -268,7 +268,10 @@ def _inbox_with(data_dir: Path, address: str) -> str | None:
 
 
 TRAITS = Traits(
-    datasets={"inbox": (SYNTHETIC,), "scenarios": ()}, asked_without=frozenset({"scenarios"}), config_for=_config_for
+    datasets={"inbox": (SYNTHETIC,), "scenarios": ()},
+    asked_without=frozenset({"scenarios"}),
+    repeats=True,
+    config_for=_config_for,
 )
 
 

@@ -182,4 +182,6 @@ def _learned_on(state: Mapping[str, Json]) -> list[Json] | None:
     return None if key is None else dump_graph(world_of(key).graph)
 
 
-TRAITS = Traits(datasets={"scenarios": ()}, documents={"graph": Document(parse_graph, size_of, _learned_on)})
+TRAITS = Traits(
+    datasets={"scenarios": ()}, documents={"graph": Document(parse_graph, size_of, _learned_on)}, repeats=True
+)

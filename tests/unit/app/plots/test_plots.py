@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from app.plots.png import SCALE, NoRenderer, png
-from app.plots.run import run_svg, wilson
+from app.plots.run import run_svg
 from environment.json_type import Json
 from tests.fonts import needs_font
 
@@ -73,13 +73,6 @@ def test_names_are_text_and_nothing_else() -> None:
     tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(drawn).iter()}
     assert "script" not in tags
     assert not {"\x00", "\x1b", "\u202e"} & set(drawn)
-
-
-def test_wilsons_interval() -> None:
-    assert wilson(0.5, 20) == pytest.approx((0.299, 0.701), abs=1e-3)
-    assert wilson(0.0, 20) == pytest.approx((0.0, 0.161), abs=1e-3)
-    assert wilson(1.0, 20)[1] == pytest.approx(1.0)
-    assert wilson(0.5, 0) == (0.0, 1.0)
 
 
 @needs_font
