@@ -18,6 +18,7 @@ from app.logs import RepeatedLog
 from environment.first_line import first_line
 from environment.plugins import PluginFault
 from training.protocol.validation_message import message_of
+from training.rollout.fork import ReplayDiffers
 
 MEDIA_TYPE = "application/problem+json"
 DATABASE_DOWN = (
@@ -106,6 +107,25 @@ class NotAllowed(Conflict):
 
     def members(self) -> Mapping[str, Any]:
         return {"allowed": self.allowed}
+
+
+class EnvironmentChanged(Conflict):
+    """A recorded rollout cannot be replayed: the environment does not do what it did then."""
+
+    title = "Environment changed"
+
+    def __init__(self, differs: ReplayDiffers) -> None:
+        super().__init__(f"The rollout cannot be continued from there: {differs}.")
+        self.differs = differs
+
+    def members(self) -> Mapping[str, Any]:
+        differs = self.differs
+        return {
+            "turn": differs.turn,
+            "tool": differs.tool,
+            "recorded": differs.recorded,
+            "found": differs.found,
+        }
 
 
 class ModelBusy(Conflict):

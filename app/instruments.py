@@ -177,6 +177,6 @@ for _counter, _values in (
 ):
     for _value in sorted(_values):
         _counter.labels(_value)
-for _kind in ("train", "evaluation", "showcase", "ask"):
+for _kind in ("train", "evaluation", "showcase", "ask", "what_if"):
     for _outcome in ("ok", "failed"):
         ROLLOUTS.labels(_kind, _outcome)

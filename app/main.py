@@ -41,6 +41,7 @@ from app.api import (
     training,
     trajectories,
     webhooks,
+    what_ifs,
 )
 from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import open_run_documents
@@ -95,6 +96,7 @@ _PARTS = (
     feedback,
     catalogue,
     webhooks,
+    what_ifs,
     keys,
     sign_in,
     models,

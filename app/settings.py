@@ -372,7 +372,7 @@ class Settings(BaseSettings):
 
     @field_validator("replay", mode="before")
     @classmethod
-    def _listed(cls, value: object) -> object:
+    def _replayable(cls, value: object) -> object:
         return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
 
     @field_validator("hf_repos", mode="before")

@@ -65,6 +65,9 @@ class WhatIf(BaseModel):
     """The rollout's own seed, if it is to be sampled again; None for seeds of the evaluation."""
     state: tuple[str, int] | None = None
     """Run and iteration after which a reflective environment had the state in which the rollout was made."""
+    counts: bool
+    """Whether its continuations tell the values of turns: unedited, by the rollout's own checkpoint, as it was sampled.
+    """
     exact: bool
     """Whether the recorded token ids are known."""
 

@@ -82,19 +82,25 @@ def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:
 def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[float]:
     """Return the second model's success minus the first's, for each scenario with figures for both, in order."""
     found = []
-    for scenario in range(request.scenarios):
-        first, second = (_scenario_figure("success", request, rows, model, scenario) for model in (0, 1))
+    for unit in _units(request):
+        first, second = (_unit_figure("success", unit, rows, model) for model in (0, 1))
         if first is not None and second is not None:
             found.append(second - first)
     return found
 
 
-def _scenario_figure(
-    name: str, request: StoredEvaluation, rows: Mapping[Slot, Any], model: int, scenario: int
-) -> float | None:
-    """Return the mean over a model's samples of a scenario."""
-    slots = (Slot(model, scenario, sample) for sample in range(request.samples))
+def _unit_figure(name: str, unit: Sequence[tuple[int, int]], rows: Mapping[Slot, Any], model: int) -> float | None:
+    """Return the mean over a model's rollouts of a unit."""
+    slots = [Slot(model, *place) for place in unit]
     return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
+
+
+def _units(request: StoredEvaluation) -> list[list[tuple[int, int]]]:
+    """Return what the intervals are over: scenarios, or in a what-if, which has one scenario, its continuations. Each
+    is given by its rollouts' numbers of scenario and sample."""
+    if request.what_if is None:
+        return [[(scenario, sample) for sample in range(request.samples)] for scenario in range(request.scenarios)]
+    return [[(turn, sample)] for turn in range(request.scenarios) for sample in range(request.samples)]
 
 
 def _compared(
@@ -103,8 +109,8 @@ def _compared(
     """Return means and differences from the first model with intervals, by the model's number, and the number of
     scenarios behind them; None without any. Only `models`, given in order, are compared."""
     table = []
-    for scenario in range(request.scenarios):
-        figures = [_scenario_figure(name, request, rows, model, scenario) for model in models]
+    for unit in _units(request):
+        figures = [_unit_figure(name, unit, rows, model) for model in models]
         if None not in figures:
             table.append(figures)
     if not table or not models:

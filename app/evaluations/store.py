@@ -51,14 +51,14 @@ class EvaluationStore:
         return found
 
     async def listed(self, *, before: str | None, limit: int, project: str | None) -> Sequence[EvaluationJob]:
-        """Return evaluations of one project or of all, newest first."""
-        query = select(EvaluationJob).order_by(EvaluationJob.id.desc()).limit(limit)
+        """Return evaluations of one project or of all, newest first, without what-ifs."""
+        query = select(EvaluationJob).where(EvaluationJob.trajectory_id.is_(None))
         if before is not None:
             query = query.where(EvaluationJob.id < before)
         if project is not None:
             query = query.where(EvaluationJob.project == project)
         async with self._database() as tx:
-            return (await tx.execute(query)).scalars().all()
+            return (await tx.execute(query.order_by(EvaluationJob.id.desc()).limit(limit))).scalars().all()
 
     async def trajectories(self, id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
         """Return trajectories without their bulky columns in the order of saving, from the one after `after`."""

@@ -1,8 +1,9 @@
 """Starts an evaluation: checks the request as far as possible, resolves names permanently, and saves it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -39,6 +40,7 @@ from training.protocol.model_name import ModelName
 from training.rollout.agents.registry import UnknownAgent
 from training.types import RunConfig
 
+_DEFAULTS = RunConfig()
 SaveReply = Callable[[AsyncSession, "StartedEvaluation"], Awaitable[None]]
 """Saves the reply to the request, in the transaction that creates the evaluation."""
 
@@ -49,6 +51,29 @@ class StartedEvaluation:
 
     job: EvaluationJob
     warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What an evaluation takes over from a run, or from an earlier evaluation, where its request says nothing."""
+
+    environment: Choice
+    judge: Choice
+    agent: Choice | None
+    seed: int
+    max_turns: int | None
+    max_completion_tokens: int
+
+    @classmethod
+    def of_run(cls, run: Run) -> "Basis":
+        """Return that of a run."""
+        own, config = run.stored_request, run.stored_request.config
+        return cls(own.environment, own.judge, own.agent, config.seed, config.max_turns, config.max_completion_tokens)
+
+    @classmethod
+    def of_evaluation(cls, own: StoredEvaluation) -> "Basis":
+        """Return that of an evaluation."""
+        return cls(own.environment, own.judge, own.agent, own.seed, own.max_turns, own.max_completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +99,31 @@ class EvaluationStarter:
         """
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
+        basis = Basis.of_run(run) if run else None
         asked = request.models or _models_of(run)
+        return await self.queue(id, request, caller, save_reply, asked, basis, project, {"trial": trial})
+
+    async def queue(
+        self,
+        id: str,
+        request: EvaluationRequest,
+        caller: Caller,
+        save_reply: SaveReply,
+        asked: Sequence[ModelToEvaluate],
+        basis: Basis | None,
+        project: str,
+        more: Mapping[str, Any],
+        trajectory_id: str | None = None,
+    ) -> StartedEvaluation:
+        """Queue an evaluation of the models that are `asked` for. `more` are fields of the stored request that no
+        request for an evaluation has; `trajectory_id` is the rollout whose what-if it is.
+
+        Raises InvalidRequest, NotFound, Conflict or Unavailable.
+        """
         noted = NotedModels(ListedModels(self.resources.settings))
         found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(asked)]
         labelled = _require_unique_labels([contestant for contestant, _ in found])
-        stored = (await self._stored(request, run, project, labelled, noted)).model_copy(update={"trial": trial})
+        stored = (await self._stored(request, basis, project, labelled, noted)).model_copy(update=more)
         job = EvaluationJob(
             id=id,
             project=project,
@@ -88,6 +133,7 @@ class EvaluationStarter:
             total=stored.slots,
             done=0,
             judge={},
+            trajectory_id=trajectory_id,
         )
         async with self.resources.database.begin() as tx:
             tx.add(job)
@@ -167,13 +213,11 @@ class EvaluationStarter:
     async def _stored(
         self,
         request: EvaluationRequest,
-        run: Run | None,
+        own: Basis | None,
         project: str,
         models: tuple[Contestant, ...],
         listed: Models,
     ) -> StoredEvaluation:
-        own = run.stored_request if run else None
-        config = own.config if own else RunConfig()
         environment = own.environment if own and request.environment is None else _choice(request.environment)
         environment = await self._pinned(environment, project)
         default_judge, scenarios = await self._check_environment(environment, request, project)
@@ -194,10 +238,11 @@ class EvaluationStarter:
             split=request.split,
             scenarios=scenarios,
             samples=request.samples,
-            seed=config.seed if request.seed is None else request.seed,
+            seed=(own.seed if own else _DEFAULTS.seed) if request.seed is None else request.seed,
             temperature=request.temperature,
-            max_turns=request.max_turns or config.max_turns,
-            max_completion_tokens=request.max_completion_tokens or config.max_completion_tokens,
+            max_turns=request.max_turns or (own.max_turns if own else _DEFAULTS.max_turns),
+            max_completion_tokens=request.max_completion_tokens
+            or (own.max_completion_tokens if own else _DEFAULTS.max_completion_tokens),
             rollout_timeout_s=request.rollout_timeout_s,
             concurrency=request.concurrency,
             budget=None if request.budget is None else Budget(**request.budget.model_dump()),

@@ -24,6 +24,18 @@ async def inherited_state(database: Database, run_id: str) -> Mapping[str, Any] 
     return reflection.state if reflection else None
 
 
+async def state_after(database: Database, where: tuple[str, int] | None) -> Mapping[str, Any] | None:
+    """Return what a run's environment had learned after an iteration; None if that was nothing."""
+    if where is None:
+        return None
+    run_id, iteration = where
+    async with database() as tx:
+        found = await tx.get(Reflection, (run_id, max(iteration, INHERITED)))
+        if found is None and iteration < 1:
+            found = await tx.get(Reflection, (run_id, INHERITED))
+    return found.state if found else None
+
+
 def begin_with(environment: Environment, state: Mapping[str, Any] | None) -> None:
     """Restore learned state into a new environment. Raises ValueError if the state does not fit it."""
     if state is not None and isinstance(environment, Reflective):

@@ -8,7 +8,9 @@ from pydantic import ConfigDict, Field, model_validator
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.names import MODEL_PATTERN
 from app.schemas.base import RequestBody, RequestPart, ResponseModel
+from app.schemas.intervals import IntervalOut
 from app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
+from app.schemas.what_if_report import WhatIfReport
 from environment.json_type import Json
 from training.types import RunConfig
 
@@ -109,17 +111,6 @@ class EvaluationRequest(RequestBody):
         return self
 
 
-class IntervalOut(ResponseModel):
-    """A mean and its 95% interval."""
-
-    mean: float
-    """The mean over the scenarios."""
-    low: float
-    """Lower end of the interval."""
-    high: float
-    """Upper end of the interval."""
-
-
 class Differences(ResponseModel):
     """How far a model is from the first one on the same scenarios; null for the first one, and where there is no
     figure."""
@@ -204,6 +195,8 @@ class ReportOut(ResponseModel):
     """The models, in the order of the request."""
     trial: "TrialOut | None" = None
     """What the trial decided; null for an evaluation that decides nothing, and for a trial that failed."""
+    what_if: WhatIfReport | None = None
+    """What continuations of a recorded rollout came to; null for any other evaluation."""
 
 
 class TrialOut(ResponseModel):

@@ -9,7 +9,7 @@ from training.phases import Purpose
 
 Split = Literal["train", "validation", "test"]
 Mode = Literal["sampled", "greedy"]
-Kind = Literal["train", "evaluation", "showcase", "ask"]
+Kind = Literal["train", "evaluation", "showcase", "ask", "what_if"]
 
 
 class TrajectoryBrief(ResponseModel):
@@ -20,8 +20,8 @@ class TrajectoryBrief(ResponseModel):
     run_id: str | None
     """Id of the run that it belongs to. Null if a model was asked by name."""
     kind: Kind
-    """What the rollout was made for: training, a held-out evaluation, the sample email of an iteration (`showcase`), or
-    a task given to `POST /ask`."""
+    """What the rollout was made for: training, a held-out evaluation, the sample email of an iteration (`showcase`), a
+    task given to `POST /ask`, or the continuation of another rollout from one of its turns (`what_if`)."""
     iteration: int | None
     """Iteration that it belongs to; 0 is the baseline. Null for `ask`."""
     split: Split

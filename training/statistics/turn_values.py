@@ -109,6 +109,28 @@ def verdict(values: Mapping[int, Sampled], turns: int, success: bool) -> Verdict
     return Verdict(None, closest, _missing(values, turns, success, closest.turn))
 
 
+def sentence(found: Verdict, values: Mapping[int, Sampled], turns: int, success: bool | None) -> str:
+    """Say in words what is known of the turn that decided a rollout."""
+    if success is None:
+        return "Whether the rollout succeeded is not known, so no turn can have decided it."
+    if 1 not in values:
+        return "Undecided: nothing was continued from before the first turn."
+    first, result = values[1], "success" if success else "failure"
+    if found.decisive is not None:
+        before, after = values[found.decisive.turn].share, values[found.decisive.turn].share + found.decisive.points
+        return (
+            f"Turn {found.decisive.turn} decided it: the chance of success went from {before:.0%} before it to "
+            f"{after:.0%} after it."
+        )
+    if first.share == float(success):
+        return f"No turn decided it: all {first.count} continuations from the beginning ended in {result} as well."
+    if found.closest is None:
+        return "Undecided: no two neighbouring turns were continued from."
+    if found.missing is not None:
+        return f"Undecided: turn {found.closest.turn} changed most, and {found.missing} more continuations would tell."
+    return "Undecided: no turn makes half of the way to the result."
+
+
 def _bracket(values: Mapping[int, Sampled], turns: int, success: bool) -> tuple[int, int]:
     """Return the states, from 1 to `turns` + 1, between which the value goes from near the first to near the result."""
     low, high, first = 1, turns + 1, values[1].share

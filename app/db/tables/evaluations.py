@@ -8,6 +8,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     String,
+    Text,
     func,
     text,
 )
@@ -30,6 +31,7 @@ class EvaluationJob(Claimable):
         Index("ix_evaluation_job_project_id", "project", "id"),
         Index("ix_evaluation_job_project_claimed_at", "project", "claimed_at"),
         Index("ix_evaluation_job_to_publish", "finished_at", postgresql_where=text("published ->> 'state' = 'due'")),
+        Index("ix_evaluation_job_trajectory_id", "trajectory_id"),
         Index("ix_evaluation_job_open", "created_at", postgresql_where=text("status IN ('queued', 'running')")),
     )
 
@@ -52,6 +54,10 @@ class EvaluationJob(Claimable):
     """Number of its latest event."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """Which of its details were deleted because of their age, and when."""
+    trajectory_id: Mapped[str | None] = mapped_column(
+        Text, ForeignKey("trajectory.id", ondelete="CASCADE", use_alter=True)
+    )
+    """The recorded rollout that a what-if continues; None for any other evaluation."""
     published: Mapped[dict[str, Json] | None]
     """State of publishing to Weave: `state` and the fields that belong to it; None if publishing was not requested."""
 

@@ -20,19 +20,22 @@ from app.backends import Connect
 from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
 from app.db.database import Database
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.db.tables import EvaluationJob, Trajectory
+from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation, WhatIf
 from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
 from app.evaluations.report import differences, report_of, why_no_figures
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationStore
+from app.evaluations.what_if_report import values_of, what_if_report
 from app.listed_models import ListedModels
 from app.processes.engine import Engine, EngineUnavailable
 from app.runs.budget import Meter
 from app.runs.configuration import make_environment, make_judge, make_player
 from app.runs.documents import resolve_references
 from app.runs.environment_access import EnvironmentAccess
+from app.runs.recorded_rollouts import recorded_rollout
+from app.runs.resume_point import begin_with, state_after
 from app.settings import Settings
 from app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
 from app.worker.judge_services import judge_services
@@ -50,10 +53,12 @@ from training.budget import Usage
 from training.phases import Phase
 from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
+from training.rollout.fork import Fork
 from training.rollout.prompted import PromptedChat
 from training.rollout.rollout import Player, RolloutLimits, rollout
 from training.rollout_tasks import seed_of
 from training.scoring import assign_rewards, judge_group
+from training.statistics.turn_values import next_probe
 from training.task_errors import first_of_several
 from training.types import Failure, FailureKind, Progress, Rollout
 
@@ -141,6 +146,9 @@ class EvaluationDriver:
         async with AsyncExitStack() as stack:
             access = EnvironmentAccess(self.settings)
             environment = stack.enter_context(closing(make_environment(whole, self.settings.data_dir, access)))
+            forked = await run_on_loop(main_loop, self._forked(request.what_if)) if request.what_if else None
+            if forked is not None:
+                begin_with(environment, forked.state)
             services = judge_services(self.settings, self.database, main_loop, None, environment)
             work = _EvaluationWork(
                 job,
@@ -154,9 +162,19 @@ class EvaluationDriver:
                 lambda: clock.now().timestamp(),
                 driven.made,
                 [await self._player(each, whole, driven, clock) for each in request.models],
+                forked,
             )
             trial = await work.all_scenarios()
             return await _report(work, driven.prices) | ({"trial": trial} if trial else {})
+
+    async def _forked(self, what_if: WhatIf) -> "_Forked":
+        """Read the recorded rollout of a what-if."""
+        async with self.database() as tx:
+            row = await tx.get(Trajectory, what_if.trajectory_id)
+        assert row is not None  # deleting it deletes the what-if
+        recorded = await recorded_rollout(self.database, row)
+        forks = [Fork.of(recorded.conversation, turn, what_if.edit) for turn in what_if.turns]
+        return _Forked(what_if, row, recorded.scenario, forks, await state_after(self.database, what_if.state))
 
     async def _player(
         self, contestant: Contestant, environment: Choice, driven: "_DriveState", clock: DatabaseTime
@@ -183,7 +201,7 @@ class EvaluationDriver:
     async def _endpoint(self, contestant: Contestant, main_loop: asyncio.AbstractEventLoop) -> Endpoint:
         if contestant.spec is None:
             address = await run_on_loop(main_loop, self.engine.address())
-            return Endpoint(f"{address.url}/v1", address.key, contestant.model, remembers=True)
+            return Endpoint(f"{address.url}/v1", address.key, contestant.model, remembers=True, tells_token_ids=True)
         backend = await self.connect(contestant.backend or embedded.NAME)
         try:
             spec = contestant.spec
@@ -191,6 +209,23 @@ class EvaluationDriver:
             return policy.endpoint(contestant.step)
         finally:
             await backend.close()
+
+
+@dataclass(frozen=True)
+class _Forked:
+    """The recorded rollout of a what-if, and its forks by the number of the turn in the request."""
+
+    what_if: WhatIf
+    row: Trajectory
+    scenario: Scenario
+    forks: Sequence[Fork]
+    state: Mapping[str, Any] | None
+
+    def next_turn(self, rows: Mapping[Slot, Any]) -> int | None:
+        """Return the number of the next turn to sample continuations before, in a search; None at its end."""
+        turns = self.what_if.turns
+        found = next_probe(values_of(turns, rows.items()), len(turns), bool(self.row.success))
+        return None if found is None else turns.index(found)
 
 
 @dataclass
@@ -268,6 +303,8 @@ class _EvaluationWork:
     made: _SaveCounter
     players: Sequence[Player | None]
     """The player that replaces the built-in loop, if any, for each model."""
+    forked: _Forked | None = None
+    """The rollout that all rollouts continue, if any."""
 
     async def all_scenarios(self) -> dict[str, Json] | None:
         """Make and judge everything not saved yet; for a trial, until it is decided.
@@ -277,6 +314,9 @@ class _EvaluationWork:
         """
         request = self.request
         saved = await self.saved.rows()
+        if self.forked is not None and self.forked.what_if.search == "bisect":
+            await self._bisect(self.forked)
+            return None
         if request.trial is None:
             await self._scenarios(0, request.scenarios, saved)
             return None
@@ -294,10 +334,18 @@ class _EvaluationWork:
                 break
         return _verdict(found, rule)
 
+    async def _bisect(self, forked: _Forked) -> None:
+        """Continue from one turn after the other, until the turn that decided the rollout is found."""
+        while (number := forked.next_turn(saved := await self.saved.rows())) is not None:
+            await self._scenarios(number, number + 1, saved)
+
     async def _scenarios(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
         """Make and judge the scenarios from number `start` to before `end`. No task is left running."""
         request = self.request
-        scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
+        if self.forked is None:
+            scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
+        else:
+            scenarios = [self.forked.scenario] * (end - start)
         with first_of_several(LeaseLost):
             async with asyncio.TaskGroup() as group:
                 for number, scenario in enumerate(scenarios, start):
@@ -345,22 +393,22 @@ class _EvaluationWork:
                 chat,
                 limits,
                 id=str(ULID()),
-                # The same for all models, so that only the models differ.
-                seed=seed_of(request.seed, "evaluation", request.split, slot.scenario, slot.sample),
+                seed=self._seed(slot),
                 reservation=reservation,
                 agent=self.players[slot.model],
+                fork=self.forked.forks[slot.scenario] if self.forked else None,
                 name=RolloutName(0, str(slot)),
                 now=self.now,
             )
             self.budget.saw(made)
         if chat.remembers and made.failure is not None and made.failure.kind is FailureKind.BACKEND_AWAY:
             raise BackendUnavailable(made.error)
-        contestant = request.models[slot.model]
+        contestant, kind = request.models[slot.model], "what_if" if self.forked else "evaluation"
         row = rollout_row(made) | {
             "evaluation_id": self.job.id,
             "slot": str(slot),
             "project": self.job.project,
-            "kind": "evaluation",
+            "kind": kind,
             "mode": "sampled" if request.temperature else "greedy",
             "model": contestant.model,
             "step": contestant.step,
@@ -368,9 +416,18 @@ class _EvaluationWork:
             "reward_parts": {},
         }
         await self.saved.keep_rollout(row)
-        count_rollouts("evaluation", [made])
+        count_rollouts(kind, [made])
         self.made.saved(1)
         return made
+
+    def _seed(self, slot: Slot) -> int:
+        """Return the seed of a rollout: the same for all models, so that only the models differ."""
+        if self.forked is None:
+            return seed_of(self.request.seed, "evaluation", self.request.split, slot.scenario, slot.sample)
+        what_if = self.forked.what_if
+        if what_if.own_seed is not None:
+            return what_if.own_seed
+        return seed_of(self.request.seed, "what_if", what_if.turns[slot.scenario], slot.sample)
 
 
 def _verdict(found: Evidence, rule: Rule) -> dict[str, Json]:
@@ -414,4 +471,9 @@ async def _report(work: _EvaluationWork, prices: Sequence[Price | None]) -> dict
         )
         for number, price in enumerate(prices)
     ]
-    return await asyncio.to_thread(report_of, work.request, list(rows.values()), costs)
+    report = await asyncio.to_thread(report_of, work.request, list(rows.values()), costs)
+    if work.forked is None:
+        return report
+    messages = await work.saved.messages(list(rows))
+    what_if = await asyncio.to_thread(what_if_report, work.request, work.forked.row, rows, messages)
+    return {**report, "what_if": what_if}

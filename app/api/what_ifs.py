@@ -1,0 +1,103 @@
+"""What-ifs: continue a recorded rollout from one of its turns, and see which turn decided it."""
+
+from collections.abc import Mapping
+
+from ulid import ULID
+
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, IdCursor, Limit, TrajectoryId
+from app.api.engine import CurrentModels
+from app.api.evaluations import save_evaluation_reply
+from app.api.presentation import evaluation_accepted, evaluation_figures, page
+from app.api.routers import keyed_router
+from app.db.tables import EvaluationJob, Trajectory
+from app.evaluations.what_ifs import StateValue, turn_values_of, what_ifs_of
+from app.operations.start_evaluation import EvaluationStarter
+from app.operations.start_what_if import WhatIfStarter
+from app.schemas.base import Page
+from app.schemas.evaluations import EvaluationAccepted
+from app.schemas.intervals import IntervalOut
+from app.schemas.what_ifs import TurnCredit, TurnValue, TurnValues, WhatIfBrief, WhatIfRequest
+from training.statistics.shares import wilson
+from training.statistics.turn_values import Credit, Verdict, credits, sentence, verdict
+
+router = keyed_router("trajectories")
+
+
+@router.post("/trajectories/{trajectory_id}/what-if", status_code=202)
+async def post_what_if(
+    service: CurrentService,
+    queries: CurrentQueries,
+    models: CurrentModels,
+    caller: CurrentCaller,
+    trajectory_id: TrajectoryId,
+    request: WhatIfRequest,
+) -> EvaluationAccepted:
+    """Continue a recorded rollout from a turn on, in the background.
+
+    The turns before it are replayed: their tool calls are made again and compared with the recorded ones. The
+    continuations are an evaluation; poll it until it has ended.
+    """
+    row = await queries.trajectory(trajectory_id)
+    starter = WhatIfStarter(EvaluationStarter(service, service.store, models, service.runner.wake))
+    return evaluation_accepted(await starter.start(str(ULID()), row, request, caller, save_evaluation_reply))
+
+
+@router.get("/trajectories/{trajectory_id}/what-ifs")
+async def list_what_ifs(
+    service: CurrentService,
+    queries: CurrentQueries,
+    trajectory_id: TrajectoryId,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
+) -> Page[WhatIfBrief]:
+    """List the what-ifs of a rollout, newest first."""
+    await queries.trajectory(trajectory_id)
+    found = await what_ifs_of(service.database, trajectory_id, before=cursor, limit=limit + 1)
+    return page(found, limit, _brief, lambda row: row.id)
+
+
+@router.get("/trajectories/{trajectory_id}/turn-values")
+async def get_turn_values(service: CurrentService, queries: CurrentQueries, trajectory_id: TrajectoryId) -> TurnValues:
+    """Get what continuations say of the turns of a rollout: how often they succeed from each state, and which turn
+    decided it."""
+    row = await queries.trajectory(trajectory_id)
+    return _turn_values(row, await turn_values_of(service.database, trajectory_id))
+
+
+def _brief(job: EvaluationJob) -> WhatIfBrief:
+    """Return a what-if as an item of a list."""
+    what_if = job.request["what_if"]
+    more = {name: what_if[name] for name in ("turns", "search")} | {"edited": what_if["edit"] is not None}
+    return WhatIfBrief.model_validate(evaluation_figures(job) | more)
+
+
+def _turn_values(row: Trajectory, values: Mapping[int, StateValue]) -> TurnValues:
+    """Return what the values of the states before a rollout's turns say."""
+    sampled = {turn: each.sampled for turn, each in values.items()}
+    found = Verdict(None, None, None)
+    shown: list[TurnCredit] = []
+    if row.success is not None:
+        found = verdict(sampled, row.turns, row.success)
+        shown = [_turn_credit(each) for each in credits(sampled, row.turns, row.success)]
+    return TurnValues(
+        trajectory_id=row.id,
+        turns=row.turns,
+        success=row.success,
+        values=[_turn_value(turn, each) for turn, each in values.items()],
+        credits=shown,
+        decisive=next((each for each in shown if found.decisive and each.turn == found.decisive.turn), None),
+        missing=found.missing,
+        text=sentence(found, sampled, row.turns, row.success),
+    )
+
+
+def _turn_value(turn: int, value: StateValue) -> TurnValue:
+    share, count = value.sampled.share, value.sampled.count
+    low, high = wilson(share, count)
+    success = IntervalOut(mean=share, low=low, high=high)
+    return TurnValue(turn=turn, count=count, success=success, reward=value.reward)
+
+
+def _turn_credit(credit: Credit) -> TurnCredit:
+    mean, low, high = (round(100 * each, 1) for each in (credit.points, credit.low, credit.high))
+    return TurnCredit(turn=credit.turn, points=IntervalOut(mean=mean, low=low, high=high))

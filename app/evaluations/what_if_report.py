@@ -1,0 +1,105 @@
+"""The report of a what-if: what continuations did first, and how they ended."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from app.domain.stored_evaluation import Slot, StoredEvaluation
+from environment.json_type import Json
+from training.statistics.shares import wilson
+from training.statistics.turn_values import Sampled
+
+_LONGEST_ACTION = 200
+
+
+def what_if_report(
+    request: StoredEvaluation, original: Any, rows: Mapping[Slot, Any], messages: Mapping[str, Sequence[Json]]
+) -> dict[str, Json]:
+    """Return the report. `original` is the recorded rollout's trajectory, `rows` are those of the continuations, and
+    `messages` theirs by id."""
+    what_if = request.what_if
+    assert what_if is not None
+    groups = defaultdict[tuple[int, int], list[Any]](list)
+    for slot, row in sorted(rows.items()):
+        groups[slot.scenario, slot.model].append(row)
+    return {
+        "trajectory_id": original.id,
+        "prefix": "exact" if what_if.exact else "rendered",
+        "edited": what_if.edit is not None,
+        "original": {
+            "success": original.success,
+            "reward": original.reward,
+            "turns": original.turns,
+            "next": action(original.messages, what_if.turns[0]) if len(what_if.turns) == 1 else None,
+        },
+        "continuations": [
+            _continued(what_if.turns[turn], request.models[model].label, group, original.messages, messages)
+            for (turn, model), group in sorted(groups.items())
+        ],
+    }
+
+
+def values_of(turns: Sequence[int], rows: Iterable[tuple[Slot, Any]]) -> dict[int, Sampled]:
+    """Return the values of the states before turns, from the judged continuations of one model."""
+    counts, successes = defaultdict[int, int](int), defaultdict[int, int](int)
+    for slot, row in rows:
+        if is_judged(row):
+            counts[turns[slot.scenario]] += 1
+            successes[turns[slot.scenario]] += bool(row.success)
+    return {turn: Sampled(count, successes[turn]) for turn, count in sorted(counts.items())}
+
+
+def is_judged(row: Any) -> bool:
+    """Whether a continuation says something about success: it was judged, or failed."""
+    return row.success is not None or row.error is not None
+
+
+def action(messages: Sequence[Json], turn: int) -> str | None:
+    """Return what the model did in a turn, from 1, as a line; None if there is no such turn."""
+    replies = [each for each in messages if each["role"] == "assistant"]
+    if len(replies) < turn:
+        return None
+    reply = replies[turn - 1]
+    calls = [each["function"] for each in reply.get("tool_calls") or ()]
+    text = "; ".join(f"{call['name']} {_compact(call['arguments'])}" for call in calls) or str(reply["content"] or "")
+    return text if len(text) <= _LONGEST_ACTION else f"{text[: _LONGEST_ACTION - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _compact(arguments: str) -> str:
+    """Return arguments without the differences that do not matter: spaces and the order of names."""
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _continued(
+    turn: int, label: str, rows: Sequence[Any], original: Sequence[Json], messages: Mapping[str, Sequence[Json]]
+) -> dict[str, Json]:
+    judged = [row for row in rows if is_judged(row)]
+    rewards = [row.reward for row in rows if row.reward is not None]
+    counts, successes = defaultdict[str, int](int), defaultdict[str, int](int)
+    for row in judged:
+        did = action(messages[row.id], turn) or "(nothing)"
+        counts[did] += 1
+        successes[did] += bool(row.success)
+    same = action(original, turn)
+    success = None
+    if judged:
+        share = sum(bool(row.success) for row in judged) / len(judged)
+        low, high = wilson(share, len(judged))
+        success = {"mean": share, "low": low, "high": high}
+    return {
+        "turn": turn,
+        "label": label,
+        "count": len(judged),
+        "success": success,
+        "reward": fmean(rewards) if rewards else None,
+        "turns": fmean(row.turns for row in rows) if rows else None,
+        "next": [
+            {"action": did, "count": count, "successes": successes[did], "is_original": did == same}
+            for did, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        ],
+    }

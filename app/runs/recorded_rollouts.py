@@ -1,0 +1,83 @@
+"""Reads the conversation of a stored rollout, with its token ids where they were archived."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import select
+
+from app.db.database import Database
+from app.db.tables import RolloutRecord, Trajectory
+from app.runs.journal_entries import text_of
+from environment.base import Scenario
+from environment.json_type import Json
+from training.journal import EntryName, load_rollout
+from training.phases import Purpose
+from training.rollout.fork import Message
+
+if TYPE_CHECKING:
+    from openai.types.chat.chat_completion import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRollout:
+    """A stored rollout as it can be replayed."""
+
+    scenario: Scenario
+    conversation: "Sequence[Message | Choice]"
+    """Its messages in order; what the model said are choices, with token ids if the rollout was archived."""
+    number: int | None
+    """Its number among the rollouts of its iteration that were made for the same purpose; None if it was not
+    archived."""
+
+
+async def recorded_rollout(database: Database, row: Trajectory) -> RecordedRollout:
+    """Return the rollout of a trajectory."""
+    scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
+    if row.run_id is not None and (purpose := _purpose(row)) is not None:
+        query = select(RolloutRecord.name, RolloutRecord.value).where(
+            RolloutRecord.run_id == row.run_id,
+            RolloutRecord.iteration == row.iteration,
+            RolloutRecord.name.startswith(f"rollout/{purpose}/"),
+        )
+        async with database() as tx:
+            records = (await tx.execute(query)).all()
+        found = await asyncio.to_thread(_find, row.id, scenario, records)
+        if found is not None:
+            return found
+    conversation = await asyncio.to_thread(lambda: [_choice(each) for each in row.messages])
+    return RecordedRollout(scenario, conversation, None)
+
+
+def _purpose(row: Trajectory) -> Purpose | None:
+    match row.kind:
+        case "train":
+            return Purpose.TRAIN
+        case "showcase":
+            return Purpose.SHOWCASE
+        case "evaluation":
+            return Purpose(f"{row.split}.{row.mode}")
+    return None
+
+
+def _find(id: str, scenario: Scenario, records: Sequence[Any]) -> RecordedRollout | None:
+    begins = f'{{"id": "{id}"'
+    for name, value in records:
+        text = text_of(value)
+        if text is not None and text.startswith(begins):
+            entry, rollout = EntryName.parse(name), load_rollout(scenario, text)
+            assert entry is not None
+            conversation = cast(Any, rollout.trajectory.messages_and_choices)
+            return RecordedRollout(scenario, conversation, entry.number)
+    return None
+
+
+def _choice(message: dict[str, Json]) -> "Message | Choice":
+    """Return what the model said as a choice, of which only the text is known."""
+    from openai.types.chat.chat_completion import Choice
+
+    if message["role"] != "assistant":
+        return message
+    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    return Choice.model_validate({"index": 0, "finish_reason": reason, "message": message})
