@@ -118,7 +118,7 @@ def evaluate(
         "scenarios": scenarios,
         "samples": samples,
         "seed": seed,
-        "models": _models(model, prompted),
+        "models": chosen_models(model, prompted),
     }
     try:
         request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **flags})
@@ -221,7 +221,7 @@ def _move(id: str, verb: str, url: str, as_json: bool, body: Json = None) -> Non
     print_json(moved) if as_json else results.print(f"evaluation {id} is {moved['status']}")
 
 
-def _models(model: list[str] | None, prompted: list[str] | None) -> list[Json] | None:
+def chosen_models(model: list[str] | None, prompted: list[str] | None) -> list[Json] | None:
     named: list[Json] = [{"model": name} for name in model or ()] + [{"prompted": name} for name in prompted or ()]
     return named or None
 

@@ -11,9 +11,13 @@ from app.cli.charts import figure
 from app.cli.client import Service, ServiceRefused
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import Failure, plain, print_json, results
+from app.cli.what_if import turn_values, what_if
 from environment.json_type import Json
 
-app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts.")
+app = typer.Typer(no_args_is_help=True, help="Show the records of rollouts, and continue them.")
+
+app.command("what-if")(what_if)
+app.command("turn-values")(turn_values)
 
 _MOST = 2_000
 """Maximum number of characters shown of a message, without --full."""

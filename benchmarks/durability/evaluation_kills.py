@@ -1,10 +1,11 @@
 """Kill the service with SIGKILL again and again during one real evaluation.
 
-    python -m benchmarks.durability.evaluation_kills
+    python -m benchmarks.durability.evaluation_kills [--what-if]
 
 An evaluation of the base model under two labels runs once undisturbed, and once while the service and its engine are
-killed at random moments (Postgres keeps running). Both must end with the same figures. No finished rollout may be
-repeated, each has its own slot, the event log has no gap, and every claim raises the epoch by one.
+killed at random moments (Postgres keeps running). With --what-if it is the search for the decisive turn of a recorded
+rollout. Both must end with the same figures. No finished rollout may be repeated, each has its own slot, the event log
+has no gap, and every claim raises the epoch by one.
 """
 
 import argparse
@@ -28,10 +29,21 @@ _MODELS = [{"model": "learnloop/tiny", "label": "base"}, {"model": "learnloop/ti
 _FIGURES = ("success", "reward", "sources", "turns", "errors", "prompt_tokens", "completion_tokens")
 
 
-def started(service: Service, scenarios: int) -> str:
-    """Start an evaluation and return its id."""
-    request = {"models": _MODELS, "scenarios": scenarios, "samples": 2, "temperature": 1.0, "seed": 3}
-    id: str = service.call("POST", "/evaluations", json=request)["evaluation_id"]
+def started(service: Service, scenarios: int, what_if: bool) -> str:
+    """Start an evaluation or a what-if, and return its id."""
+    sampled = {"temperature": 1.0, "seed": 3}
+    request = {"models": _MODELS, "scenarios": scenarios, "samples": 2} | sampled
+    if not what_if:
+        return _posted(service, "/evaluations", request)
+    recorded = _posted(service, "/evaluations", {"models": _MODELS[:1], "scenarios": 32} | sampled)
+    ended(service, recorded, 1800)
+    rollouts = service.call("GET", f"/evaluations/{recorded}/trajectories", params={"limit": 200})["items"]
+    longest = max(rollouts, key=lambda each: (each["turns"], each["scenario_id"]))
+    return _posted(service, f"/trajectories/{longest['id']}/what-if", {"search": "all", "samples": 64})
+
+
+def _posted(service: Service, path: str, request: Json) -> str:
+    id: str = service.call("POST", path, json=request)["evaluation_id"]
     return id
 
 
@@ -54,28 +66,28 @@ def figures(evaluation: Json) -> list[dict[str, Json]]:
     return [{name: model[name] for name in _FIGURES} for model in evaluation["report"]["models"]]
 
 
-def saved(url: str) -> dict[str, str]:
-    """Return the ids of finished rollouts by slot."""
+def saved(url: str, id: str) -> dict[str, str]:
+    """Return the ids of the evaluation's finished rollouts by slot."""
     with psycopg.connect(url) as connection:
-        rows = connection.execute("SELECT slot, id FROM trajectory WHERE slot IS NOT NULL").fetchall()
+        rows = connection.execute("SELECT slot, id FROM trajectory WHERE evaluation_id = %s", (id,)).fetchall()
     return dict(rows)
 
 
-def undisturbed(directory: Path, scenarios: int) -> tuple[Json, float]:
+def undisturbed(directory: Path, scenarios: int, what_if: bool) -> tuple[Json, float]:
     """Return the figures and the seconds that the evaluation took."""
     data_dir, port = directory / "undisturbed", free_port()
     data_dir.mkdir()
     with processes.service(data_dir, port) as child:
         service = Service(f"http://127.0.0.1:{port}")
         processes.wait_for(child, processes.answers(service))
-        began = time.monotonic()
-        found = ended(service, started(service, scenarios), 1800)
+        id, began = started(service, scenarios, what_if), time.monotonic()
+        found = ended(service, id, 1800)
         assert found is not None
         assert found["status"] == "completed", found["error"]
         return figures(found), time.monotonic() - began
 
 
-def killed(directory: Path, scenarios: int, kills: int, rng: random.Random) -> dict[str, Json]:
+def killed(directory: Path, scenarios: int, kills: int, rng: random.Random, what_if: bool) -> dict[str, Json]:
     """Run the evaluation again and kill its service up to `kills` times."""
     data_dir, port, id, done = directory / "killed", free_port(), "", 0
     data_dir.mkdir()
@@ -86,20 +98,21 @@ def killed(directory: Path, scenarios: int, kills: int, rng: random.Random) -> d
         while True:
             with processes.service(data_dir, port) as child:
                 processes.wait_for(child, processes.answers(service))
-                id = id or started(service, scenarios)
+                id = id or started(service, scenarios, what_if)
                 before, until = len(seen), time.monotonic() + 300
-                while len(saved(url)) <= before and time.monotonic() < until and not ended(service, id, 0.1):
+                while len(saved(url, id)) <= before and time.monotonic() < until and not ended(service, id, 0.1):
                     time.sleep(0.05)
                 found = ended(service, id, rng.uniform(0.0, 1.0) if done < kills else 1800)
                 if found is not None:
                     break
                 child.send_signal(signal.SIGKILL)
                 child.wait()
-            seen |= saved(url)
+            seen |= saved(url, id)
             done += 1
-        slots = saved(url)
+        slots = saved(url, id)
         with psycopg.connect(url) as connection:
-            events = connection.execute("SELECT seq, type, data FROM evaluation_event ORDER BY seq").fetchall()
+            query = "SELECT seq, type, data FROM evaluation_event WHERE evaluation_id = %s ORDER BY seq"
+            events = connection.execute(query, (id,)).fetchall()
     assert found["status"] == "completed", found["error"]
     epochs = [data["epoch"] for _, type, data in events if type == "evaluation.started"]
     return {
@@ -118,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--scenarios", type=int, default=64)
+    parser.add_argument("--what-if", action="store_true", help="kill a search for the decisive turn of a rollout")
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
     os.environ.pop("DATABASE_URL", None)
@@ -125,8 +139,9 @@ def main() -> None:
         directory = Path(name)
         directory.chmod(0o755)
         os.chdir(freeze(directory))  # every start must run the same code
-        expected, seconds = undisturbed(directory, options.scenarios)
-        found = killed(directory, options.scenarios, options.kills, random.Random(options.seed))
+        expected, seconds = undisturbed(directory, options.scenarios, options.what_if)
+        rng = random.Random(options.seed)
+        found = killed(directory, options.scenarios, options.kills, rng, options.what_if)
     is_same = found.pop("figures") == expected
     print(json.dumps({"undisturbed_s": round(seconds, 1), "same": is_same, **found}, indent=2))
     if not is_same or found["made_again"] or found["gaps_in_events"] or not found["epochs_rise_by_one"]:

@@ -31,9 +31,13 @@ async def _recorded(
     return load_rollout(scenario, dump_rollout(made))  # as the archive gives it back
 
 
+def _items(made: Rollout) -> list[Any]:
+    return [*made.trajectory.messages_and_choices]
+
+
 def _replies(made: Rollout) -> list[list[tuple[str, float]]]:
     """Token ids and exact log-probabilities of each reply, which tell the tokens before it, too."""
-    choices = [item for item in made.trajectory.messages_and_choices if not isinstance(item, dict)]
+    choices = [item for item in _items(made) if not isinstance(item, dict)]
     found = [each.logprobs.content if each.logprobs else None for each in choices]
     return [[(token.token, token.logprob) for token in content or ()] for content in found]
 
@@ -48,7 +52,7 @@ async def test_unedited_with_its_own_seed_a_fork_is_the_rollout_again(
     async with open_chat(policy.endpoint(0)) as chat:
         for seed, scenario in enumerate(environment.scenarios("train", 6, 7)):
             original = await _recorded(environment, chat, scenario, seed)
-            items = original.trajectory.messages_and_choices
+            items = _items(original)
             for turn in range(1, int(original.trajectory.metrics["turns"]) + 1):
                 fork = Fork.of(items, turn)
                 assert (fork.turn, fork.exact) == (turn, True)
@@ -101,7 +105,7 @@ async def test_a_changed_world_is_refused_at_its_turn(backend: EmbeddedBackend) 
     policy = await backend.register(spec(base_model="learnloop/tiny"))
     async with open_chat(policy.endpoint(0)) as chat:
         original = await _of_several_turns(environment, chat, 3)
-        fork = Fork.of(original.trajectory.messages_and_choices, 3)
+        fork = Fork.of(_items(original), 3)
         changed: Any = _OtherWorld(environment, since=2)
         with pytest.raises(ReplayDiffers, match="differs in turn 2: the result of ") as refused:
             await replay(changed, original.scenario, fork, LIMITS)
@@ -110,7 +114,7 @@ async def test_a_changed_world_is_refused_at_its_turn(backend: EmbeddedBackend) 
         assert refused.value.tool in ("search_inbox", "read_email")
         with pytest.raises(ReplayDiffers):
             await rollout(changed, original.scenario, chat, LIMITS, id="x", seed=1, fork=fork)
-        await replay(changed, original.scenario, Fork.of(original.trajectory.messages_and_choices, 2), LIMITS)
+        await replay(changed, original.scenario, Fork.of(_items(original), 2), LIMITS)
         other = next(each for each in environment.scenarios("train", 9, 3) if each.id != original.scenario.id)
         with pytest.raises(ReplayDiffers, match="differs in its opening messages"):
             await replay(environment, other, fork, LIMITS)
@@ -121,7 +125,7 @@ async def test_what_is_edited_is_what_the_model_reads(backend: EmbeddedBackend) 
     policy = await backend.register(spec(base_model="learnloop/tiny"))
     async with open_chat(policy.endpoint(0)) as chat:
         original = await _of_several_turns(environment, chat, 3)
-        items, before = original.trajectory.messages_and_choices, messages_of(original.trajectory)
+        items, before = _items(original), messages_of(original.trajectory)
 
         async def edited(turn: int, edit: Edit) -> list[Any]:
             made = await _recorded(environment, chat, original.scenario, 5, Fork.of(items, turn, edit))

@@ -1,0 +1,162 @@
+"""`learnloop trajectories what-if` and `turn-values`: continue a rollout from a turn, and find the decisive turn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from app.cli.charts import figure, percent
+from app.cli.client import Service, ServiceRefused
+from app.cli.evaluations import chosen_models, watch_evaluation
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.terminal import Failure, plain, print_json, progress, results
+from environment.json_type import Json
+
+TrajectoryId = Annotated[str, typer.Argument(metavar="TRAJECTORY_ID")]
+
+
+def what_if(
+    trajectory_id: TrajectoryId,
+    turn: Annotated[int | None, typer.Option(min=1, help="First turn that is sampled anew, from 1.")] = None,
+    search: Annotated[
+        Literal["bisect", "all"] | None,
+        typer.Option(help="Instead of --turn: look for the turn that decided the rollout."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Model that continues, as for `learnloop eval`. Repeatable. \\[default: the checkpoint that made it]"
+        ),
+    ] = None,
+    prompted: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, max=64, help="Continuations by each model.")] = None,
+    seed: Annotated[
+        str | None, typer.Option(help="Seed of sampling, or `own`: that of the rollout, which is then made again.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2, help="Sampling temperature.")] = None,
+    edit: Annotated[
+        str | None,
+        typer.Option(metavar="N=TEXT", help="New text of message N, from 0. TEXT can be @FILE."),
+    ] = None,
+    edit_tool: Annotated[
+        str | None,
+        typer.Option(metavar="CALL_ID=TEXT", help="New text of the result of a tool call. TEXT can be @FILE."),
+    ] = None,
+    append: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Message of the user before the turn. TEXT can be @FILE.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a recorded rollout from a turn on, and compare how it ends. Ctrl-C stops watching only."""
+    request = {
+        "turn": turn,
+        "search": search,
+        "samples": samples,
+        "seed": int(seed) if seed is not None and seed.isdecimal() else seed,
+        "temperature": temperature,
+        "models": chosen_models(model, prompted),
+        "edit": _edit(edit, edit_tool, append),
+    }
+    with Service(url) as service:
+        body = {name: value for name, value in request.items() if value is not None}
+        try:
+            accepted = service.call("POST", f"/trajectories/{trajectory_id}/what-if", json=body)
+        except ServiceRefused as error:
+            if error.status == 404:
+                raise Failure(f"there is no trajectory {trajectory_id!r}") from error
+            raise
+        for warning in accepted["warnings"]:
+            progress.print(plain(warning), style="yellow", soft_wrap=True)
+        ended = watch_evaluation(service, accepted["evaluation_id"])
+        values = service.call("GET", f"/trajectories/{trajectory_id}/turn-values") if search else None
+    if as_json:
+        print_json(ended if values is None else ended | {"turn_values": values})
+    else:
+        for line in [*_report_lines(ended), *(_value_lines(values) if values else ())]:
+            results.print(line, soft_wrap=True)
+    raise typer.Exit(0 if ended["status"] == "completed" else 1)
+
+
+def turn_values(trajectory_id: TrajectoryId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show which turn decided a rollout, by the continuations of its what-ifs."""
+    with Service(url) as service:
+        found = service.call("GET", f"/trajectories/{trajectory_id}/turn-values")
+    if as_json:
+        print_json(found)
+        return
+    for line in _value_lines(found):
+        results.print(line, soft_wrap=True)
+
+
+def _edit(message: str | None, tool_result: str | None, append: str | None) -> Json:
+    """Return the edit in a request's form; None without one."""
+    if sum(each is not None for each in (message, tool_result, append)) > 1:
+        raise typer.BadParameter("give one of --edit, --edit-tool and --append")
+    if append is not None:
+        return {"append": _text(append)}
+    place, _, content = (message or tool_result or "").partition("=")
+    if tool_result is not None:
+        return {"tool_result": place, "content": _text(content)}
+    if message is None:
+        return None
+    if not place.isdecimal():
+        raise typer.BadParameter(f"--edit takes the number of a message, as in 1=TEXT, not {place!r}")
+    return {"message": int(place), "content": _text(content)}
+
+
+def _text(value: str) -> str:
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {value[1:]!r}: {error}") from error
+
+
+def _report_lines(ended: Json) -> Iterator[Text]:
+    yield plain(f"what-if {ended['evaluation_id']}: {ended['status']}", "bold")
+    if ended["error"]:
+        yield plain(f"  {ended['error']}", "red")
+    report = (ended["report"] or {}).get("what_if")
+    if report is None:
+        return
+    original = report["original"]
+    ending = {None: "ended", True: "succeeded", False: "failed"}[original["success"]]
+    yield plain(f"the rollout itself {ending} after {original['turns']} turns, reward {figure(original['reward'])}")
+    for each in report["continuations"]:
+        yield Text()
+        yield plain(f"from turn {each['turn']}, {each['label']}: {_share(each)}", "bold")
+        yield plain(f"  reward {figure(each['reward'])}, {figure(each['turns'])} turns")
+        for action in each["next"]:
+            same = ", as the rollout did" if action["is_original"] else ""
+            yield plain(f"  {action['count']:>3} x {action['action']}  ({action['successes']} succeeded{same})")
+
+
+def _share(each: Json) -> str:
+    if each["success"] is None:
+        return "none was judged"
+    interval = each["success"]
+    ends = f"{percent(interval['low'])} to {percent(interval['high'])}"
+    return f"{percent(interval['mean'])} of {each['count']} succeed [{ends}]"
+
+
+def _value_lines(found: Json) -> Iterator[Text]:
+    yield Text()
+    yield plain(found["text"], "bold")
+    credits = {each["turn"]: each["points"] for each in found["credits"]}
+    for value in found["values"]:
+        credit = credits.get(value["turn"])
+        shown = f"   the turn changes it by {_points(credit)}" if credit is not None else ""
+        yield plain(f"  before turn {value['turn']}: {_share(value)}{shown}")
+    if found["success"] is not None:
+        yield plain(f"  the rollout itself: {'success' if found['success'] else 'failure'}")
+
+
+def _points(interval: Json) -> str:
+    return f"{interval['mean']:+.0f} points [{interval['low']:+.0f}, {interval['high']:+.0f}]"
