@@ -9,8 +9,10 @@ from environment.base import Environment, Json, Scenario, ToolResult
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.sales_email.environment import build as sales_email
 from tests.integration.training.test_embedded import spec
+from tests.integration.training.test_own_loop import Scripted, react
 from training.backends.embedded import EmbeddedBackend
 from training.journal import dump_rollout, load_rollout
+from training.rollout.agents.base import Agent
 from training.rollout.chat import EndpointChat, open_chat
 from training.rollout.fork import Edit, Fork, ReplayDiffers
 from training.rollout.histories import messages_of
@@ -25,9 +27,14 @@ def environments(tmp_path: Any) -> dict[str, Environment]:
 
 
 async def _recorded(
-    environment: Environment, chat: EndpointChat, scenario: Scenario, seed: int, fork: Fork | None = None
+    environment: Environment,
+    chat: EndpointChat,
+    scenario: Scenario,
+    seed: int,
+    fork: Fork | None = None,
+    agent: Agent | None = None,
 ) -> Rollout:
-    made = await rollout(environment, scenario, chat, LIMITS, id=f"r{seed}", seed=seed, fork=fork)
+    made = await rollout(environment, scenario, chat, LIMITS, id=f"r{seed}", seed=seed, fork=fork, agent=agent)
     return load_rollout(scenario, dump_rollout(made))  # as the archive gives it back
 
 
@@ -147,6 +154,29 @@ async def test_what_is_edited_is_what_the_model_reads(backend: EmbeddedBackend) 
         messages = await edited(3, Edit("Be quick."))
         assert messages[:7] == [*before[:6], {"role": "user", "content": "Be quick."}]
         assert messages[7]["role"] == "assistant"
+
+
+async def test_an_agent_that_owns_its_loop_is_run_again(backend: EmbeddedBackend) -> None:
+    environment, agent = SyntheticEmailSearch(), Scripted(react)
+    policy = await backend.register(spec(base_model="learnloop/tiny"))
+    forks = 0
+    async with open_chat(policy.endpoint(0)) as chat:
+        for seed, scenario in enumerate(environment.scenarios("train", 4, 7)):
+            original = await _recorded(environment, chat, scenario, seed, agent=agent)
+            for turn in range(1, int(original.trajectory.metrics["turns"]) + 1):
+                fork = Fork.of(_items(original), turn)
+                await replay(environment, scenario, fork, LIMITS, agent)
+                again = await _recorded(environment, chat, scenario, seed, fork, agent)
+                assert _replies(again) == _replies(original)
+                assert again.outcome == original.outcome
+                forks += turn > 1
+                if turn > 2:
+                    changed: Any = _OtherWorld(environment, since=1)
+                    with pytest.raises(ReplayDiffers, match="differs in turn 1"):
+                        await replay(changed, scenario, fork, LIMITS, agent)
+                    with pytest.raises(ReplayDiffers, match="differs in turn 1"):
+                        await rollout(changed, scenario, chat, LIMITS, id="x", seed=1, fork=fork, agent=agent)
+    assert forks
 
 
 def test_a_turn_or_a_message_that_is_not_there_is_refused() -> None:
