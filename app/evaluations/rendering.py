@@ -15,7 +15,7 @@ def markdown(name: str, report: Mapping[str, Json]) -> str:
     lines = [
         f"# Evaluation {name}",
         "",
-        f"{report['scenarios']} scenarios, {report['samples']} rollouts of each per model. "
+        f"{_what(report)}, {report['samples']} rollouts of each per model. "
         f"Intervals: {method['name']}, "
         f"{method['draws']:,} draws, {method['level']:.0%}. Differences are from the first model.",
         "",
@@ -33,6 +33,15 @@ def markdown(name: str, report: Mapping[str, Json]) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _what(report: Mapping[str, Json]) -> str:
+    """Say what the rollouts are of."""
+    what_if = report.get("what_if")
+    if what_if is None:
+        return f"{report['scenarios']} scenarios"
+    turns = ", ".join(str(turn) for turn in sorted({each["turn"] for each in what_if["continuations"]}))
+    return f"Rollout {what_if['trajectory_id']} continued from turn {turns}"
 
 
 def _row(model: Mapping[str, Json]) -> str:

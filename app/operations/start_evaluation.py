@@ -1,7 +1,7 @@
 """Starts an evaluation: checks the request as far as possible, resolves names permanently, and saves it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from app.datasets.references import UnknownDataset, pin
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.event_types import EventType
-from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial
+from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial, WhatIf
 from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append_to_evaluation
@@ -100,8 +100,9 @@ class EvaluationStarter:
         run = await self._run(request, caller)
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
         basis = Basis.of_run(run) if run else None
-        asked = request.models or _models_of(run)
-        return await self.queue(id, request, caller, save_reply, asked, basis, project, {"trial": trial})
+        if not request.models:
+            request = request.model_copy(update={"models": _models_of(run)})
+        return await self.queue(id, request, caller, save_reply, basis, project, trial=trial)
 
     async def queue(
         self,
@@ -109,21 +110,23 @@ class EvaluationStarter:
         request: EvaluationRequest,
         caller: Caller,
         save_reply: SaveReply,
-        asked: Sequence[ModelToEvaluate],
         basis: Basis | None,
         project: str,
-        more: Mapping[str, Any],
-        trajectory_id: str | None = None,
+        *,
+        trial: Trial | None = None,
+        what_if: WhatIf | None = None,
+        **changes: Any,
     ) -> StartedEvaluation:
-        """Queue an evaluation of the models that are `asked` for. `more` are fields of the stored request that no
-        request for an evaluation has; `trajectory_id` is the rollout whose what-if it is.
+        """Queue an evaluation of the request's models: a plain one, a trial, or a what-if. `changes` replace fields of
+        the stored request with values that no request has.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
         noted = NotedModels(ListedModels(self.resources.settings))
-        found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(asked)]
+        found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
         labelled = _require_unique_labels([contestant for contestant, _ in found])
-        stored = (await self._stored(request, basis, project, labelled, noted)).model_copy(update=more)
+        stored = await self._stored(request, basis, project, labelled, noted)
+        stored = stored.model_copy(update={"trial": trial, "what_if": what_if, **changes})
         job = EvaluationJob(
             id=id,
             project=project,
@@ -133,7 +136,7 @@ class EvaluationStarter:
             total=stored.slots,
             done=0,
             judge={},
-            trajectory_id=trajectory_id,
+            trajectory_id=what_if.trajectory_id if what_if else None,
         )
         async with self.resources.database.begin() as tx:
             tx.add(job)

@@ -17,7 +17,7 @@ from app.runs.documents import UnknownDocument, resolve_references
 from app.runs.environment_access import EnvironmentAccess
 from app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
 from app.runs.resume_point import INHERITED, begin_with, state_after
-from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
+from app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRequest, ModelToEvaluate
 from app.schemas.what_ifs import MessageEdit, WhatIfRequest
 from environment.base import EpisodeFailed, ToolError
 from environment.plugins import PluginFault
@@ -66,6 +66,9 @@ class WhatIfStarter:
         turns = [request.turn] if request.turn is not None else list(range(1, row.turns + 1))
         if not turns:
             raise Conflict(f"Rollout {row.id} has no turn to continue from: the model never answered.")
+        if request.search == "all" and (count := len(turns) * request.count) > MAX_ROLLOUTS:
+            message = f"{count} rollouts are more than {MAX_ROLLOUTS}: turns x samples."
+            raise InvalidRequest(("body", "samples"), message)
         if request.search is not None and row.success is None:
             raise Conflict(f"Whether rollout {row.id} succeeded is not known, so no turn can have decided it.")
         edit = _edit_of(request.edit, row)
@@ -102,14 +105,17 @@ class WhatIfStarter:
             max_turns=request.max_turns,
             budget=request.budget,
         )
-        more = {
-            "what_if": what_if,
-            "scenarios": len(turns),
-            "samples": request.count,
-            "split": row.split,
-        }
         return await self.evaluations.queue(
-            id, asked, caller, save_reply, asked.models, source.basis, source.project, more, trajectory_id=row.id
+            id,
+            asked,
+            caller,
+            save_reply,
+            source.basis,
+            source.project,
+            what_if=what_if,
+            scenarios=len(turns),
+            samples=request.count,
+            split=row.split,
         )
 
     async def _source(self, row: Trajectory, recorded: RecordedRollout) -> _Source:
