@@ -181,6 +181,7 @@ def random_model(config: PreTrainedConfig, *, in_fp8: bool) -> Any:
 
     With `in_fp8` its layers' matrices are in 8 bits.
     """
+    from training.engine.memory import release_reserved
     from training.engine.trainer.pretrained import USUAL_RANKS
     from training.engine.weights.joined import JoinedModel
     from training.engine.weights.stages import devices_needed, stages_of
@@ -207,6 +208,7 @@ def random_model(config: PreTrainedConfig, *, in_fp8: bool) -> Any:
             else:
                 parameter.normal_(0.0, config.initializer_range)
     model.joined = JoinedModel(model, devices, torch.bfloat16, ranks=USUAL_RANKS, share=True, in_fp8=in_fp8)
+    release_reserved()  # rounding needed it; libraries load their kernels outside of torch's reserve
     return model
 
 

@@ -22,7 +22,7 @@ import structlog
 import torch
 
 from training.engine.fingerprint import fingerprint
-from training.engine.memory import free_bytes, is_out_of_memory, total_bytes
+from training.engine.memory import free_bytes, is_out_of_memory, release_reserved, total_bytes
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import BadModelDirectory, ModelRecord, StepTaken, Target, UnknownModel
@@ -276,7 +276,7 @@ class Engine:
             give_way()
             gc.collect()  # modules and their adapters form reference cycles
             if self._device.type == "cuda":
-                torch.cuda.empty_cache()
+                release_reserved()
 
     def _idle(self) -> Iterator[Callable[[], object]]:
         """Yield functions that free memory without ending any request, cheapest first."""

@@ -1,4 +1,4 @@
-"""Free memory, detection of out-of-memory errors, and transfers between CPU and GPU."""
+"""Free memory, its release, detection of out-of-memory errors, and transfers between CPU and GPU."""
 
 import sys
 from collections.abc import Callable
@@ -50,3 +50,15 @@ def free_bytes(device: torch.device) -> int:
         return sys.maxsize
     free = torch.cuda.mem_get_info(device)[0]
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def release_reserved() -> None:
+    """Return the memory that torch keeps in reserve on all GPUs to the driver, once their work is done.
+
+    Before torch unmaps a part of an expandable segment it waits for the current GPU only, whichever GPU has that part
+    (pytorch/pytorch#196258). Kernels still queued on another GPU would then access memory that is gone.
+    """
+    for number in range(torch.cuda.device_count()):
+        if torch.cuda.memory_reserved(number):  # others may have no context yet, and it would take memory
+            torch.cuda.synchronize(number)
+    torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from training.engine.memory import free_bytes, is_out_of_memory
+from training.engine.memory import free_bytes, is_out_of_memory, release_reserved
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.measured_token import MeasuredToken
@@ -135,7 +135,7 @@ class Policy:
             self.optimizer.discard()
             gc.collect()
             if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+                release_reserved()
 
     def _cut(self, ids: Sequence[Sequence[int]], chosen: Sequence[Sequence[int]], tokens: int) -> Iterator[Batch]:
         if self._layers:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from training.engine.memory import uploaded
+from training.engine.memory import release_reserved, uploaded
 from training.engine.weights.adapters import base_of, has_adapter
 from training.engine.weights.fp8_kernels import silu_mul_quantised
 from training.engine.weights.fp8_products import quantised
@@ -209,7 +209,7 @@ class CudaWeights:
         device = rows[0].device
         turns = self._base.turns(cache.length, device)
         if torch.cuda.mem_get_info(device)[0] < CAPTURE_BYTES:
-            torch.cuda.empty_cache()
+            release_reserved()
         # The first run is outside a graph, so that kernels are compiled and libraries allocate their workspace. It
         # writes the same as the step itself.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
