@@ -1,12 +1,14 @@
 """An engine with a fault planted in its process: `python -m tests.fakes.faulty_engine FAULT FLAGS`."""
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from training.engine.__main__ import main
 from training.engine.engine import Engine
 from training.engine.trainer.optimizer import Optimizer
+from training.engine.vllm.compute import VllmCompute
 
 
 class Planted(StrEnum):
@@ -16,6 +18,8 @@ class Planted(StrEnum):
     """The optimizer takes no step, but the checkpoint is made."""
     SAMPLER_STAYS = "sampler_stays"
     """The sampler is never given the trained weights."""
+    ADAPTER_NOT_PUSHED = "adapter_not_pushed"
+    """vLLM is never given a trained adapter, so it samples from the base."""
 
 
 def plant(fault: Planted) -> None:
@@ -23,6 +27,11 @@ def plant(fault: Planted) -> None:
     if fault is Planted.STEP_SKIPPED:
         vars_of: Any = Optimizer
         vars_of._take_step = lambda self, learning_rate: None
+        return
+    if fault is Planted.ADAPTER_NOT_PUSHED:
+        compute: Any = VllmCompute
+        weights = compute._weights
+        compute._weights = lambda self, target: replace(weights(self, target), has_adapter=False)
         return
 
     def keep_sampling(self: Any, before: Any, after: Any, policy: Any) -> None:

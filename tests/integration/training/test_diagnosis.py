@@ -1,53 +1,18 @@
 """Runs of the tiny model on a real engine: faults are named by their cause, and a healthy run has none."""
 
-from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from environment.email_search.environment import SyntheticEmailSearch
-from judges.reference import ReferenceJudge
+from tests.fakes.diagnosed_run import CONFIG, SMALL, TINY, examined, named
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_engine import Planted
-from training.backends.base import ModelSpec, Policy
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
-from training.diagnosis.diagnose import diagnose, not_examined
-from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings
-from training.diagnosis.examine import examine
-from training.diagnosis.facts import Facts
-from training.learn_loop import learn_loop
+from training.diagnosis.diagnose import not_examined
+from training.diagnosis.diagnosis import Cause, DiagnosisSettings
 from training.rollout.chat import EndpointChat
-from training.types import EvaluationConfig, RunConfig
-
-TINY = "learnloop/tiny"
-CONFIG = RunConfig(
-    iterations=3,
-    groups_per_iteration=8,
-    rollouts_per_group=4,
-    warmup_iterations=1,
-    evaluation=EvaluationConfig(every=3, scenarios=4, samples=1, test_scenarios=0),
-)
-SMALL = replace(CONFIG, iterations=2, groups_per_iteration=3, max_turns=4)
-_names = count()
-
-
-async def examined(backend: EmbeddedBackend, config: RunConfig, wrap: Any = lambda policy: policy) -> list[Facts]:
-    """The facts of a run's iterations."""
-    policy: Policy = wrap(await backend.register(ModelSpec("diagnosis", f"agent-{next(_names)}", TINY)))
-    environment, facts = SyntheticEmailSearch(), list[Facts]()
-    async with aclosing(learn_loop(config, environment, ReferenceJudge(), policy)) as results:
-        async for result in results:
-            facts.append(await examine(result, config, policy, environment))
-            assert len(str(facts[-1].dump())) < 4_096
-    return facts
-
-
-def named(facts: Sequence[Facts], config: RunConfig) -> list[Diagnosis]:
-    return diagnose(facts, DiagnosisSettings(config, TINY))
 
 
 @pytest.mark.long
