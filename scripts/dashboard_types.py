@@ -58,6 +58,8 @@ USED = (
     "TestResult",
     "TrajectoryBrief",
     "TrajectoryOut",
+    "TurnValues",
+    "WhatIfBrief",
 )
 _OPERATORS = re.compile(r" \([A-Z][A-Z_]+\)|(, one of|; see) `GET /[a-z]+`")
 """What the help of a field says to people who call the API or set up the service."""

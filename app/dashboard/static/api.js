@@ -13,11 +13,13 @@ export class ApiError extends Error {
    * @param {number} status HTTP status; 0 if there was no reply
    * @param {string} detail
    * @param {{loc: (string | number)[], msg: string}[]} [errors] faults by field
+   * @param {Record<string, any>} [problem] the whole problem document
    */
-  constructor(status, detail, errors = []) {
+  constructor(status, detail, errors = [], problem = {}) {
     super(detail);
     this.status = status;
     this.errors = errors;
+    this.problem = problem;
   }
 }
 
@@ -54,7 +56,7 @@ export async function request(method, target, { body, raw, headers: more, signal
   const reply = await response.text().then((text) => (text ? parsed(text) : null));
   if (response.ok) return reply;
   if (response.status === 401) needsKey.value = true;
-  throw new ApiError(response.status, reply?.detail ?? response.statusText, reply?.errors);
+  throw new ApiError(response.status, reply?.detail ?? response.statusText, reply?.errors, reply ?? {});
 }
 
 /** Retry GET requests once, because browsers abort requests when the network changes. @param {string} target @param {RequestInit} init */

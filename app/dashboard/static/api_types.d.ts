@@ -134,6 +134,16 @@ export interface ComparedEvaluations {
   "smallest_points": number | null;
 }
 
+export interface Continued {
+  "turn": number;
+  "label": string;
+  "count": number;
+  "success": IntervalOut | null;
+  "reward": number | null;
+  "turns": number | null;
+  "next": (NextAction)[];
+}
+
 export interface DefaultOut {
   "value": number;
   "reason": string;
@@ -483,6 +493,13 @@ export interface ModelWhole {
   "checkpoints": (ModelCheckpoint)[];
 }
 
+export interface NextAction {
+  "action": string;
+  "count": number;
+  "successes": number;
+  "is_original": boolean;
+}
+
 export interface NodeScores {
   "run_id": string;
   "iteration": number;
@@ -493,6 +510,13 @@ export interface NodeScores {
 export interface NotExaminedOut {
   "cause": Cause;
   "reason": string;
+}
+
+export interface OriginalRollout {
+  "success": boolean | null;
+  "reward": number | null;
+  "turns": number;
+  "next": string | null;
 }
 
 export interface Parent {
@@ -554,6 +578,7 @@ export interface ReportOut {
   "method": MethodOut;
   "models": (EvaluatedModel)[];
   "trial": TrialOut | null;
+  "what_if": WhatIfReport | null;
 }
 
 export interface RewardHistograms {
@@ -745,7 +770,7 @@ export interface Tokens {
 export interface TrajectoryBrief {
   "id": string;
   "run_id": string | null;
-  "kind": "train" | "evaluation" | "showcase" | "ask";
+  "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
   "mode": "sampled" | "greedy";
@@ -770,7 +795,7 @@ export interface TrajectoryBrief {
 export interface TrajectoryOut {
   "id": string;
   "run_id": string | null;
-  "kind": "train" | "evaluation" | "showcase" | "ask";
+  "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
   "mode": "sampled" | "greedy";
@@ -808,6 +833,29 @@ export interface TrialOut {
   "look_every": number;
 }
 
+export interface TurnCredit {
+  "turn": number;
+  "points": IntervalOut;
+}
+
+export interface TurnValue {
+  "turn": number;
+  "count": number;
+  "success": IntervalOut;
+  "reward": number | null;
+}
+
+export interface TurnValues {
+  "trajectory_id": string;
+  "turns": number;
+  "success": boolean | null;
+  "values": (TurnValue)[];
+  "credits": (TurnCredit)[];
+  "decisive": TurnCredit | null;
+  "missing": number | null;
+  "text": string;
+}
+
 export interface UnusableBaseModel {
   "name": string;
   "reason": string;
@@ -823,6 +871,29 @@ export interface VerdictOut {
 }
 
 export type VerdictState = "learned" | "got_worse" | "no_change_shown" | "too_early";
+
+export interface WhatIfBrief {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "turns": (number)[];
+  "search": "bisect" | "all" | null;
+  "edited": boolean;
+}
+
+export interface WhatIfReport {
+  "trajectory_id": string;
+  "prefix": "exact" | "rendered";
+  "edited": boolean;
+  "original": OriginalRollout;
+  "continuations": (Continued)[];
+}
 
 export interface app__schemas__evaluations__EvaluationOut {
   "evaluation_id": string;

@@ -2,7 +2,7 @@
 
 import { useEffect, useId, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
-import { Text } from "./text.js";
+import { Refusal } from "./refusal.js";
 
 /**
  * @param {{label: string, act: () => Promise<unknown>, confirm?: string, kind?: string, disabled?: boolean}} props
@@ -22,7 +22,7 @@ export function Action({ label, act, confirm: question, kind = "", disabled = fa
   return html`<span class="action">
     <button class=${kind} disabled=${disabled || state.isBusy} aria-busy=${state.isBusy} onClick=${question ? () => setState({ isAsking: true }) : run}>${label}</button>
     ${state.isAsking && html`<${Question} text=${question} yes=${label} kind=${kind} answer=${(/** @type {boolean} */ isYes) => (isYes ? run() : setState({}))} />`}
-    ${state.error && html`<span class="wrong" role="alert"><${Text} value=${state.error.message} limit=${300} /></span>`}
+    ${state.error && html`<${Refusal} error=${state.error} />`}
   </span>`;
 }
 
