@@ -1,12 +1,13 @@
 // Evaluations: models compared on the same held-out scenarios, with confidence intervals.
 
-import { useEffect, useState } from "../vendor/hooks.js";
-import { all, get, path, post, remove, url } from "../api.js";
+import { useState } from "../vendor/hooks.js";
+import { all, path, post, url } from "../api.js";
 import { ago, compact, duration, number, percent } from "../format.js";
 import { Action } from "../parts/action.js";
+import { EvaluationHead, ranged, Share, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
-import { Progress, Status } from "../parts/status.js";
+import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { go, href } from "../router.js";
@@ -15,9 +16,6 @@ import { go, href } from "../router.js";
 /** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
 /** @typedef {import("../api_types").EvaluatedModel} Model */
 /** @typedef {import("../api_types").IntervalOut} Interval */
-
-const _OPEN = new Set(["queued", "running"]);
-const _EVERY_MS = 2000;
 
 export function Evaluations() {
   const state = useLoaded((aborted) => all("evaluations", {}, { aborted, most: 400 }), []);
@@ -54,32 +52,17 @@ function New() {
 
 /** @param {{id: string}} props */
 export function EvaluationPage({ id }) {
-  const state = useLoaded((aborted) => get(path`evaluations/${id}`, {}, aborted), [id]);
-  const evaluation = /** @type {Evaluation | undefined} */ (state.data);
-  useEffect(() => {
-    if (!evaluation || !_OPEN.has(evaluation.status)) return undefined;
-    const timer = setTimeout(state.reload, _EVERY_MS);
-    return () => clearTimeout(timer);
-  }, [evaluation]);
+  const state = useEvaluation(id);
   return html`<p class="crumbs"><a href=${href(["evaluations"])}>Evaluations</a> / <code>${label(id)}</code></p>
     <${Loaded} state=${state}>${(/** @type {Evaluation} */ found) => html`<${Whole} evaluation=${found} reload=${state.reload} />`}<//>`;
 }
 
 /** @param {{evaluation: Evaluation, reload: () => void}} props */
 function Whole({ evaluation, reload }) {
-  const { evaluation_id: id, status, report } = evaluation;
-  /** @param {string} verb */
-  const command = (verb) => async () => (await post(`${path`evaluations/${id}`}/${verb}`), reload());
-  return html`<div class="title-row"><h1>${label(evaluation.models.join(" against "), 200)} <${Status} status=${status} /></h1>
-      <div class="actions">
-        ${_OPEN.has(status) && html`<${Action} label="Cancel" act=${command("cancel")} />`}
-        ${["failed", "cancelled"].includes(status) && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
-        ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}
-        ${!_OPEN.has(status) && html`<${Action} label="Delete" kind="danger" confirm="Delete this evaluation with its trajectories?" act=${async () => (await remove(path`evaluations/${id}`), go(["evaluations"]))} />`}
-      </div></div>
-    ${_OPEN.has(status) && html`<${Progress} done=${evaluation.done} total=${evaluation.total} label="Rollouts" /><p class="muted" role="status">${evaluation.done} of ${evaluation.total} rollouts</p>`}
-    ${evaluation.wait_reason && html`<section class="notice warn"><${Text} as="p" value=${evaluation.wait_reason} limit=${400} /></section>`}
-    ${evaluation.error && html`<section class="notice bad" role="alert"><${Text} as="p" value=${evaluation.error} limit=${800} /></section>`}
+  const { evaluation_id: id, report } = evaluation;
+  return html`<${EvaluationHead} evaluation=${evaluation} title=${label(evaluation.models.join(" against "), 200)} reload=${reload} unit="rollouts"
+      question="Delete this evaluation with its trajectories?" gone=${() => go(["evaluations"])}>
+      ${report && html`<a class="button" href=${url(path`evaluations/${id}/report`)} download>Report</a>`}<//>
     ${report && html`<${Report} report=${report} />`}
     <details class="card"><summary><h2>Settings</h2></summary><${JsonText} value=${evaluation.request} /></details>`;
 }
@@ -101,24 +84,10 @@ function Report({ report }) {
     <${Table} caption="Figures of each model" rows=${report.models} keyOf=${(/** @type {Model} */ each) => each.label} columns=${columns} /></section>`;
 }
 
-/** A share with its confidence interval as a bar. @param {{interval: Interval | null}} props */
-function Share({ interval }) {
-  if (!interval) return html`<span class="muted">–</span>`;
-  const at = (/** @type {number} */ share) => `${Math.max(0, Math.min(1, share)) * 100}%`;
-  return html`<span class="share"><span class="track" aria-hidden="true">
-      <span class="range" style=${{ left: at(interval.low), right: at(1 - interval.high) }}></span><span class="mean" style=${{ left: at(interval.mean) }}></span></span>
-    <span>${percent(interval.mean)} <span class="muted">${percent(interval.low)} to ${percent(interval.high)}</span></span></span>`;
-}
-
 /** @param {Interval | null} interval */
 function difference(interval) {
   if (!interval) return html`<span class="muted">–</span>`;
   const sure = interval.low > 0 ? "good" : interval.high < 0 ? "bad-ink" : "muted";
   const sign = (/** @type {number} */ value) => `${value > 0 ? "+" : ""}${Math.round(value * 100)}`;
   return html`<span class=${sure}>${sign(interval.mean)} points <span class="muted">${sign(interval.low)} to ${sign(interval.high)}</span></span>`;
-}
-
-/** @param {Interval | null} interval @param {(value: number) => string} format */
-function ranged(interval, format) {
-  return interval ? html`${format(interval.mean)} <span class="muted">${format(interval.low)} to ${format(interval.high)}</span>` : html`<span class="muted">–</span>`;
 }

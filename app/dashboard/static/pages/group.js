@@ -3,7 +3,7 @@
 import { all, get, path } from "../api.js";
 import { counted } from "../format.js";
 import { html } from "../parts/html.js";
-import { actsOf, Columns } from "../parts/side_by_side.js";
+import { Columns, folded, Pages } from "../parts/side_by_side.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Text } from "../parts/text.js";
 import { href, refine } from "../router.js";
@@ -11,7 +11,6 @@ import { taskOf } from "./trajectories.js";
 
 /** @typedef {import("../api_types").TrajectoryBrief} Brief */
 /** @typedef {import("../api_types").TrajectoryOut} Trajectory */
-/** @typedef {{first: Trajectory, count: number}} Act rollouts that did the same */
 
 const _AT_ONCE = 8;
 /** Maximum number of rollouts of a group to read. */
@@ -33,19 +32,10 @@ async function load(runId, iteration, scenario, aborted) {
   return Promise.all(found.slice(0, _MOST).map((each) => get(path`trajectories/${each.id}`, {}, aborted)));
 }
 
-/** Rollouts that did the same as one, the best first, then those that failed, the worst first. @param {Trajectory[]} found @returns {Act[]} */
-function acts(found) {
-  const reward = (/** @type {Act} */ act) => act.first.reward ?? -Infinity;
-  const different = Map.groupBy(found, (each) => `${each.success} ${actsOf(each)}`);
-  const [best, ...others] = [...different.values()].map((same) => ({ first: same[0], count: same.length })).sort((one, other) => reward(other) - reward(one));
-  const failed = others.filter((act) => !act.first.success).reverse();
-  return [best, ...failed, ...others.filter((act) => act.first.success)];
-}
-
 /** @param {{runId: string, found: Trajectory[], query: URLSearchParams}} props */
 function Whole({ runId, found, query }) {
   if (found.length === 0) return html`<${Empty} title="This group has no rollouts" />`;
-  const different = acts(found);
+  const different = folded(found);
   const from = Number(query.get("from") ?? 0);
   const shown = different.slice(from, from + _AT_ONCE);
   const move = (/** @type {number} */ next) => refine({ ...Object.fromEntries(query), from: String(next) });
@@ -57,7 +47,6 @@ function Whole({ runId, found, query }) {
   }));
   return html`<h1><${Text} value=${taskOf(found[0])} limit=${300} /></h1>
     <p class="muted">${counted(found.length, "rollout")}, ${different.length === 1 ? "all the same." : `${different.length} different: the best first, then those that failed, the worst first.`}
-      ${different.length > _AT_ONCE && html` <button disabled=${from === 0} onClick=${() => move(Math.max(0, from - _AT_ONCE))}>Before</button>
-        <button disabled=${from + _AT_ONCE >= different.length} onClick=${() => move(from + _AT_ONCE)}>Next</button>`}</p>
+      <${Pages} from=${from} most=${_AT_ONCE} count=${different.length} move=${move} /></p>
     <${Columns} sides=${sides} found=${shown.map((act) => act.first)} />`;
 }

@@ -16,12 +16,13 @@ import { SessionPage, Sessions } from "./sessions.js";
 import { Start } from "./start.js";
 import { TrajectoryPage } from "./trajectory.js";
 import { WebhookPage, Webhooks } from "./webhooks.js";
+import { WhatIfPage } from "./what_if.js";
 
 /** @typedef {{title: string, page: () => any, key: string}} Shown */
 
 /** @param {import("../router.js").Route} route @returns {Shown} */
 export function pageOf({ names, query }) {
-  const [place = "", id, part = "", inner] = names;
+  const [place = "", id, part = "", inner, within] = names;
   switch (place) {
     case "":
       return shown("Runs", () => html`<${Runs} query=${query} />`, "");
@@ -30,6 +31,7 @@ export function pageOf({ names, query }) {
     case "runs":
       return id ? runPage(id, part, inner, query) : shown("Runs", () => html`<${Runs} query=${query} />`, "");
     case "trajectories":
+      if (id && part === "what-if" && inner) return whatIfPage(id, inner, within, query);
       return shown(`Trajectory ${id}`, () => html`<${TrajectoryPage} id=${id} />`, `trajectories/${id}`);
     case "compare":
       return shown("Compare runs", () => html`<${Compare} query=${query} />`, "compare");
@@ -63,6 +65,13 @@ function runPage(id, part, inner, query) {
     return shown(`Trajectory ${inner}`, () => html`<${TrajectoryPage} id=${inner} runId=${id} />`, `trajectories/${inner}`);
   if (part === "group") return shown("Group", () => html`<${GroupPage} runId=${id} query=${query} />`, `group/${id}`);
   return shown(`Run ${id}`, () => html`<${RunPage} id=${id} part=${part} query=${query} />`, `runs/${id}`);
+}
+
+/** @param {string} of @param {string} id @param {string | undefined} continuation @param {URLSearchParams} query */
+function whatIfPage(of, id, continuation, query) {
+  const names = ["trajectories", of, "what-if", id];
+  if (continuation) return shown(`Continuation ${continuation}`, () => html`<${TrajectoryPage} id=${continuation} whatIf=${href(names)} />`, `trajectories/${continuation}`);
+  return shown("What if", () => html`<${WhatIfPage} of=${of} id=${id} query=${query} />`, names.join("/"));
 }
 
 /** @param {string} title @param {() => any} page @param {string} key @returns {Shown} */

@@ -1,6 +1,6 @@
 // One trajectory: what happened, the judge's verdict, and a comparison with the others of its group.
 
-import { useState } from "../vendor/hooks.js";
+import { useRef, useState } from "../vendor/hooks.js";
 import { all, get, path } from "../api.js";
 import { counted, duration, moment, number, whole } from "../format.js";
 import { Conversation } from "../parts/conversation.js";
@@ -13,16 +13,18 @@ import { JsonText, label, Text } from "../parts/text.js";
 import { TokensLegend } from "../parts/tokens.js";
 import { href } from "../router.js";
 import { taskOf } from "./trajectories.js";
+import { DecisiveTurn, useWhatIfs } from "./turn_values.js";
+import { turnAt, WhatIfForm } from "./what_if_form.js";
 
 /** @typedef {import("../api_types").TrajectoryOut} Trajectory */
 /** @typedef {import("../api_types").TrajectoryBrief} Brief */
 /** @typedef {import("../api_types").SampledTurn} Turn */
 
-/** @param {{id: string, runId?: string}} props */
-export function TrajectoryPage({ id, runId }) {
+/** @param {{id: string, runId?: string, whatIf?: string}} props `whatIf`: address of the what-if that it is a continuation of */
+export function TrajectoryPage({ id, runId, whatIf }) {
   const state = useLoaded((aborted) => load(id, aborted), [id]);
   return html`<${Loaded} state=${state} rows=${8}>
-    ${(/** @type {Awaited<ReturnType<typeof load>>} */ found) => html`<${Whole} ...${found} runId=${runId} />`}
+    ${(/** @type {Awaited<ReturnType<typeof load>>} */ found) => html`<${Whole} ...${found} runId=${runId} whatIf=${whatIf} />`}
   <//>`;
 }
 
@@ -35,12 +37,14 @@ async function load(id, aborted) {
   return { trajectory: /** @type {Trajectory} */ (trajectory), turns: /** @type {Turn[]} */ (sampled.turns) };
 }
 
-/** @param {{trajectory: Trajectory, turns: Turn[], runId?: string}} props */
-function Whole({ trajectory, turns, runId }) {
+/** @param {{trajectory: Trajectory, turns: Turn[], runId?: string, whatIf?: string}} props */
+function Whole({ trajectory, turns, runId, whatIf }) {
   const [showsTokens, setShowsTokens] = useState(false);
+  const whatIfs = useWhatIfs(trajectory.id);
+  const decisive = whatIfs.data?.values.decisive?.turn;
   const run = runId ?? trajectory.run_id;
   return html`
-    <p class="crumbs">${run && html`<a href=${href(["runs", run])}>Run</a> / <a href=${backTo(run, trajectory)}>Trajectories</a> / `}<code>${label(trajectory.id)}</code></p>
+    <p class="crumbs">${whatIf && html`<a href=${whatIf}>What if</a> / `}${run && html`<a href=${href(["runs", run])}>Run</a> / <a href=${backTo(run, trajectory)}>Trajectories</a> / `}<code>${label(trajectory.id)}</code></p>
     <h1><${Text} value=${taskOf(trajectory)} limit=${300} /></h1>
     ${run && html`<${Neighbours} runId=${run} trajectory=${trajectory} />`}
     <div class="trajectory">
@@ -48,12 +52,27 @@ function Whole({ trajectory, turns, runId }) {
         <div class="title-row"><h2>What happened</h2>
           ${turns.length > 0 && html`<button aria-pressed=${showsTokens} onClick=${() => setShowsTokens(!showsTokens)}>Colour tokens by likelihood</button>`}</div>
         ${showsTokens && html`<${TokensLegend} />`}
-        <${Conversation} messages=${trajectory.messages} turns=${showsTokens ? turns : undefined} />
+        <${Conversation} messages=${trajectory.messages} turns=${showsTokens ? turns : undefined}
+          atReply=${(/** @type {number} */ place) => html`<${AtReply} trajectory=${trajectory} place=${place} decisive=${decisive} />`} />
         ${trajectory.additional_histories.map((each, index) => html`<details><summary>Further conversation ${index + 1}</summary><${Conversation} messages=${each.messages} /></details>`)}
         ${trajectory.error && html`<section class="notice bad"><h3>Why it failed</h3><${Text} as="p" value=${trajectory.error} limit=${1000} /></section>`}
       </section>
-      <div class="trajectory-side"><${Verdict} trajectory=${trajectory} /><${Details} trajectory=${trajectory} /></div>
+      <div class="trajectory-side"><${Verdict} trajectory=${trajectory} />
+        ${whatIfs.data && trajectory.turns > 0 && html`<${DecisiveTurn} id=${trajectory.id} known=${whatIfs.data} reload=${whatIfs.reload} />`}
+        <${Details} trajectory=${trajectory} /></div>
     </div>`;
+}
+
+/** At a reply of the agent: the way to continue from there. @param {{trajectory: Trajectory, place: number, decisive?: number}} props */
+function AtReply({ trajectory, place, decisive }) {
+  const [isOpen, setOpen] = useState(false);
+  const button = useRef(/** @type {HTMLButtonElement | null} */ (null));
+  const turn = turnAt(trajectory, place);
+  if (turn < 1) return null;
+  const close = () => (setOpen(false), button.current?.focus());
+  return html`<div class="at-reply">${turn === decisive && html`<span class="status warn">decisive</span>`}
+      <button ref=${button} class="quiet" title="Continue from here" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>What if <span class="unseen">at turn ${turn}</span></button></div>
+    ${isOpen && html`<${WhatIfForm} trajectory=${trajectory} place=${place} close=${close} />`}`;
 }
 
 /** @param {string} run @param {Trajectory} trajectory */
@@ -98,6 +117,7 @@ function purpose({ kind, split, mode }) {
   const sampling = mode === "greedy" ? "the likeliest tokens" : "sampled tokens";
   if (kind === "train") return `training, with ${sampling}`;
   if (kind === "evaluation") return `held-out evaluation on the ${split} split, with ${sampling}`;
+  if (kind === "what_if") return `a continuation of another rollout, with ${sampling}`;
   return kind === "showcase" ? "a sample email after an iteration" : "an asked question";
 }
 

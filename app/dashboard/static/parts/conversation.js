@@ -19,13 +19,17 @@ const _WHO = /** @type {Record<string, string>} */ ({
   tool: "Result",
 });
 
-/** @param {{messages: Message[], turns?: Turn[]}} props `turns`: show these tokens instead of the text parsed from them */
-export function Conversation({ messages, turns }) {
+/**
+ * @param {{messages: Message[], turns?: Turn[], atReply?: (place: number) => any}} props `turns`: show these tokens instead
+ *   of the text parsed from them; `atReply`: what is shown in addition at a reply of the agent, by its place
+ */
+export function Conversation({ messages, turns, atReply }) {
   return html`<ol class="conversation">
     ${messages.map((message, place) => {
       const turn = turns?.find((each) => each.message === place);
       return html`<li key=${place} class=${`message ${_WHO[message.role] ? message.role : ""}`}>
         <${MessageBody} message=${message} turn=${turn} />
+        ${message.role === "assistant" && atReply?.(place)}
       </li>`;
     })}
   </ol>`;

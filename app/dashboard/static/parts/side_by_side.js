@@ -12,6 +12,7 @@ import { label } from "./text.js";
 /** @typedef {import("../api_types").TrajectoryOut} Trajectory */
 /** @typedef {import("./conversation.js").Message} Message */
 /** @typedef {{id: string, title: string, href: string, note?: string}} Side */
+/** @typedef {{first: Trajectory, count: number}} Act rollouts that did the same */
 
 /** The agent's turns, each with the results of its tool calls. @param {Message[]} messages */
 function turnsOf(messages) {
@@ -25,7 +26,22 @@ function turnsOf(messages) {
 }
 
 /** What an agent did, as a text that is the same for rollouts that did the same. @param {Trajectory} trajectory */
-export const actsOf = ({ messages }) => JSON.stringify(turnsOf(/** @type {Message[]} */ (messages)).map(actOf));
+const actsOf = ({ messages }) => JSON.stringify(turnsOf(/** @type {Message[]} */ (messages)).map(actOf));
+
+/**
+ * Rollouts that did the same as one, the best first, then those that failed, the worst first.
+ * @param {Trajectory[]} found @param {(trajectory: Trajectory) => unknown} [by] what else has to be the same
+ * @returns {Act[]}
+ */
+export function folded(found, by = () => "") {
+  const reward = (/** @type {Act} */ act) => act.first.reward ?? -Infinity;
+  const different = Map.groupBy(found, (each) => `${by(each)} ${each.success} ${actsOf(each)}`);
+  const acts = [...different.values()].map((same) => ({ first: same[0], count: same.length }));
+  const [best, ...others] = acts.sort((one, other) => reward(other) - reward(one));
+  if (!best) return [];
+  const failed = others.filter((act) => !act.first.success).reverse();
+  return [best, ...failed, ...others.filter((act) => act.first.success)];
+}
 
 /** @param {{said: Message} | undefined} turn */
 const actOf = (turn) =>
@@ -53,8 +69,8 @@ export function SideBySide({ sides }) {
   <//>`;
 }
 
-/** @param {{sides: Side[], found: Trajectory[]}} props */
-export function Columns({ sides, found }) {
+/** @param {{sides: Side[], found: Trajectory[], replayed?: number}} props `replayed`: number of first turns that were not sampled */
+export function Columns({ sides, found, replayed = 0 }) {
   const all = found.map((each) => turnsOf(/** @type {Message[]} */ (each.messages)));
   const differs = all.map((turns) => firstDifference(all[0], turns));
   const longest = Math.max(0, ...all.map((turns) => turns.length));
@@ -65,12 +81,22 @@ export function Columns({ sides, found }) {
         ${sides.map((side, index) => html`<th scope="col"><a href=${side.href}>${label(side.title, 60)}</a>${side.note && html` <span class="muted">${side.note}</span>`}<${Verdict} trajectory=${found[index]} /></th>`)}
       </tr></thead>
       <tbody>${Array.from({ length: longest }, (_, turn) => html`<tr>
-        <th scope="row">${turn + 1}</th>
+        <th scope="row">${turn + 1}${turn < replayed && html`<span class="replayed">replayed</span>`}</th>
         ${all.map((turns, column) => html`<td class=${turn === differs[column] ? "parts-here" : ""}>
           ${turn === differs[column] && html`<span class="mark-here">differs from here</span>`}
           ${turns[turn] ? html`<${Turn} ...${turns[turn]} />` : html`<span class="muted">–</span>`}</td>`)}
       </tr>`)}</tbody>
     </table><//>`;
+}
+
+/**
+ * Buttons to move through columns of which only some are shown.
+ * @param {{from: number, most: number, count: number, move: (from: number) => void}} props
+ */
+export function Pages({ from, most, count, move }) {
+  if (count <= most) return null;
+  return html` <button disabled=${from === 0} onClick=${() => move(Math.max(0, from - most))}>Before</button>${" "}
+    <button disabled=${from + most >= count} onClick=${() => move(from + most)}>Next</button>`;
 }
 
 /** @param {{trajectory: Trajectory}} props */
