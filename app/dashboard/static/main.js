@@ -28,7 +28,7 @@ function Navigation() {
       ([title, links]) => html`<div class="places">
         <span class="places-title">${title}</span>
         ${links.map(([label, names]) => {
-          const isHere = (names[0] ?? "") === (here === "runs" || here === "compare" ? "" : here);
+          const isHere = (names[0] ?? "") === (["runs", "compare", "trajectories"].includes(here) ? "" : here);
           return html`<a href=${href(names)} aria-current=${isHere ? "page" : undefined}>${label}</a>`;
         })}
       </div>`,

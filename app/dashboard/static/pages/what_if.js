@@ -87,10 +87,10 @@ function Changed({ original, edit: { message, content } }) {
 
 /** @param {{report: Report}} props */
 function Figures({ report }) {
-  const isOne = new Set(report.continuations.map((each) => each.turn)).size === 1;
+  const [turns, models] = [new Set(report.continuations.map((each) => each.turn)).size, new Set(report.continuations.map((each) => each.label)).size];
   const columns = [
-    !isOne && { title: "From turn", by: "turn", isNumber: true, cell: (/** @type {Continued} */ each) => each.turn },
-    { title: "Model", by: "label", cell: (/** @type {Continued} */ each) => html`<strong>${label(each.label)}</strong>` },
+    turns > 1 && { title: "From turn", by: "turn", isNumber: true, cell: (/** @type {Continued} */ each) => each.turn },
+    (models > 1 || turns === 1) && { title: "Model", by: "label", cell: (/** @type {Continued} */ each) => html`<strong>${label(each.label)}</strong>` },
     { title: "Success", by: "success.mean", cell: (/** @type {Continued} */ each) => html`<${Share} interval=${each.success} />` },
     { title: "Reward", by: "reward", isNumber: true, cell: (/** @type {Continued} */ each) => number(each.reward) },
     { title: "Turns", by: "turns", isNumber: true, cell: (/** @type {Continued} */ each) => number(each.turns, 1) },
