@@ -44,6 +44,7 @@ class Ids:
     run = str(ULID())
     trajectory = f"t-{EVIL[:60]}"
     evaluation = str(ULID())
+    what_if = str(ULID())
     endpoint = str(ULID())
     delivery = str(ULID())
     session = str(ULID())
@@ -69,6 +70,8 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
         (Reflection, [_reflection(number) for number in range(3)]),
         (Event, [_event(number) for number in range(1, 4)]),
         (EvaluationJob, [_job()]),
+        (EvaluationJob, [_what_if()]),
+        (Trajectory, [_continuation()]),
         (WebhookEndpoint, [_endpoint()]),
         (WebhookDelivery, [_delivery()]),
         (
@@ -217,6 +220,50 @@ def _job() -> dict[str, Any]:
     request = {"models": [{"label": EVIL, "model": EVIL}], "note": EVIL}
     base = {"id": Ids.evaluation, "project": "learnloop", "status": "failed", "request": request, "total": 4}
     return base | {"error": EVIL, "wait_reason": EVIL}
+
+
+def _what_if() -> dict[str, Any]:
+    what_if = {"trajectory_id": Ids.trajectory, "turns": [1], "edit": {"content": EVIL, "message": 1}}
+    request = {
+        "models": [{"label": EVIL, "kind": "trained", "model": EVIL, "step": 1}],
+        "environment": {"name": "email_search"},
+        "judge": {"name": "reference"},
+        "split": "train",
+        "scenarios": 1,
+        "samples": 1,
+        "seed": 0,
+        "temperature": 1.0,
+        "max_turns": 8,
+        "max_completion_tokens": 256,
+        "rollout_timeout_s": 60,
+        "concurrency": 1,
+        "what_if": what_if | {"search": None, "counts": False, "exact": True},
+    }
+    did = {"action": EVIL + LONG, "count": 1, "successes": 1, "is_original": False}
+    success = {"mean": 1.0, "low": 0.2, "high": 1.0}
+    continued = {"turn": 1, "label": EVIL, "count": 1, "success": success, "reward": 0.2, "turns": 1.0, "next": [did]}
+    report = {
+        "scenarios": 1,
+        "samples": 1,
+        "compared": {},
+        "method": {"name": EVIL, "draws": 1, "level": 0.95},
+        "models": [],
+        "what_if": {
+            "trajectory_id": Ids.trajectory,
+            "prefix": "exact",
+            "edited": True,
+            "original": {"success": True, "reward": 0.2, "turns": 1, "next": EVIL},
+            "continuations": [continued],
+        },
+    }
+    counts = {"total": 1, "done": 1, "trajectory_id": Ids.trajectory}
+    job = {"id": Ids.what_if, "project": "learnloop", "status": "completed", "request": request, "report": report}
+    return job | counts
+
+
+def _continuation() -> dict[str, Any]:
+    made = _trajectory("what_if", 0, "w-1")
+    return made | {"run_id": None, "iteration": None, "evaluation_id": Ids.what_if, "slot": "0/0/0"}
 
 
 def _endpoint() -> dict[str, Any]:

@@ -27,6 +27,8 @@ HOSTILE = (
     f"{_RUN}/trajectories?kind=evaluation",
     f"{_RUN}/trajectories/{_ID}",
     f"{_RUN}/group?iteration=1&scenario={_SCENARIO}",
+    f"/trajectories/{_ID}/what-if/{Ids.what_if}",
+    f"/trajectories/{_ID}/what-if/{Ids.what_if}/w-1",
     f"{_RUN}/held-out",
     f"{_RUN}/held-out?scenario={_SCENARIO}",
     f"{_RUN}/emails",
@@ -74,7 +76,7 @@ async def test_hostile_content_is_text_and_axe_finds_no_serious_fault_on_any_pag
             await _check_hostile_content(visit, place)
     await visit.page.emulate_media(color_scheme="dark")
     await visit.page.set_viewport_size({"width": 390, "height": 844})
-    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", "/start"):
+    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", f"/trajectories/{_ID}/what-if/{Ids.what_if}", "/start"):
         await visit.go(place)
         found[f"{place} on a dark phone"] = await visit.inaccessible()
     assert {place: faults for place, faults in found.items() if faults} == {}
