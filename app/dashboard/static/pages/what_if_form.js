@@ -72,6 +72,9 @@ export function WhatIfForm({ trajectory, place, close }) {
   const edit = editOf(trajectory, changed, text);
   const isEmpty = changed === _APPEND && !text.trim();
   const isMissing = found.length > 0 && chosen.length === 0;
+  const isSame = changed !== "" && edit === undefined;
+  const several = chosen.length > 1 ? `${counted(chosen.length, "model")} continue.` : "";
+  const hint = isMissing ? "Choose a model." : isEmpty ? "Write the message first." : isSame ? `The text is not changed yet. ${several}` : several;
   async function start() {
     setError(undefined);
     // Without models the service takes the checkpoint that made the rollout, and counts the continuations for the turn's value.
@@ -96,7 +99,7 @@ export function WhatIfForm({ trajectory, place, close }) {
       set=${(/** @type {string} */ which) => (setChanged(which), setText(which === "" || which === _APPEND ? "" : trajectory.messages[Number(which)].content))} setText=${setText} />
     <div class="actions"><${Action} label="Continue from here" kind="primary" disabled=${isEmpty || isMissing} act=${start} />
       <button onClick=${close}>Close</button>
-      <span class="muted">${isMissing ? "Choose a model." : isEmpty ? "Write the message first." : chosen.length > 1 && `${counted(chosen.length, "model")} continue.`}</span></div>
+      <span class="muted">${hint}</span></div>
   </section>`;
 }
 
