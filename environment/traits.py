@@ -37,6 +37,9 @@ class Traits:
     """Settings that a user's own task does not need."""
     documents: Mapping[str, Document] = field(default_factory=dict)
     """Documents by setting. `scenarios` are stored in the same way in every environment."""
+    reward_settings: frozenset[str] = frozenset()
+    """Settings that decide the reward and nothing that an agent sees, so that stored rollouts can be rewarded again by
+    others."""
     repeats: bool = False
     """Whether the same tool calls have the same results and no effect outside the episode, so that a recorded rollout
     can be replayed."""

@@ -57,7 +57,8 @@ async def save_evaluation_reply(tx: AsyncSession, started: StartedEvaluation) ->
 async def list_evaluations(
     store: CurrentStore, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
 ) -> Page[EvaluationBrief]:
-    """List evaluations, newest first. What-ifs are listed with their trajectory."""
+    """List evaluations, newest first. What-ifs are listed with their trajectory, rejudgings with
+    their run."""
     found = await store.listed(before=cursor, limit=limit + 1, project=caller.project)
     return page(found, limit, evaluation_brief, lambda row: row.id)
 

@@ -72,6 +72,24 @@ class WhatIf(BaseModel):
     """Whether the recorded token ids are known."""
 
 
+class Rejudge(BaseModel):
+    """Which stored rollouts of a run are judged again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    kinds: tuple[Literal["train", "evaluation"], ...]
+    first: int
+    """The first iteration."""
+    last: int
+    """The last iteration."""
+    repeats: int
+    rollouts: int
+    """Number of rollouts, each of which is judged once for each repeat."""
+    code: str
+    """SHA-256 of the code of judges and environments."""
+
+
 class StoredEvaluation(BaseModel):
     """Everything that determines an evaluation's results."""
 
@@ -95,6 +113,8 @@ class StoredEvaluation(BaseModel):
     """The trial that the evaluation decides; None if it is only a comparison."""
     what_if: WhatIf | None = None
     """The recorded rollout that all rollouts continue; None if they begin at the beginning."""
+    rejudge: Rejudge | None = None
+    """The stored rollouts that are judged again, if no new ones are made."""
     budget: Budget | None = None
     """Spending limits; None for no limits."""
 
@@ -105,7 +125,9 @@ class StoredEvaluation(BaseModel):
 
     @property
     def slots(self) -> int:
-        """Number of rollouts; of a search by bisection, the most that it makes."""
+        """Number of rollouts to judge; in a search by bisection, at most."""
+        if self.rejudge is not None:
+            return self.rejudge.rollouts * self.rejudge.repeats
         scenarios = self.scenarios
         if self.what_if is not None and self.what_if.search == "bisect":
             scenarios = min(scenarios, most_probes(scenarios))

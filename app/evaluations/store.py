@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.claims.lease import Lease, LeaseLost, require
 from app.claims.moves import move_held, move_locked
 from app.db.database import Database
-from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, Trajectory
+from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Trajectory
 from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
 from app.domain.run_state import Move
@@ -51,8 +51,8 @@ class EvaluationStore:
         return found
 
     async def listed(self, *, before: str | None, limit: int, project: str | None) -> Sequence[EvaluationJob]:
-        """Return evaluations of one project or of all, newest first, without what-ifs."""
-        query = select(EvaluationJob).where(EvaluationJob.trajectory_id.is_(None))
+        """Return evaluations of one project or of all, newest first, without what-ifs and rejudgings."""
+        query = select(EvaluationJob).where(EvaluationJob.trajectory_id.is_(None), EvaluationJob.run_id.is_(None))
         if before is not None:
             query = query.where(EvaluationJob.id < before)
         if project is not None:
@@ -105,8 +105,9 @@ class EvaluationStore:
                 values["request"] = {**row.request, "budget": changed}
                 data["budget"] = changed
             judged = and_(Trajectory.evaluation_id == id, Trajectory.score_explanation.is_not(None))
+            again = select(func.count()).where(RejudgedRollout.evaluation_id == id).scalar_subquery()
             # Fewer than before if some of its trajectories were deleted because of their age.
-            done = select(func.count()).where(judged).scalar_subquery()
+            done = select(func.count()).where(judged).scalar_subquery() + again
             await move_locked(tx, row, move, done=done, wait_reason=None, cancel_requested=False, **values)
             await append_to_evaluation(tx, id, EventType.EVALUATION_RESUMED, actor, data)
             return EvaluationStatus(move.target)
@@ -215,7 +216,7 @@ class EvaluationStore:
                 await tx.execute(update(Trajectory).where(Trajectory.id == verdict["id"]).values(**columns))
             row = await tx.get_one(EvaluationJob, lease.id)
             row.done, row.claims = row.done + len(verdicts), 0
-            row.judge = _with_cost(row.judge, calls)
+            row.judge = with_cost(row.judge, calls)
 
 
 def _allowed(status: str) -> list[str]:
@@ -295,7 +296,7 @@ async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) 
     return report
 
 
-def _with_cost(before: Mapping[str, Any], calls: Sequence[JudgeCall]) -> dict[str, Any]:
+def with_cost(before: Mapping[str, Any], calls: Sequence[JudgeCall]) -> dict[str, Any]:
     """Add calls to the sums. An unknown price makes the sum of dollars unknown."""
     sums: dict[str, Any] = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "usd": 0.0, **before}
     for call in calls:

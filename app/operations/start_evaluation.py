@@ -14,7 +14,7 @@ from app.datasets.references import UnknownDataset, pin
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.event_types import EventType
-from app.domain.stored_evaluation import Contestant, StoredEvaluation, Trial, WhatIf
+from app.domain.stored_evaluation import Contestant, Rejudge, StoredEvaluation, Trial, WhatIf
 from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append_to_evaluation
@@ -115,10 +115,11 @@ class EvaluationStarter:
         *,
         trial: Trial | None = None,
         what_if: WhatIf | None = None,
+        rejudge: Rejudge | None = None,
         **changes: Any,
     ) -> StartedEvaluation:
-        """Queue an evaluation of the request's models: a plain one, a trial, or a what-if. `changes` replace fields of
-        the stored request with values that no request has.
+        """Queue an evaluation of the request's models: a plain one, a trial, a what-if, or a rejudging, which has no
+        models. `changes` replace fields of the stored request with values that no request has.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
@@ -126,7 +127,7 @@ class EvaluationStarter:
         found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
         labelled = _require_unique_labels([contestant for contestant, _ in found])
         stored = await self._stored(request, basis, project, labelled, noted)
-        stored = stored.model_copy(update={"trial": trial, "what_if": what_if, **changes})
+        stored = stored.model_copy(update={"trial": trial, "what_if": what_if, "rejudge": rejudge, **changes})
         job = EvaluationJob(
             id=id,
             project=project,
@@ -137,6 +138,7 @@ class EvaluationStarter:
             done=0,
             judge={},
             trajectory_id=what_if.trajectory_id if what_if else None,
+            run_id=rejudge.run_id if rejudge else None,
         )
         async with self.resources.database.begin() as tx:
             tx.add(job)

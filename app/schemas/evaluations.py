@@ -9,6 +9,7 @@ from app.domain.evaluation_state import EvaluationStatus
 from app.domain.names import MODEL_PATTERN
 from app.schemas.base import RequestBody, RequestPart, ResponseModel
 from app.schemas.intervals import IntervalOut
+from app.schemas.rejudge_report import RejudgeReport
 from app.schemas.run_request import AgentChoice, EnvironmentChoice, JudgeChoice
 from app.schemas.what_if_report import WhatIfReport
 from environment.json_type import Json
@@ -197,6 +198,8 @@ class ReportOut(ResponseModel):
     """What the trial decided; null for an evaluation that decides nothing, and for a trial that failed."""
     what_if: WhatIfReport | None = None
     """What continuations of a recorded rollout came to; null for any other evaluation."""
+    rejudge: RejudgeReport | None = None
+    """What other scores would have changed in a run; null for any other evaluation."""
 
 
 class TrialOut(ResponseModel):

@@ -264,4 +264,6 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     return OpenEnvEnvironment(parse(config))
 
 
-TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))
+TRAITS = Traits(
+    datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}), reward_settings=frozenset({"success_from"})
+)

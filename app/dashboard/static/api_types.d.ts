@@ -101,6 +101,11 @@ export interface BackendOut {
   "unusable_base_models": (UnusableBaseModel)[];
 }
 
+export interface BeforeAndNow {
+  "before": number | null;
+  "now": number | null;
+}
+
 export interface BestCheckpoint {
   "step": number;
   "success": number | null;
@@ -301,6 +306,15 @@ export interface EvaluationBrief {
   "finished_at": string | null;
 }
 
+export interface EvaluationChanges {
+  "iteration": number;
+  "split": string;
+  "mode": string;
+  "step": number;
+  "success": BeforeAndNow;
+  "reward": BeforeAndNow;
+}
+
 export type EvaluationStatus = "queued" | "running" | "completed" | "paused" | "failed" | "cancelled";
 
 export interface EventOut {
@@ -359,6 +373,17 @@ export interface IntervalOut {
   "high": number;
 }
 
+export interface IterationChanges {
+  "rollouts": number;
+  "flipped": number | null;
+  "gained": number;
+  "lost": number;
+  "correlation": number | null;
+  "reward": BeforeAndNow;
+  "success": BeforeAndNow;
+  "iteration": number;
+}
+
 export interface IterationFigures {
   "iteration": number;
   "step": number;
@@ -409,6 +434,12 @@ export interface JudgeCallOut {
   "error": string | null;
 }
 
+export interface JudgeNoise {
+  "deviation": number;
+  "icc": number | null;
+  "floor": number | null;
+}
+
 export interface KeyCreated {
   "id": string;
   "project": string;
@@ -432,6 +463,14 @@ export interface KeyOut {
   "expires_at": string | null;
   "revoked_at": string | null;
   "last_used_at": string | null;
+}
+
+export interface LargestChange {
+  "trajectory_id": string;
+  "iteration": number;
+  "reward": BeforeAndNow;
+  "advantage": BeforeAndNow;
+  "explanations": (string)[];
 }
 
 export interface LearnLoopAccepted {
@@ -565,6 +604,21 @@ export interface Readiness {
   "unusable_base_models": Record<string, string>;
 }
 
+export interface RejudgeReport {
+  "run_id": string;
+  "repeats": number;
+  "code": string;
+  "all": RewardChanges | null;
+  "iterations": (IterationChanges)[];
+  "evaluations": (EvaluationChanges)[];
+  "best_step": BeforeAndNow | null;
+  "first_changed": number | null;
+  "first_mattering": number | null;
+  "noise": JudgeNoise | null;
+  "largest": (LargestChange)[];
+  "text": string;
+}
+
 export interface RemedyOut {
   "text": string;
   "how": "fork" | "none";
@@ -579,6 +633,17 @@ export interface ReportOut {
   "models": (EvaluatedModel)[];
   "trial": TrialOut | null;
   "what_if": WhatIfReport | null;
+  "rejudge": RejudgeReport | null;
+}
+
+export interface RewardChanges {
+  "rollouts": number;
+  "flipped": number | null;
+  "gained": number;
+  "lost": number;
+  "correlation": number | null;
+  "reward": BeforeAndNow;
+  "success": BeforeAndNow;
 }
 
 export interface RewardHistograms {

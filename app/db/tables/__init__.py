@@ -10,7 +10,7 @@ from app.db.tables.base import Base
 from app.db.tables.checkpoints import Checkpoint, Promotion
 from app.db.tables.data import DatasetVersion, Document, InboxPart
 from app.db.tables.diagnoses import Diagnosis
-from app.db.tables.evaluations import EvaluationEvent, EvaluationJob
+from app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
 from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
 from app.db.tables.runs import (
     Evaluation,
@@ -50,6 +50,7 @@ __all__ = [
     "LedgerEntry",
     "Promotion",
     "Reflection",
+    "RejudgedRollout",
     "RolloutRecord",
     "Run",
     "SessionCall",

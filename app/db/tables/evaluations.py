@@ -32,6 +32,7 @@ class EvaluationJob(Claimable):
         Index("ix_evaluation_job_project_claimed_at", "project", "claimed_at"),
         Index("ix_evaluation_job_to_publish", "finished_at", postgresql_where=text("published ->> 'state' = 'due'")),
         Index("ix_evaluation_job_trajectory_id", "trajectory_id"),
+        Index("ix_evaluation_job_run_id", "run_id"),
         Index("ix_evaluation_job_open", "created_at", postgresql_where=text("status IN ('queued', 'running')")),
     )
 
@@ -58,6 +59,8 @@ class EvaluationJob(Claimable):
         Text, ForeignKey("trajectory.id", ondelete="CASCADE", use_alter=True)
     )
     """The recorded rollout that a what-if continues; None for any other evaluation."""
+    run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
+    """The run whose rollouts are judged again; None for any other evaluation."""
     published: Mapped[dict[str, Json] | None]
     """State of publishing to Weave: `state` and the fields that belong to it; None if publishing was not requested."""
 
@@ -78,3 +81,24 @@ class EvaluationEvent(Base):
     """Who did it, in the same form as in a run's events."""
     data: Mapped[dict[str, Json]]
     occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class RejudgedRollout(Base):
+    """What another judge made of a stored rollout. The trajectory's own score and reward never change."""
+
+    __tablename__ = "rejudged_rollout"
+    __table_args__ = (Index("ix_rejudged_rollout_trajectory_id", "trajectory_id"),)
+
+    evaluation_id: Mapped[str] = mapped_column(
+        String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"), primary_key=True
+    )
+    trajectory_id: Mapped[str] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"), primary_key=True)
+    repeat: Mapped[int] = mapped_column(primary_key=True)
+    """Number of the repeat, from 0."""
+    score: Mapped[float | None]
+    score_explanation: Mapped[str]
+    score_parts: Mapped[dict[str, Json]]
+    reward: Mapped[float | None]
+    reward_parts: Mapped[dict[str, Json]]
+    success: Mapped[bool | None]
+    advantage: Mapped[float | None]

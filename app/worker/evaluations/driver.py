@@ -20,10 +20,11 @@ from app.backends import Connect
 from app.claims.lease import Lease, LeaseLost
 from app.db.clock import DatabaseTime, database_time
 from app.db.database import Database
-from app.db.tables import EvaluationJob, Trajectory
-from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation, WhatIf
+from app.db.tables import EvaluationJob, Run, Trajectory
+from app.domain.stored_evaluation import Contestant, Rejudge, Slot, StoredEvaluation, WhatIf
 from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
+from app.evaluations.rejudgings import RejudgingStore
 from app.evaluations.report import differences, report_of, why_no_figures
 from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationStore
@@ -38,13 +39,14 @@ from app.runs.recorded_rollouts import recorded_rollout
 from app.runs.resume_point import begin_with, state_after
 from app.settings import Settings
 from app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
+from app.worker.evaluations.rejudging import Rejudging
 from app.worker.judge_services import judge_services
 from app.worker.measures import count_judge_calls, count_rollouts
 from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import rollout_row, verdict_row
 from environment.base import Environment, Json, Scenario
 from environment.first_line import first_line
-from judges.base import Judge, Judgement
+from judges.base import Judge, Judgement, JudgeServices
 from judges.prices import Price
 from training.backends import embedded
 from training.backends.art_import import import_art
@@ -149,7 +151,11 @@ class EvaluationDriver:
             forked = await run_on_loop(main_loop, self._forked(request.what_if)) if request.what_if else None
             if forked is not None:
                 begin_with(environment, forked.state)
-            services = judge_services(self.settings, self.database, main_loop, None, environment)
+            run = await run_on_loop(main_loop, self._run(request.rejudge)) if request.rejudge else None
+            services = judge_services(self.settings, self.database, main_loop, run, environment)
+            gate = asyncio.Semaphore(request.concurrency)
+            if run is not None:
+                return await self._rejudging(driven, run, environment, services, gate).report()
             work = _EvaluationWork(
                 job,
                 request,
@@ -158,7 +164,7 @@ class EvaluationDriver:
                 [await stack.enter_async_context(self._chat(each, request, main_loop)) for each in request.models],
                 _EvaluationRows(EvaluationStore(self.database), driven.lease, main_loop),
                 EvaluationBudget(driven.meter, request, environment, driven.prices),
-                asyncio.Semaphore(request.concurrency),
+                gate,
                 lambda: clock.now().timestamp(),
                 driven.made,
                 [await self._player(each, whole, driven, clock) for each in request.models],
@@ -166,6 +172,32 @@ class EvaluationDriver:
             )
             trial = await work.all_scenarios()
             return await _report(work, driven.prices) | ({"trial": trial} if trial else {})
+
+    async def _run(self, rejudge: Rejudge) -> Run:
+        async with self.database() as tx:
+            return await tx.get_one(Run, rejudge.run_id)
+
+    def _rejudging(
+        self,
+        driven: "_DriveState",
+        run: Run,
+        environment: Environment,
+        services: JudgeServices,
+        gate: asyncio.Semaphore,
+    ) -> Rejudging:
+        return Rejudging(
+            driven.job,
+            driven.request,
+            run.stored_request.config,
+            environment,
+            services,
+            RejudgingStore(self.database),
+            driven.lease,
+            driven.main_loop,
+            EvaluationBudget(driven.meter, driven.request, environment, driven.prices),
+            gate,
+            driven.made.saved,
+        )
 
     async def _forked(self, what_if: WhatIf) -> "_Forked":
         """Read the recorded rollout of a what-if."""

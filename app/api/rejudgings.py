@@ -1,0 +1,64 @@
+"""Rejudgings: score a run's stored rollouts by another judge, and see what that would have changed."""
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from ulid import ULID
+
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, IdCursor, Limit, RunId
+from app.api.engine import CurrentModels
+from app.api.presentation import evaluation_figures, page
+from app.api.routers import keyed_router
+from app.db.tables import EvaluationJob
+from app.evaluations.rejudgings import RejudgingStore
+from app.http import idempotency
+from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from app.operations.start_rejudging import Planned, RejudgingStarter
+from app.schemas.base import Page
+from app.schemas.rejudgings import RejudgeRequest, RejudgingAccepted, RejudgingBrief
+
+router = keyed_router("runs")
+
+
+@router.post("/runs/{run_id}/rejudge", status_code=202)
+async def post_rejudging(
+    service: CurrentService, models: CurrentModels, caller: CurrentCaller, run_id: RunId, request: RejudgeRequest
+) -> RejudgingAccepted:
+    """Score stored rollouts of a run again, in the background. The run's own scores stay as they are.
+
+    The rejudging is an evaluation; poll it until it has ended.
+    """
+    run = await service.store.get(run_id)
+    starter = RejudgingStarter(EvaluationStarter(service, service.store, models, service.runner.wake))
+    planned = await starter.plan(run, request)
+    if request.dry_run:
+        return _accepted(planned)
+
+    async def save(tx: AsyncSession, started: StartedEvaluation) -> None:
+        await idempotency.complete(tx, status=202, reply=_accepted(planned, started))
+
+    return _accepted(planned, await starter.start(str(ULID()), run, request, planned, caller, save))
+
+
+@router.get("/runs/{run_id}/rejudgings")
+async def list_rejudgings(
+    service: CurrentService, queries: CurrentQueries, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
+) -> Page[RejudgingBrief]:
+    """List the rejudgings of a run, newest first."""
+    await queries.require_run(run_id)
+    found = await RejudgingStore(service.database).listed(run_id, before=cursor, limit=limit + 1)
+    return page(found, limit, _brief, lambda row: row.id)
+
+
+def _accepted(planned: Planned, started: StartedEvaluation | None = None) -> RejudgingAccepted:
+    return RejudgingAccepted(
+        evaluation_id=started.job.id if started else None,
+        groups=planned.groups,
+        rollouts=planned.rejudge.rollouts,
+        verdicts=planned.verdicts,
+        cost=planned.cost,
+        warnings=list(started.warnings) if started else [],
+    )
+
+
+def _brief(job: EvaluationJob) -> RejudgingBrief:
+    more = {"judge": job.request["judge"]["name"], "repeats": job.request["rejudge"]["repeats"]}
+    return RejudgingBrief.model_validate(evaluation_figures(job) | more)

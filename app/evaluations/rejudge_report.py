@@ -1,0 +1,177 @@
+"""The report of a rejudging. The stored verdicts suffice to compute it again."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from app.domain.stored_evaluation import Rejudge
+from app.evaluations.rejudgings import StoredGroup
+from environment.json_type import Json
+from training.best_checkpoint import BestCheckpoint, Validation
+from training.statistics.rejudging import (
+    MATTERS,
+    Changes,
+    Noise,
+    RejudgedGroup,
+    Scored,
+    changes,
+    first_changed,
+    noise,
+)
+
+_LARGEST = 10
+Verdicts = Mapping[tuple[str, int], Any]
+
+
+def rejudge_report(
+    rejudge: Rejudge, groups: Sequence[StoredGroup], verdicts: Verdicts, explanations: Mapping[str, str]
+) -> dict[str, Json]:
+    """Return the report. `explanations` are those of the run's own scores, by rollout, where they are shown."""
+    train = [_rejudged(group, verdicts, rejudge.repeats) for group in groups if group.rows[0].kind == "train"]
+    evaluated = [group for group in groups if group.rows[0].kind == "evaluation"]
+    found = noise([_rejudged(group, verdicts, rejudge.repeats) for group in groups])
+    everything = changes(train) if train else None
+    mattering = first_changed(train, MATTERS)
+    evaluations = _evaluations(evaluated, verdicts)
+    return {
+        "run_id": rejudge.run_id,
+        "repeats": rejudge.repeats,
+        "code": rejudge.code,
+        "all": None if everything is None else _shown(everything),
+        "iterations": [
+            {"iteration": iteration, **_shown(changes(of_iteration))}
+            for iteration, of_iteration in _by_iteration(train).items()
+        ],
+        "evaluations": evaluations,
+        "best_step": _best_steps(evaluated, verdicts),
+        "first_changed": first_changed(train),
+        "first_mattering": mattering,
+        "noise": None if found is None else asdict(found),
+        "largest": [_change(row, verdicts[row.id, 0], explanations) for row in largest(groups, verdicts)],
+        "text": _sentence(everything, mattering, found, rejudge.repeats),
+    }
+
+
+def largest(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[Any]:
+    """Return the training rollouts whose reward changes most, at most ten."""
+
+    def distance(row: Any) -> float:
+        now = verdicts[row.id, 0].reward
+        return 0.0 if row.reward is None or now is None else abs(now - row.reward)
+
+    rows = [row for group in groups if group.rows[0].kind == "train" for row in group.rows]
+    changed = [row for row in rows if distance(row) > 0]
+    return sorted(changed, key=lambda row: (-distance(row), row.id))[:_LARGEST]
+
+
+def _rejudged(group: StoredGroup, verdicts: Verdicts, repeats: int) -> RejudgedGroup:
+    rows = group.rows
+    return RejudgedGroup(
+        rows[0].iteration,
+        [_scored(row) for row in rows],
+        [[_scored(verdicts[row.id, repeat]) for row in rows] for repeat in range(repeats)],
+    )
+
+
+def _scored(row: Any) -> Scored:
+    return Scored(row.reward, row.advantage, row.success, row.score)
+
+
+def _by_iteration(groups: Sequence[RejudgedGroup]) -> dict[int, list[RejudgedGroup]]:
+    found = defaultdict[int, list[RejudgedGroup]](list)
+    for group in groups:
+        found[group.iteration].append(group)
+    return dict(sorted(found.items()))
+
+
+def _shown(found: Changes) -> dict[str, Json]:
+    pairs = {name: dict(zip(("before", "now"), getattr(found, name), strict=True)) for name in ("reward", "success")}
+    return asdict(found) | pairs
+
+
+def _evaluations(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[dict[str, Json]]:
+    by_place = defaultdict[tuple[int, str, str, int], list[Any]](list)
+    for group in groups:
+        for row in group.rows:
+            by_place[row.iteration, row.split, row.mode, row.step].append(row)
+    return [
+        {
+            "iteration": iteration,
+            "split": split,
+            "mode": mode,
+            "step": step,
+            "success": {"before": _success(rows), "now": _success([verdicts[row.id, 0] for row in rows], rows)},
+            "reward": {"before": _reward(rows), "now": _reward([verdicts[row.id, 0] for row in rows])},
+        }
+        for (iteration, split, mode, step), rows in sorted(by_place.items())
+    ]
+
+
+def _best_steps(groups: Sequence[StoredGroup], verdicts: Verdicts) -> dict[str, Json] | None:
+    """Return the checkpoints that the stored and the new scores choose; None without sampled validation rollouts."""
+    validated = [group for group in groups if (group.rows[0].split, group.rows[0].mode) == ("validation", "sampled")]
+    if not validated:
+        return None
+    by_step = defaultdict[int, list[StoredGroup]](list)
+    for group in validated:
+        by_step[group.rows[0].step].append(group)
+    found: dict[str, Json] = {}
+    for name in ("before", "now"):
+        best = BestCheckpoint(min(by_step))
+        for step, of_step in sorted(by_step.items()):
+            scored = [[row if name == "before" else verdicts[row.id, 0] for row in group.rows] for group in of_step]
+            rows = [row for group in of_step for row in group.rows]
+            flat = [each for group in scored for each in group]
+            successes = {
+                group.rows[0].scenario_id: rate
+                for group, each in zip(of_step, scored, strict=True)
+                if (rate := _success(each, group.rows)) is not None
+            }
+            validation = Validation(_success(flat, rows) or 0.0, _reward(flat) or 0.0, successes)
+            best = best.after(step, validation)
+        found[name] = best.step
+    return found
+
+
+def _success(scored: Sequence[Any], rows: Sequence[Any] | None = None) -> float | None:
+    """Return the share of successes. Failed rollouts count as none; unscored ones are left out."""
+    flags = [
+        bool(each.success)
+        for each, row in zip(scored, rows or scored, strict=True)
+        if each.reward is not None or row.error is not None
+    ]
+    return fmean(flags) if flags else None
+
+
+def _reward(scored: Sequence[Any]) -> float | None:
+    rewards = [each.reward for each in scored if each.reward is not None]
+    return fmean(rewards) if rewards else None
+
+
+def _change(row: Any, now: Any, explanations: Mapping[str, str]) -> dict[str, Json]:
+    return {
+        "trajectory_id": row.id,
+        "iteration": row.iteration,
+        "reward": {"before": row.reward, "now": now.reward},
+        "advantage": {"before": row.advantage, "now": now.advantage},
+        "explanations": [explanations.get(row.id, ""), now.score_explanation],
+    }
+
+
+def _sentence(found: Changes | None, mattering: int | None, measured: Noise | None, repeats: int) -> str:
+    if found is None:
+        return "No training rollouts were judged again."
+    if mattering is None:
+        return "No change that matters: the advantages are the same, so training would have gone the same way."
+    flipped = found.flipped or 0.0
+    text = (
+        f"Training would have gone another way from iteration {mattering} on: {flipped:.0%} of advantages change sign"
+    )
+    if repeats < 2 or measured is None or measured.floor is None:
+        return f"{text}. The judge's own noise is unknown without repeats."
+    floor = f"{measured.floor:.0%} do so between two verdicts of the same judge"
+    if flipped <= measured.floor:
+        return f"{text}, and {floor}: this is noise."
+    return f"{text}, where {floor}."

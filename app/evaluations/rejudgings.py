@@ -1,0 +1,112 @@
+"""Stores rejudgings: which stored rollouts are judged again, and what the new verdicts are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from app.claims.lease import Lease, require
+from app.db.database import Database
+from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
+from app.domain.stored_evaluation import Rejudge
+from app.evaluations.store import with_cost
+from judges.base import JudgeCall
+from training.types import RunConfig
+
+_FIGURES = (
+    Trajectory.id,
+    Trajectory.kind,
+    Trajectory.iteration,
+    Trajectory.split,
+    Trajectory.mode,
+    Trajectory.step,
+    Trajectory.scenario_id,
+    Trajectory.score,
+    Trajectory.reward,
+    Trajectory.advantage,
+    Trajectory.success,
+    Trajectory.error,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """Rollouts of one scenario that the run judged together, in the order in which they were saved."""
+
+    rows: Sequence[Row[Any]]
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return [row.id for row in self.rows]
+
+
+class RejudgingStore:
+    """Rejudgings in the database. Each call is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def groups(self, rejudge: Rejudge, config: RunConfig) -> list[StoredGroup]:
+        """Return the groups of a run's rollouts, with their figures only."""
+        query = select(*_FIGURES).where(
+            Trajectory.run_id == rejudge.run_id,
+            Trajectory.kind.in_(rejudge.kinds),
+            Trajectory.iteration.between(rejudge.first, rejudge.last),
+        )
+        async with self._database() as tx:
+            rows = (await tx.execute(query.order_by(Trajectory.seq))).all()
+        return _grouped(rows, config)
+
+    async def whole(self, ids: Sequence[str]) -> list[Trajectory]:
+        """Return these rollouts with what a judge reads, in that order."""
+        async with self._database() as tx:
+            found = (await tx.execute(select(Trajectory).where(Trajectory.id.in_(ids)))).scalars().all()
+        by_id = {row.id: row for row in found}
+        return [by_id[id] for id in ids]
+
+    async def verdicts(self, evaluation_id: str) -> dict[tuple[str, int], Row[Any]]:
+        """Return the new verdicts, by the rollout's id and the repeat."""
+        table = RejudgedRollout.__table__
+        async with self._database() as tx:
+            rows = (await tx.execute(select(table).where(table.c.evaluation_id == evaluation_id))).all()
+        return {(row.trajectory_id, row.repeat): row for row in rows}
+
+    async def keep(
+        self, lease: Lease[EvaluationJob], verdicts: Sequence[Mapping[str, Any]], calls: Sequence[JudgeCall]
+    ) -> None:
+        """Save the verdicts on one group in one repeat, and their cost. Raises LeaseLost."""
+        async with self._database.begin() as tx:
+            await require(tx, lease)
+            await tx.execute(insert(RejudgedRollout).on_conflict_do_nothing(), list(verdicts))
+            row = await tx.get_one(EvaluationJob, lease.id)
+            row.done, row.claims = row.done + len(verdicts), 0
+            row.judge = with_cost(row.judge, calls)
+
+    async def listed(self, run_id: str, *, before: str | None, limit: int) -> Sequence[EvaluationJob]:
+        """Return the rejudgings of a run, newest first."""
+        query = select(EvaluationJob).where(EvaluationJob.run_id == run_id)
+        if before is not None:
+            query = query.where(EvaluationJob.id < before)
+        async with self._database() as tx:
+            return (await tx.execute(query.order_by(EvaluationJob.id.desc()).limit(limit))).scalars().all()
+
+    async def last_iteration(self, run: Run) -> int | None:
+        """Return the last iteration of a run whose rollouts are stored; None without any."""
+        query = select(func.max(Trajectory.iteration)).where(Trajectory.run_id == run.id)
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalar_one_or_none()
+
+
+def _grouped(rows: Sequence[Any], config: RunConfig) -> list[StoredGroup]:
+    """Split rows, in the order of saving, as the run judged them: a scenario can come twice in an iteration."""
+    groups = []
+    for place, members in groupby(rows, key=lambda row: (row.iteration, row.kind, row.split, row.mode, row.step)):
+        kind, mode = place[1], place[3]
+        each = config.rollouts_per_group if kind == "train" else config.evaluation.samples if mode == "sampled" else 1
+        listed = list(members)
+        groups += [StoredGroup(listed[start : start + each]) for start in range(0, len(listed), each)]
+    return groups

@@ -1,0 +1,144 @@
+"""Starts a rejudging: stored rollouts of a run are scored by another judge, rubric or code. The run stays as it was."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import NormalDist, fmean, stdev
+
+from sqlalchemy import select
+
+from app.auth.caller import Caller
+from app.db.database import Database
+from app.db.tables import JudgeCall, Run
+from app.domain.stored_evaluation import Rejudge
+from app.domain.stored_request import Choice
+from app.errors import Conflict, InvalidRequest
+from app.evaluations.rejudgings import RejudgingStore
+from app.operations.run_plan import judge_with_defaults
+from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
+from app.schemas.evaluations import EvaluationRequest
+from app.schemas.rejudgings import ExpectedCost, RejudgeRequest
+from app.schemas.run_request import JudgeChoice
+from environment.registry import traits
+from training.source_code import source_hash
+
+_RANGE = 0.9
+_MOST_CALLS = 2_000
+"""Newest calls of a judge model that a prediction is based on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a rejudging would do."""
+
+    rejudge: Rejudge
+    groups: int
+    judge: Choice
+    cost: ExpectedCost
+
+    @property
+    def verdicts(self) -> int:
+        """Number of verdicts."""
+        return self.groups * self.rejudge.repeats
+
+
+@dataclass(frozen=True, slots=True)
+class RejudgingStarter:
+    """Starts rejudgings."""
+
+    evaluations: EvaluationStarter
+
+    async def plan(self, run: Run, request: RejudgeRequest) -> Planned:
+        """Return what the rejudging would do. Raises Conflict if the run has no such rollouts."""
+        if (deleted_at := run.pruned.get("trajectories")) is not None:
+            raise Conflict(
+                f"The trajectories of run {run.id} were deleted at {deleted_at} because of their age "
+                "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS), so they cannot be judged again."
+            )
+        own, database = run.stored_request, self.evaluations.resources.database
+        store = RejudgingStore(database)
+        newest = await store.last_iteration(run) or 0
+        rejudge = Rejudge(
+            run_id=run.id,
+            kinds=tuple(dict.fromkeys(request.kinds)),
+            first=request.iterations.first,
+            last=newest if request.iterations.last is None else min(request.iterations.last, newest),
+            repeats=request.repeats,
+            rollouts=0,
+            code=source_hash("judges", "environment"),
+        )
+        groups = await store.groups(rejudge, own.config)
+        if not groups:
+            kinds, places = " or ".join(rejudge.kinds), f"{rejudge.first} to {rejudge.last}"
+            raise Conflict(f"Run {run.id} has no saved {kinds} rollouts in iterations {places}.")
+        rejudge = rejudge.model_copy(update={"rollouts": sum(len(group.rows) for group in groups)})
+        judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
+        cost = await _expected(database, run, judge, len(groups) * rejudge.repeats)
+        return Planned(rejudge, len(groups), judge, cost)
+
+    async def start(
+        self, id: str, run: Run, request: RejudgeRequest, planned: Planned, caller: Caller, save_reply: SaveReply
+    ) -> StartedEvaluation:
+        """Queue the rejudging. Raises InvalidRequest, Conflict or Unavailable."""
+        own = Basis.of_run(run)
+        judge = JudgeChoice(name=planned.judge.name, config=dict(planned.judge.config))
+        asked = EvaluationRequest(run_id=run.id, judge=judge, budget=request.budget)
+        return await self.evaluations.queue(
+            id,
+            asked,
+            caller,
+            save_reply,
+            replace(own, environment=_environment(own.environment, request)),
+            run.model_project,
+            rejudge=planned.rejudge,
+            scenarios=planned.groups,
+        )
+
+
+def _environment(own: Choice, request: RejudgeRequest) -> Choice:
+    """Return the environment with the request's settings. Raises InvalidRequest for one that an agent would see."""
+    allowed = traits(own.name).reward_settings
+    for name in request.environment:
+        if name not in allowed:
+            which = ", ".join(sorted(allowed)) or "none"
+            raise InvalidRequest(
+                ("body", "environment", name),
+                f"{name} can decide what an agent sees, and the stored rollouts have seen it otherwise. Settings of "
+                f"{own.name} that decide the reward only: {which}.",
+            )
+    return Choice(name=own.name, config={**own.config, **request.environment})
+
+
+async def _expected(database: Database, run: Run, judge: Choice, verdicts: int) -> ExpectedCost:
+    """Return what that many verdicts cost, by earlier calls of the judge."""
+    query = (
+        select(JudgeCall.cost_usd)
+        .join(Run, Run.id == JudgeCall.run_id)
+        .where(Run.model_project == run.model_project, JudgeCall.judge == judge.name)
+        .where(JudgeCall.cached.is_(False), JudgeCall.error.is_(None))
+        .order_by(JudgeCall.id.desc())
+        .limit(_MOST_CALLS)
+    )
+    if (model := judge.config.get("model")) is not None:
+        query = query.where(JudgeCall.model == model)
+    async with database() as tx:
+        return expected_cost((await tx.execute(query)).scalars().all(), verdicts)
+
+
+def expected_cost(prices: Sequence[float | None], verdicts: int) -> ExpectedCost:
+    """Return what `verdicts` verdicts cost if each costs what one of these did, with the range of 90% of such sums.
+
+    The range is a normal approximation; the uncertainty of the mean is in it.
+    """
+    known = [price for price in prices if price is not None]
+    if not prices:
+        reason = "No verdict of this judge by a model is recorded. A judge without a model costs nothing."
+        return ExpectedCost(usd=None, low=None, high=None, reason=reason)
+    if len(known) < len(prices):
+        return ExpectedCost(usd=None, low=None, high=None, reason="The price of its model is not known.")
+    mean, count = fmean(known), len(known)
+    spread = stdev(known) if count > 1 else mean
+    half = NormalDist().inv_cdf((1 + _RANGE) / 2) * spread * sqrt(verdicts + verdicts**2 / count)
+    total = mean * verdicts
+    reason = f"{count} verdicts of this judge in the project cost ${mean:.6f} each on average."
+    return ExpectedCost(usd=total, low=max(0.0, total - half), high=total + half, reason=reason)

@@ -1,0 +1,148 @@
+"""Judges stored rollouts again. The verdicts on a group in one repeat are saved in one transaction, so a worker that
+takes over judges only what is missing."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from random import Random
+from typing import Any, cast
+
+from app.aio.event_loops import run_on_loop, shielded
+from app.aio.retry import retry_while_database_is_down
+from app.claims.lease import Lease, LeaseLost
+from app.db.tables import EvaluationJob, Trajectory
+from app.domain.stored_evaluation import StoredEvaluation
+from app.evaluations.rejudge_report import largest, rejudge_report
+from app.evaluations.rejudgings import RejudgingStore, StoredGroup
+from app.runs.configuration import make_judge
+from app.worker.evaluations.budget import EvaluationBudget
+from app.worker.measures import count_judge_calls
+from app.worker.save_iteration import verdict_row
+from environment.base import Environment, Json, Scenario
+from judges.base import Judge, Judgement, JudgeServices, VerdictCache
+from training.rollout.histories import transcript
+from training.scoring import assign_rewards, judge_group
+from training.task_errors import first_of_several
+from training.types import Failure, FailureKind, Rollout, RunConfig, ScoredRollout
+
+
+@dataclass(frozen=True)
+class Rejudging:
+    """A rejudging in progress, on its own event loop."""
+
+    job: EvaluationJob
+    request: StoredEvaluation
+    config: RunConfig
+    """That of the run."""
+    environment: Environment
+    services: JudgeServices
+    store: RejudgingStore
+    lease: Lease[EvaluationJob]
+    main_loop: asyncio.AbstractEventLoop
+    budget: EvaluationBudget
+    gate: asyncio.Semaphore
+    saved: Callable[[int], None]
+    """Called with the number of verdicts that were saved."""
+
+    async def report(self) -> dict[str, Json]:
+        """Judge everything that is not saved yet, and return the report."""
+        rejudge = self.request.rejudge
+        assert rejudge is not None
+        groups = await self._on_main_loop(lambda: self.store.groups(rejudge, self.config))
+        known = await self._on_main_loop(lambda: self.store.verdicts(self.job.id))
+        judges = [
+            make_judge(self.request.judge, replace(self.services, cache=_repeated(self.services.cache, repeat)))
+            for repeat in range(rejudge.repeats)
+        ]
+        with first_of_several(LeaseLost):
+            async with asyncio.TaskGroup() as tasks:
+                for group in groups:
+                    for repeat, judge in enumerate(judges):
+                        if (group.rows[0].id, repeat) not in known:
+                            tasks.create_task(self._judge(group, repeat, judge))
+        verdicts = await self._on_main_loop(lambda: self.store.verdicts(self.job.id))
+        shown = [row.id for row in largest(groups, verdicts)]
+        explained = await self._on_main_loop(lambda: self.store.whole(shown))
+        explanations = {row.id: row.score_explanation or "" for row in explained}
+        found = await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
+        method = {"name": "stored rollouts, judged again", "draws": 0, "level": 0.95}
+        return {
+            "scenarios": len(groups),
+            "samples": rejudge.repeats,
+            "compared": {},
+            "method": method,
+            "models": [],
+            "rejudge": found,
+        }
+
+    async def _judge(self, group: StoredGroup, repeat: int, judge: Judge) -> None:
+        async with self.gate:
+            rows = await self._on_main_loop(lambda: self.store.whole(group.ids))
+            rollouts = [_rollout(row) for row in rows]
+            order = list(range(len(rollouts)))
+            if repeat:  # another order of candidates, because a judge can prefer a place
+                Random(f"{self.request.seed}/{rows[0].id}/{repeat}").shuffle(order)
+            async with self.budget.judging() as judged:
+                judgement = await judge_group(judge, rollouts[0].scenario, [rollouts[place] for place in order])
+                judged(judgement)
+        scored = self._scored(rollouts, order, judgement)
+        verdicts = [self._row(each, repeat) for each in scored]
+        await shielded(self._on_main_loop(lambda: self.store.keep(self.lease, verdicts, judgement.calls)))
+        self.saved(len(verdicts))
+        count_judge_calls(judgement.calls)
+
+    def _scored(
+        self, rollouts: Sequence[Rollout], order: Sequence[int], judgement: Judgement
+    ) -> Sequence[ScoredRollout]:
+        """Return the rollouts with their verdicts in the stored order, in which advantages round as in the run."""
+        finished = [place for place in order if rollouts[place].failure is None]
+        scores = dict(zip(finished, judgement.scores, strict=True))
+        ordered = Judgement([scores[place] for place in sorted(scores)], judgement.calls)
+        return assign_rewards(self.environment, rollouts[0].scenario, rollouts, ordered).rollouts
+
+    def _row(self, scored: ScoredRollout, repeat: int) -> dict[str, Any]:
+        place = {"evaluation_id": self.job.id, "trajectory_id": scored.rollout.id, "repeat": repeat}
+        return place | verdict_row(scored) | {"advantage": scored.advantage}
+
+    async def _on_main_loop(self, act: Callable[[], Any]) -> Any:
+        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
+
+
+@dataclass(frozen=True, slots=True)
+class _RepeatedVerdicts:
+    """A cache in which each repeat of a verdict has a key of its own."""
+
+    inner: VerdictCache
+    repeat: int
+
+    async def get(self, key: str) -> dict[str, Json] | None:
+        return await self.inner.get(self._key(key))
+
+    async def put(self, key: str, value: dict[str, Json]) -> None:
+        await self.inner.put(self._key(key), value)
+
+    def _key(self, key: str) -> str:
+        return sha256(f"{key}/{self.repeat}".encode()).hexdigest()
+
+
+def _repeated(cache: VerdictCache, repeat: int) -> VerdictCache:
+    """Return the cache for a repeat. The first one finds the verdicts of runs."""
+    return _RepeatedVerdicts(cache, repeat) if repeat else cache
+
+
+@dataclass
+class _StoredTrajectory:
+    """The part of `art.Trajectory` that judging reads and scoring writes."""
+
+    messages_and_choices: list[Json]
+    additional_histories: tuple[()] = ()
+    """Always empty: the messages include them, see `training.rollout.histories.transcript`."""
+    reward: float = 0.0
+
+
+def _rollout(row: Trajectory) -> Rollout:
+    scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
+    failure = None if row.error is None else Failure(FailureKind(row.failure or FailureKind.OTHER), row.error)
+    messages = transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
+    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)

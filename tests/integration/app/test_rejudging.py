@@ -1,0 +1,174 @@
+"""Stored rollouts are judged again over HTTP; the run that they belong to stays as it was."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from app.db.database import make_database, make_engine, parse_url
+from tests.fakes.scripted_chat import Reply, call, scripted_chat
+from tests.fakes.scripted_judge import KEY, Raw, ScriptedJudge, completion, scripted_judge
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_evaluations import ended, reference
+from training.learn_loop import learn_loop
+
+RUN = {
+    "iterations": 2,
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 4,
+    "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 0, "samples": 2},
+}
+CHANGES = {"judge": {"name": "correctness"}}
+
+
+@asynccontextmanager
+async def _service(
+    data_dir: Path, database_url: str, judge: ScriptedJudge, **more: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A service whose agent is right every other time, and whose judge model accepts its other answers, too."""
+    turn = itertools.count()
+
+    async def answer(request: Any) -> Reply:
+        right = reference(request)
+        if next(turn) % 2:
+            return call("return_final_answer", answer="no idea at all", sources=right["source_ids"])
+        return call("return_final_answer", answer=right["answer"], sources=right["source_ids"])
+
+    def opinion(request: Any) -> Raw:
+        said = json.loads(request["messages"][1]["content"])["agent_answer"]
+        document = json.dumps({"explanation": f"on {said}", "correct": said == "no idea at all"})
+        return Raw(body=json.dumps(completion(document) | {"usage": {"prompt_tokens": 30, "completion_tokens": 5}}))
+
+    judge.reply = opinion  # type: ignore[method-assign]
+    model = {"judge_model": "openai/gpt-4.1-mini", "judge_base_url": judge.url, "judge_api_key": KEY}
+    async with scripted_chat(answer) as chat:
+        settings = settings_for(data_dir, database_url, **model, **more)
+        backend = ScriptedBackend(chat.url)
+        async with served(settings, learn_loop, backend) as client:  # type: ignore[arg-type]
+            yield client
+
+
+async def _run(client: httpx.AsyncClient, **more: Any) -> str:
+    accepted = (await client.post("/learn-loop", json=RUN | more)).raise_for_status().json()
+    run = await run_with(client, accepted["run_id"], "completed", "failed")
+    assert run["status"] == "completed", run["error"]
+    return str(run["run_id"])
+
+
+async def _posted(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any:
+    posted = await client.post(f"/runs/{run_id}/rejudge", json=request)
+    assert posted.status_code == 202, posted.text
+    return posted.json()
+
+
+async def _rejudged(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any:
+    found = await ended(client, (await _posted(client, run_id, **request))["evaluation_id"])
+    assert (found["status"], found["error"]) == ("completed", None)
+    assert found["done"] == found["total"]
+    return found
+
+
+async def _hash(database_url: str) -> Any:
+    """A hash of all that the run says of its rollouts."""
+    engine = make_engine(parse_url(database_url))
+    columns = "id, score, score_explanation, score_parts, reward, reward_parts, advantage, success"
+    query = text(f"SELECT md5(string_agg(ROW({columns})::text, '' ORDER BY seq)) FROM trajectory")
+    async with make_database(engine)() as tx:
+        found = (await tx.execute(query)).scalar_one()
+    await engine.dispose()
+    return found
+
+
+async def test_another_judge_says_what_would_have_changed(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, _service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+        before = await _hash(database_url)
+        found = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
+        report = found["report"]["rejudge"]
+        assert (found["total"], report["all"]["rollouts"]) == (16 + 18, 16)
+        assert (report["first_changed"], report["first_mattering"]) == (1, 1)
+        assert report["all"]["flipped"] == 1.0
+        assert (report["all"]["lost"], report["all"]["gained"], report["all"]["correlation"]) == (4, 0, None)
+        assert [each["iteration"] for each in report["iterations"]] == [1, 2]
+        assert report["all"]["success"] == {"before": 0.5, "now": 1.0}
+        assert report["noise"] is None
+        assert "100% of advantages change sign. The judge's own noise is unknown" in report["text"]
+        assert len(report["largest"]) == 8
+        assert report["largest"][0]["explanations"][1] == "on no idea at all"
+        assert {(each["iteration"], each["mode"]) for each in report["evaluations"]} == {
+            (iteration, mode) for iteration in range(3) for mode in ("sampled", "greedy")
+        }
+        assert report["best_step"] is not None
+        assert found["judge_cost"]["requests"] > 0
+        assert await _hash(database_url) == before
+
+        listed = (await client.get(f"/runs/{run_id}/rejudgings")).json()["items"]
+        assert [(each["judge"], each["repeats"]) for each in listed] == [("correctness", 1)]
+        assert (await client.get("/evaluations")).json()["items"] == []
+
+        again = await _rejudged(client, run_id, **CHANGES)
+        assert again["judge_cost"]["requests"] == 0  # its verdicts are in the cache
+        assert again["report"]["rejudge"]["all"] == report["all"]
+
+
+async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, _service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+        found = (await _rejudged(client, run_id, repeats=3))["report"]["rejudge"]
+        assert (found["first_changed"], found["first_mattering"], found["all"]["flipped"]) == (None, None, 0.0)
+        assert found["noise"] == {"deviation": 0.0, "icc": 1.0, "floor": 0.0}
+        assert found["text"].startswith("No change")
+
+        planned = await _posted(client, run_id, **CHANGES, repeats=2, dry_run=True)
+        assert (planned["evaluation_id"], planned["groups"], planned["verdicts"]) == (None, 4, 8)
+        assert "no verdict" in planned["cost"]["reason"].lower()
+        repeated = await _rejudged(client, run_id, **CHANGES, repeats=2, iterations={"first": 2})
+        assert repeated["total"] == 8 * 2
+        assert repeated["judge_cost"]["requests"] > 0
+
+
+async def test_what_cannot_be_judged_again_is_refused(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, _service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+
+        async def refused(**request: Any) -> tuple[int, Any]:
+            reply = await client.post(f"/runs/{run_id}/rejudge", json=request)
+            return reply.status_code, reply.json()
+
+        status, problem = await refused(iterations={"first": 9})
+        assert (status, "no saved train rollouts in iterations 9" in problem["detail"]) == (409, True)
+        assert (await refused(iterations={"first": 2, "last": 1}))[0] == 422
+        assert (await refused(repeats=9))[0] == (await refused(kinds=[]))[0] == 422
+        status, problem = await refused(environment={"inbox": "mine"})
+        assert (status, problem["errors"][0]["loc"]) == (422, ["body", "environment", "inbox"])
+        status, problem = await refused(judge={"name": "nobody"})
+        assert (status, problem["errors"][0]["loc"]) == (422, ["body", "judge", "name"])
+        assert (await client.post("/runs/nothing/rejudge", json={})).status_code == 404
+        assert (await client.get(f"/runs/{run_id}/rejudgings")).json()["items"] == []
+
+
+@pytest.mark.long
+async def test_a_service_that_is_stopped_again_and_again_judges_nothing_twice(
+    data_dir: Path, database_url: str
+) -> None:
+    async with scripted_judge() as judge:
+        async with _service(data_dir, database_url, judge) as client:
+            run_id = await _run(client)
+        id, asked = "", 0
+        for _ in range(6):
+            async with _service(data_dir, database_url, judge, judge_requests_per_minute=600) as client:
+                id = id or (await _posted(client, run_id, **CHANGES, repeats=4))["evaluation_id"]
+                await asyncio.sleep(0.5)
+        async with _service(data_dir, database_url, judge) as client:
+            found = await ended(client, id)
+            assert (found["status"], found["done"], found["total"]) == ("completed", 64, 64)
+            asked = int(found["judge_cost"]["requests"] or 0)
+        assert asked <= 32 + 6  # each verdict once; a stop can lose one that was being given
