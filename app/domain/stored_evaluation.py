@@ -61,6 +61,8 @@ class WhatIf(BaseModel):
     search: Literal["bisect", "all"] | None = None
     """How the turn is looked for that decided the rollout; None for the continuations of one turn."""
     edit: Edit | None = None
+    earlier: tuple[Edit, ...] = ()
+    """The edits with which the rollout itself was made, if it is a continuation."""
     own_seed: int | None = None
     """The rollout's own seed, if it is to be sampled again; None for seeds of the evaluation."""
     state: tuple[str, int] | None = None

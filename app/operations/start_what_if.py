@@ -43,6 +43,8 @@ class _Source:
     """Run and iteration after which its environment had the state that it saw."""
     model: ModelToEvaluate | None
     """The checkpoint that made it; None if it was deleted."""
+    edits: tuple[Edit, ...] = ()
+    """The edits with which it was made, if it is a continuation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class WhatIfStarter:
             raise Conflict(f"Whether rollout {row.id} succeeded is not known, so no turn can have decided it.")
         edit = _edit_of(request.edit, row)
         try:
-            fork = Fork.of(recorded.conversation, turns[-1], edit)
+            fork = Fork.of(recorded.conversation, turns[-1], edit, source.edits)
         except ValueError as error:
             where = "edit" if edit and "message" in str(error) else "turn" if request.turn is not None else "search"
             raise InvalidRequest(("body", where), f"{error}.") from error
@@ -84,7 +86,8 @@ class WhatIfStarter:
             trajectory_id=row.id,
             turns=tuple(turns),
             search=request.search,
-            edit=edit,
+            edit=fork.edits[-1] if edit else None,
+            earlier=source.edits,
             own_seed=source.own_seed if request.seed == "own" else None,
             state=source.state,
             counts=not (request.models or edit or request.max_turns or request.judge)
@@ -144,7 +147,7 @@ class WhatIfStarter:
             player = await asyncio.to_thread(make_player, source.basis.agent, choice, settings.agent_modules)
             if isinstance(player, RemoteRollouts):
                 raise Conflict(f"The agent of rollout {row.id} runs elsewhere, and cannot be continued from a turn.")
-            if player is not None and fork.edit is not None:
+            if player is not None and fork.edits:
                 raise Conflict(f"The agent of rollout {row.id} owns its loop, so what it is shown cannot be edited.")
             whole = await resolve_references(resources.database, settings.data_dir, choice, source.project)
             made = await asyncio.to_thread(make_environment, whole, settings.data_dir, EnvironmentAccess(settings))
@@ -229,5 +232,8 @@ def _of_evaluation(job: EvaluationJob, row: Trajectory) -> _Source:
     own, slot = StoredEvaluation.parse(job.request), Slot.parse(row.slot or "")
     sampled_by = own.models[slot.model]
     named = {"prompted" if sampled_by.kind == "prompted" else "model": sampled_by.model}
-    state = own.what_if.state if own.what_if else None
-    return _Source(Basis.of_evaluation(own), job.project, own.temperature or 1.0, None, state, ModelToEvaluate(**named))
+    basis, model = Basis.of_evaluation(own), ModelToEvaluate(**named)
+    state, edits = None, tuple[Edit, ...]()
+    if (what_if := own.what_if) is not None:
+        state, edits = what_if.state, what_if.earlier + ((what_if.edit,) if what_if.edit else ())
+    return _Source(basis, job.project, own.temperature or 1.0, None, state, model, edits)

@@ -19,6 +19,8 @@ class TrajectoryBrief(ResponseModel):
     """Id of the trajectory."""
     run_id: str | None
     """Id of the run that it belongs to. Null if a model was asked by name."""
+    evaluation_id: str | None = None
+    """Id of the evaluation that it belongs to; null for a rollout of a run and for a question."""
     kind: Kind
     """What the rollout was made for: training, a held-out evaluation, the sample email of an iteration (`showcase`), a
     task given to `POST /ask`, or the continuation of another rollout from one of its turns (`what_if`)."""

@@ -46,40 +46,58 @@ class ForkReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What is changed before the fork: the content of one message, or a message of the user that is added."""
+    """A change of the conversation before the fork: the new text of one message, or a message that the user adds."""
 
     content: str
     message: int | None = None
-    """Index of the message in the recorded conversation; None to add a message of the user at its end."""
+    """Index of the message in the edited conversation; None for a message that is added at its end."""
+    added: bool = False
+    """Whether the user adds the message there."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """The recorded conversation before the first turn that is sampled, and what is changed in it."""
+    """The conversation before the first turn that is sampled."""
 
     messages: Sequence[Message]
-    """The conversation in OpenAI's form, up to the last tool result before the fork."""
+    """The conversation as the model is shown it, edited, up to the last message before the fork."""
     replies: "Mapping[int, Choice]"
     """The model's replies in it, by index, with their token ids if these are known."""
-    edit: Edit | None = None
+    edits: Sequence[Edit] = ()
+    """What the world does not say by itself: all changes, each with the index of its message, the newest last."""
 
     @classmethod
-    def of(cls, conversation: "Sequence[Message | Choice]", turn: int, edit: Edit | None = None) -> "Fork":
+    def of(
+        cls,
+        conversation: "Sequence[Message | Choice]",
+        turn: int,
+        edit: Edit | None = None,
+        earlier: Sequence[Edit] = (),
+    ) -> "Fork":
         """Return the fork of a recorded conversation before its reply number `turn`, from 1.
 
-        Raises ValueError if the conversation has no such reply, or the edit is not of a message before it.
+        `earlier` are the edits with which the conversation itself was made. Raises ValueError if it has no such reply,
+        or if the edit is not of a message before it.
         """
         places = [place for place, item in enumerate(conversation) if not isinstance(item, dict)]
         if not 1 <= turn <= len(places):
             raise ValueError(f"the rollout has no turn {turn}; it has {len(places)}")
-        before = conversation[: places[turn - 1]]
-        if edit is not None and edit.message is not None and not 0 <= edit.message < len(before):
-            raise ValueError(f"message {edit.message} is not before turn {turn}, which is message {len(before)}")
+        before = list(conversation[: places[turn - 1]])
+        edits = [each for each in earlier if each.message is not None and each.message < len(before)]
+        place = None if edit is None or edit.added else edit.message
+        if edit is not None and place is None:
+            edits.append(Edit(edit.content, len(before), added=True))
+            before.append({"role": "user", "content": edit.content})
+        elif edit is not None and place is not None:
+            if not 0 <= place < len(before):
+                raise ValueError(f"message {place} is not before turn {turn}, which is message {len(before)}")
+            before[place] = _reworded(before[place], edit.content)
+            was_added = any(each.message == place and each.added for each in edits)
+            edits = [each for each in edits if each.message != place]
+            edits.append(Edit(edit.content, place, added=was_added))
         replies = {place: item for place, item in enumerate(before) if not isinstance(item, dict)}
-        if edit is not None and edit.message in replies:
-            replies[edit.message] = _reworded(replies[edit.message], edit.content)
         messages = [item if isinstance(item, dict) else message_of(item) for item in before]
-        return cls(messages, replies, edit)
+        return cls(messages, replies, edits)
 
     @property
     def turn(self) -> int:
@@ -92,31 +110,25 @@ class Fork:
         return all(sampled_ids(reply) is not None for reply in self.replies.values())
 
     @cached_property
-    def shown(self) -> Sequence[Message]:
-        """The conversation as the model is shown it, edited."""
-        return self.edited(0, self.messages)
-
-    @cached_property
     def completions(self) -> "Sequence[ChatCompletion]":
         """The replies in order, as the endpoint gave them."""
         return [_completion(reply) for _, reply in sorted(self.replies.items())]
 
     def edited(self, place: int, messages: Sequence[Message]) -> list[Message]:
-        """Return messages that come at that place of the conversation, edited."""
-        result, end = list(messages), place + len(messages)
-        if self.edit is None:
-            return result
-        if self.edit.message is None and end == len(self.messages):
-            result.append({"role": "user", "content": self.edit.content})
-        elif self.edit.message is not None and place <= self.edit.message < end:
-            changed = self.edit.message - place
-            result[changed] = {**result[changed], "content": self.edit.content}
+        """Return messages that the world gives at that place of the conversation, edited."""
+        changed = {each.message: each for each in self.edits}
+        result: list[Message] = []
+        for message in messages:
+            edit = changed.get(place + len(result))
+            result.append(message if edit is None or edit.added else {**message, "content": edit.content})
+        while (edit := changed.get(place + len(result))) is not None and edit.added:
+            result.append({"role": "user", "content": edit.content})
         return result
 
     def compare(self, messages: Sequence[Message]) -> None:
         """Compare what the model is to be shown with the beginning of the conversation. Raises ReplayDiffers."""
         turn, tools = 0, dict[str, str]()
-        for recorded, found in itertools.zip_longest(self.shown[: len(messages)], messages[: len(self.shown)]):
+        for recorded, found in itertools.zip_longest(self.messages[: len(messages)], messages[: len(self.messages)]):
             if found is None or recorded is None or identity(found) != identity(recorded):
                 known = recorded or found or {}
                 tool = tools.get(str(known.get("tool_call_id")))
@@ -168,10 +180,12 @@ def _content(message: Mapping[str, Json] | None) -> str | None:
     return None if message is None else str(message.get("content") or "")[:_EXCERPT]
 
 
-def _reworded(reply: "Choice", content: str) -> "Choice":
-    """Return a reply with another text, whose tokens are no longer known."""
-    message = reply.message.model_copy(update={"content": content})
-    return reply.model_copy(update={"message": message, "logprobs": None})
+def _reworded(item: "Message | Choice", content: str) -> "Message | Choice":
+    """Return a message or a reply with another text. The tokens of a reply are then no longer known."""
+    if isinstance(item, dict):
+        return {**item, "content": content}
+    message = item.message.model_copy(update={"content": content})
+    return item.model_copy(update={"message": message, "logprobs": None})
 
 
 def _completion(reply: "Choice") -> "ChatCompletion":

@@ -205,7 +205,7 @@ class EvaluationDriver:
             row = await tx.get(Trajectory, what_if.trajectory_id)
         assert row is not None  # deleting it deletes the what-if
         recorded = await recorded_rollout(self.database, row)
-        forks = [Fork.of(recorded.conversation, turn, what_if.edit) for turn in what_if.turns]
+        forks = [Fork.of(recorded.conversation, turn, what_if.edit, what_if.earlier) for turn in what_if.turns]
         return _Forked(what_if, row, recorded.scenario, forks, await state_after(self.database, what_if.state))
 
     async def _player(

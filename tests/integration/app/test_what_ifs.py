@@ -131,11 +131,21 @@ async def test_a_tool_result_is_edited_and_two_checkpoints_go_on(
         values = (await client.get(f"/trajectories/{original['id']}/turn-values")).json()
         assert values["values"] == []  # what was edited says nothing of the rollout's own turns
 
-        # a continuation is continued, from its text
-        again = await _what_if(client, rows[0]["id"], turn=1, samples=1)
-        assert again["report"]["what_if"]["prefix"] == "exact"  # nothing is before the first turn
+        # a continuation is continued, from its text and with its edit
+        longest = max(rows, key=lambda each: each["turns"])
+        again = await _what_if(client, longest["id"], turn=longest["turns"], samples=1, edit={"append": "Be quick."})
+        assert again["report"]["what_if"]["prefix"] == "rendered"
+        [row] = await _continuations(client, again)
+        shown = await _messages(client, row["id"])
+        assert shown[:4] == [*messages[:3], {**messages[3], "content": "No emails."}]
+        added = [place for place, each in enumerate(shown) if each == {"role": "user", "content": "Be quick."}]
+        assert len(added) == 1
+        more = await _what_if(client, row["id"], turn=row["turns"], samples=1)
+        [row] = await _continuations(client, more)
+        assert (await _messages(client, row["id"]))[: added[0] + 1] == shown[: added[0] + 1]
         assert (await client.delete(f"/evaluations/{found['evaluation_id']}")).status_code == 200
         assert (await client.get(f"/evaluations/{again['evaluation_id']}")).status_code == 404
+        assert (await client.get(f"/evaluations/{more['evaluation_id']}")).status_code == 404
         assert (await client.get(f"/trajectories/{rows[0]['id']}")).status_code == 404
 
 
