@@ -15,6 +15,7 @@ from app.cli.diagnose import diagnose
 from app.cli.event_lines import event_line
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.plot_files import check_ending, write_plot
+from app.cli.rejudge import rejudge
 from app.cli.run_report import print_run, verdict_text
 from app.cli.run_request import BadRunFile, overlay, parse_settings
 from app.cli.terminal import Failure, plain, print_json, progress, results
@@ -163,6 +164,7 @@ def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 
 app.command()(diagnose)
+app.command()(rejudge)
 
 
 def _ask(run_id: str, verb: str, url: str, as_json: bool) -> None:

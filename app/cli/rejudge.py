@@ -1,0 +1,121 @@
+"""`learnloop runs rejudge`: score a run's stored rollouts by another judge, and see what that would have changed."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from app.cli.charts import figure, percent
+from app.cli.client import Service
+from app.cli.evaluations import watch_evaluation
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.terminal import plain, print_json, progress, results
+from environment.json_type import Json
+
+
+def rejudge(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID")],
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|JSON",
+            help='Name of the judge, or an object such as \'{"name": "ruler", "config": {"passes": 4}}\', or a list of '
+            "several with weights. \\[default: the run's, with today's code]",
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="Which rollouts: train or evaluation. Repeatable. \\[default: train]"),
+    ] = None,
+    first: Annotated[int | None, typer.Option(min=0, help="First iteration.")] = None,
+    last: Annotated[int | None, typer.Option(min=0, help="Last iteration.")] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=8, help="How often each rollout is judged; from 2 on the judge's noise is known.")
+    ] = 1,
+    max_usd: Annotated[float | None, typer.Option(help="Pause before it costs more US dollars than this.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would judge and cost.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Score a run's stored rollouts again. The run stays as it is. Ctrl-C stops watching only."""
+    iterations = {name: value for name, value in (("first", first), ("last", last)) if value is not None}
+    request = {
+        "judge": _judge(judge),
+        "kinds": kind,
+        "iterations": iterations or None,
+        "repeats": repeats,
+        "budget": None if max_usd is None else {"max_usd": max_usd},
+        "dry_run": dry_run,
+    }
+    with Service(url) as service:
+        body = {name: value for name, value in request.items() if value is not None}
+        accepted = service.call("POST", f"/runs/{run_id}/rejudge", json=body)
+        if not dry_run:
+            for warning in accepted["warnings"]:
+                progress.print(plain(warning), style="yellow", soft_wrap=True)
+            progress.print(plain(_plan(accepted)), soft_wrap=True)
+            ended = watch_evaluation(service, accepted["evaluation_id"])
+    if dry_run:
+        print_json(accepted) if as_json else results.print(plain(_plan(accepted)), soft_wrap=True)
+        return
+    if as_json:
+        print_json(ended)
+    else:
+        for line in _lines(ended):
+            results.print(line, soft_wrap=True)
+    raise typer.Exit(0 if ended["status"] == "completed" else 1)
+
+
+def _judge(given: str | None) -> Json:
+    if given is None or not given.lstrip().startswith(("{", "[")):
+        return None if given is None else {"name": given}
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise typer.BadParameter(f"--judge is not valid JSON: {error}") from error
+
+
+def _plan(accepted: Json) -> str:
+    cost = accepted["cost"]
+    price = "" if cost["usd"] is None else f" About ${cost['usd']:.2f} [${cost['low']:.2f}, ${cost['high']:.2f}]:"
+    what = f"{accepted['verdicts']} verdicts on {accepted['groups']} groups of {accepted['rollouts']} rollouts in all."
+    return f"{what}{price} {cost['reason']}"
+
+
+def _lines(ended: Json) -> Iterator[Text]:
+    yield plain(f"rejudging {ended['evaluation_id']}: {ended['status']}", "bold")
+    if ended["error"]:
+        yield plain(f"  {ended['error']}", "red")
+    report = (ended["report"] or {}).get("rejudge")
+    if report is None:
+        return
+    yield plain(report["text"], "bold")
+    for each in report["iterations"]:
+        reward, success = each["reward"], each["success"]
+        yield plain(
+            f"  iteration {each['iteration']:>3}: {percent(each['flipped'])} of advantages change sign; reward "
+            f"{figure(reward['before'])} -> {figure(reward['now'])}, success {percent(success['before'])} -> "
+            f"{percent(success['now'])}; groups with a signal: +{each['gained']} -{each['lost']}"
+        )
+    for each in report["evaluations"]:
+        success = each["success"]
+        yield plain(
+            f"  {each['split']} {each['mode']} after iteration {each['iteration']}: success "
+            f"{percent(success['before'])} -> {percent(success['now'])}"
+        )
+    if report["best_step"] is not None:
+        yield plain(f"  best checkpoint: step {report['best_step']['before']} -> step {report['best_step']['now']}")
+    if report["noise"] is not None:
+        noise = report["noise"]
+        yield plain(
+            f"  the judge's noise: standard deviation {noise['deviation']:.3f} of a rollout's score, ICC "
+            f"{figure(noise['icc'])}, {percent(noise['floor'])} of advantages change sign between two repeats"
+        )
+    for each in report["largest"][:3]:
+        reward = each["reward"]
+        yield plain(
+            f"  {each['trajectory_id']}: reward {figure(reward['before'])} -> {figure(reward['now'])}: "
+            f"{each['explanations'][1][:160]}"
+        )
