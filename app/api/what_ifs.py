@@ -58,8 +58,10 @@ async def list_what_ifs(
 
 @router.get("/trajectories/{trajectory_id}/turn-values")
 async def get_turn_values(service: CurrentService, queries: CurrentQueries, trajectory_id: TrajectoryId) -> TurnValues:
-    """Get what continuations say of the turns of a rollout: how often they succeed from each state, and which turn
-    decided it."""
+    """Get which turn decided a rollout.
+
+    Shows how often continuations succeed from before each of its turns, and by how much each turn changed that.
+    """
     row = await queries.trajectory(trajectory_id)
     return _turn_values(row, await turn_values_of(service.database, trajectory_id))
 

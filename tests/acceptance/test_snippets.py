@@ -35,6 +35,8 @@ from tests.fakes.engine_process import ROOT
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs/cli.md"})
 ILLUSTRATIONS = {
     "Learned: held-out success rose": "output of a demo of minutes",
+    "Turn 1 decided it:": "output of a what-if of minutes",
+    "from turn 1, learnloop/run-": "output of the same what-if",
     "POST /learn-loop            the service": "a drawing",
     "POST /learn-loop            {": "an outline of requests",
     '"on_no_signal"': "one member of a request",
