@@ -22,6 +22,7 @@ import { rangeOf, scale, thinned, ticks } from "./scale.js";
  * @property {number[]} x
  * @property {Line[]} lines
  * @property {{label: string, value: number, low: number, high: number}} [reference] drawn over the whole width
+ * @property {{x: number, label: string}} [mark] a vertical line with a word
  * @property {(value: number | null | undefined) => string} [format]
  * @property {[number, number]} [range] range of the y axis
  * @property {[number, number]} [span] range of the x axis; by default that of `x`
@@ -39,6 +40,8 @@ const _MOST_POINTS = 2000;
 const _MOST_MARKS = 20;
 /** While a page is laid out, a chart can be narrower than its margins for a moment. */
 const _LEAST_WIDTH = 100;
+/** Room for the word of a mark, above the lines. */
+const _MARK_HEIGHT = 14;
 const _MARGIN = { top: 8, right: 14, bottom: 22, left: 52 };
 
 /** @param {ChartProps} props */
@@ -77,26 +80,27 @@ export function Drawing({ height, label, isLoading, empty, children }) {
 }
 
 /** The text that screen readers read instead of the chart. @param {ChartProps} props */
-function summary({ title, lines, format = number }) {
+function summary({ title, lines, mark, format = number }) {
   const said = lines.map((line) => {
     const values = line.values.filter((value) => value !== null);
     if (values.length === 0) return `${line.label}: no figures yet`;
     return `${line.label}: from ${format(values[0])} to ${format(values[values.length - 1])}`;
   });
-  return `${title}. ${said.join("; ")}. The table below has all figures.`;
+  return `${title}. ${said.join("; ")}.${mark ? ` Marked at ${mark.x}: ${mark.label}.` : ""} The table below has all figures.`;
 }
 
 /** @param {ChartProps & {width: number, height: number, cursor: import("../vendor/signals.js").Signal<number | null>}} props */
 function Plot(props) {
-  const { x, lines, reference, width, height, range, fromZero = false, format = number } = props;
+  const { x, lines, reference, mark, width, height, range, fromZero = false, format = number } = props;
   const shown = lines.flatMap((line) => [...line.values, ...(line.band?.low ?? []), ...(line.band?.high ?? [])]);
   const across = scale(props.span ?? [x[0], x[x.length - 1]], [_MARGIN.left, width - _MARGIN.right]);
-  const up = scale(range ?? rangeOf([...shown, reference?.value], fromZero), [height - _MARGIN.bottom, _MARGIN.top]);
+  const up = scale(range ?? rangeOf([...shown, reference?.value], fromZero), [height - _MARGIN.bottom, _MARGIN.top + (mark ? _MARK_HEIGHT : 0)]);
   return html`
     <${Axes} across=${across} up=${up} format=${format} xLabel=${_X} />
     ${reference && html`<${Reference} ...${reference} across=${across} up=${up} />`}
     ${lines.map((line) => line.band && html`<path class="area" d=${area(x, line.band, across, up)} style=${{ fill: `var(--${line.color ?? "accent"})` }} />`)}
     ${lines.map((line) => html`<${Drawn} line=${line} x=${x} across=${across} up=${up} />`)}
+    ${mark && html`<${Mark} ...${mark} across=${across} up=${up} />`}
     <${Cursor} x=${x} lines=${lines} across=${across} up=${up} cursor=${props.cursor} />`;
 }
 
@@ -126,6 +130,15 @@ function Reference({ label, value, low, high, across, up }) {
     <rect x=${across.start} width=${across.end - across.start} y=${up.at(high)} height=${up.at(low) - up.at(high)} />
     <line x1=${across.start} x2=${across.end} y1=${up.at(value)} y2=${up.at(value)} />
     <text x=${across.end - 4} y=${up.at(value) - 5} text-anchor="end">${label}</text>
+  </g>`;
+}
+
+/** @param {{x: number, label: string, across: Scale, up: Scale}} props */
+function Mark({ x, label, across, up }) {
+  const isRight = across.at(x) > (across.start + across.end) / 2;
+  return html`<g class="reference mark-x">
+    <line x1=${across.at(x)} x2=${across.at(x)} y1=${up.end - _MARK_HEIGHT} y2=${up.start} />
+    <text x=${across.at(x) + (isRight ? -5 : 5)} y=${up.end - 6} text-anchor=${isRight ? "end" : "start"}>${label}</text>
   </g>`;
 }
 
