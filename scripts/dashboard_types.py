@@ -47,6 +47,8 @@ USED = (
     "NodeScores",
     "PromotionOut",
     "Readiness",
+    "RejudgingAccepted",
+    "RejudgingBrief",
     "RewardHistograms",
     "RunDiagnosis",
     "RunListed",

@@ -328,6 +328,13 @@ export interface EventOut {
   "data": Record<string, any>;
 }
 
+export interface ExpectedCost {
+  "usd": number | null;
+  "low": number | null;
+  "high": number | null;
+  "reason": string;
+}
+
 export interface FinishedRollout {
   "id": string;
   "iteration": number;
@@ -617,6 +624,29 @@ export interface RejudgeReport {
   "noise": JudgeNoise | null;
   "largest": (LargestChange)[];
   "text": string;
+}
+
+export interface RejudgingAccepted {
+  "evaluation_id": string | null;
+  "groups": number;
+  "rollouts": number;
+  "verdicts": number;
+  "cost": ExpectedCost;
+  "warnings": (string)[];
+}
+
+export interface RejudgingBrief {
+  "evaluation_id": string;
+  "status": EvaluationStatus;
+  "done": number;
+  "total": number;
+  "models": (string)[];
+  "error": string | null;
+  "created_at": string;
+  "started_at": string | null;
+  "finished_at": string | null;
+  "judge": string;
+  "repeats": number;
 }
 
 export interface RemedyOut {

@@ -10,6 +10,7 @@ import { EvaluationPage, Evaluations } from "./evaluations.js";
 import { GroupPage } from "./group.js";
 import { Keys } from "./keys.js";
 import { ModelPage, Models } from "./models.js";
+import { RejudgingPage } from "./rejudging.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
 import { SessionPage, Sessions } from "./sessions.js";
@@ -63,6 +64,8 @@ export function pageOf({ names, query }) {
 function runPage(id, part, inner, query) {
   if (part === "trajectories" && inner)
     return shown(`Trajectory ${inner}`, () => html`<${TrajectoryPage} id=${inner} runId=${id} />`, `trajectories/${inner}`);
+  if (part === "rejudgings" && inner)
+    return shown("Rejudging", () => html`<${RejudgingPage} runId=${id} id=${inner} query=${query} />`, `rejudgings/${inner}`);
   if (part === "group") return shown("Group", () => html`<${GroupPage} runId=${id} query=${query} />`, `group/${id}`);
   return shown(`Run ${id}`, () => html`<${RunPage} id=${id} part=${part} query=${query} />`, `runs/${id}`);
 }

@@ -10,6 +10,7 @@ import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
 import { HeldOut } from "./held_out.js";
+import { RunJudges } from "./rejudgings.js";
 import { RunActions } from "./run_actions.js";
 import { RunEvents } from "./run_events.js";
 import { RunIterations } from "./run_iterations.js";
@@ -28,6 +29,7 @@ const _PARTS = [
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
   { name: "held-out", title: "Before and after", part: HeldOut },
+  { name: "rejudgings", title: "Judges", part: RunJudges },
   { name: "emails", title: "Emails and graph", part: Sales, when: (run) => run.environment === "sales_email" },
   { name: "events", title: "Events", part: RunEvents },
   { name: "request", title: "Settings", part: RunRequest },
