@@ -85,6 +85,12 @@ export function go(names, query) {
   visit(href(names, query));
 }
 
+/** Show another page in place of this one, whose address is then not kept. @param {(string | number)[]} names */
+export function replace(names) {
+  history.replaceState(history.state, "", href(names));
+  route.value = read();
+}
+
 /** Change the query of this page without adding a history entry. @param {Parameters<typeof href>[1]} query */
 export function refine(query) {
   history.replaceState(history.state, "", href(route.value.names, query));

@@ -1,6 +1,6 @@
 // Evaluations: models compared on the same held-out scenarios, with confidence intervals.
 
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useState } from "../vendor/hooks.js";
 import { all, path, post, url } from "../api.js";
 import { ago, compact, duration, number, percent } from "../format.js";
 import { Action } from "../parts/action.js";
@@ -10,7 +10,7 @@ import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
-import { go, href } from "../router.js";
+import { go, href, replace } from "../router.js";
 
 /** @typedef {import("../api_types").EvaluationBrief} Brief */
 /** @typedef {import("../api_types").app__schemas__evaluations__EvaluationOut} Evaluation */
@@ -53,8 +53,16 @@ function New() {
 /** @param {{id: string}} props */
 export function EvaluationPage({ id }) {
   const state = useEvaluation(id);
+  const own = state.data && pageOf(state.data);
+  useEffect(() => own && replace(own), [own?.join()]);
   return html`<p class="crumbs"><a href=${href(["evaluations"])}>Evaluations</a> / <code>${label(id)}</code></p>
-    <${Loaded} state=${state}>${(/** @type {Evaluation} */ found) => html`<${Whole} evaluation=${found} reload=${state.reload} />`}<//>`;
+    <${Loaded} state=${state}>${(/** @type {Evaluation} */ found) => !own && html`<${Whole} evaluation=${found} reload=${state.reload} />`}<//>`;
+}
+
+/** The address of the page that shows what-ifs or rejudgings; undefined for any other evaluation. @param {Evaluation} evaluation */
+function pageOf({ evaluation_id: id, request: { what_if: whatIf, rejudge } }) {
+  if (whatIf) return ["trajectories", whatIf.trajectory_id, "what-if", id];
+  return rejudge ? ["runs", rejudge.run_id, "rejudgings", id] : undefined;
 }
 
 /** @param {{evaluation: Evaluation, reload: () => void}} props */
