@@ -30,7 +30,7 @@ CHANGES = {"judge": {"name": "correctness"}}
 
 
 @asynccontextmanager
-async def _service(
+async def rejudging_service(
     data_dir: Path, database_url: str, judge: ScriptedJudge, **more: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A service whose agent is right every other time, and whose judge model accepts its other answers, too."""
@@ -88,7 +88,7 @@ async def _hash(database_url: str) -> Any:
 
 
 async def test_another_judge_says_what_would_have_changed(data_dir: Path, database_url: str) -> None:
-    async with scripted_judge() as judge, _service(data_dir, database_url, judge) as client:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
         before = await _hash(database_url)
         found = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
@@ -120,7 +120,7 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
 
 
 async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data_dir: Path, database_url: str) -> None:
-    async with scripted_judge() as judge, _service(data_dir, database_url, judge) as client:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
         found = (await _rejudged(client, run_id, repeats=3))["report"]["rejudge"]
         assert (found["first_changed"], found["first_mattering"], found["all"]["flipped"]) == (None, None, 0.0)
@@ -136,7 +136,7 @@ async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data
 
 
 async def test_what_cannot_be_judged_again_is_refused(data_dir: Path, database_url: str) -> None:
-    async with scripted_judge() as judge, _service(data_dir, database_url, judge) as client:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
 
         async def refused(**request: Any) -> tuple[int, Any]:
@@ -160,14 +160,14 @@ async def test_a_service_that_is_stopped_again_and_again_judges_nothing_twice(
     data_dir: Path, database_url: str
 ) -> None:
     async with scripted_judge() as judge:
-        async with _service(data_dir, database_url, judge) as client:
+        async with rejudging_service(data_dir, database_url, judge) as client:
             run_id = await _run(client)
         id, asked = "", 0
         for _ in range(6):
-            async with _service(data_dir, database_url, judge, judge_requests_per_minute=600) as client:
+            async with rejudging_service(data_dir, database_url, judge, judge_requests_per_minute=600) as client:
                 id = id or (await _posted(client, run_id, **CHANGES, repeats=4))["evaluation_id"]
                 await asyncio.sleep(0.5)
-        async with _service(data_dir, database_url, judge) as client:
+        async with rejudging_service(data_dir, database_url, judge) as client:
             found = await ended(client, id)
             assert (found["status"], found["done"], found["total"]) == ("completed", 64, 64)
             asked = int(found["judge_cost"]["requests"] or 0)
