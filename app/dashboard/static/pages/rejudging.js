@@ -143,7 +143,7 @@ function Iterations({ runId, report: { iterations, first_mattering: mattering } 
 function HeldOut({ rows }) {
   const columns = [
     { title: "After iteration", by: "iteration", cell: (/** @type {OfEvaluation} */ each) => (each.iteration === 0 ? "0 (baseline)" : each.iteration) },
-    { title: "Scenarios", by: "split", cell: (/** @type {OfEvaluation} */ each) => `${each.split}, ${each.mode}` },
+    { title: "Scenarios", by: "split", cell: (/** @type {OfEvaluation} */ each) => label(`${each.split}, ${each.mode}`, 60) },
     { title: "Step", by: "step", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => each.step },
     { title: "Success", by: "success.now", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.success} format=${percent} />` },
     { title: "Reward", by: "reward.now", isNumber: true, cell: (/** @type {OfEvaluation} */ each) => html`<${BothFigures} of=${each.reward} />` },
@@ -157,7 +157,7 @@ function Noise({ noise, repeats }) {
   return html`<section class="card" aria-labelledby="noise"><h2 id="noise">The judge's own noise${noise && html` <span class="muted">from ${repeats} verdicts of each rollout</span>`}</h2>
     ${noise
       ? html`<dl class="noise">
-          <div><dt>Deviation</dt><dd>${number(noise.deviation, 3)}</dd><dd class="muted">The standard deviation of the scores that one and the same rollout gets; scores range from 0 to 1.</dd></div>
+          <div><dt>Deviation</dt><dd>${number(noise.deviation, 3)}</dd><dd class="muted">How far the scores of one and the same rollout, from 0 to 1, differ: their standard deviation.</dd></div>
           <div><dt>Reliability</dt><dd>${number(noise.icc)}</dd><dd class="muted">${noise.icc === null ? "Not defined, because all scores are equal." : "The intraclass correlation ICC(1): the share of the scores' variance that comes from the rollouts. The rest comes from the judge."}</dd></div>
           <div><dt>Noise floor</dt><dd>${percent(noise.floor)}</dd><dd class="muted">${noise.floor === null ? "Not known, because no training group was judged twice." : "The share of advantages whose sign differs between two verdicts of this judge. Fewer changes than that are noise."}</dd></div>
         </dl>`
