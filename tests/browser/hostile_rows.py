@@ -45,6 +45,7 @@ class Ids:
     trajectory = f"t-{EVIL[:60]}"
     evaluation = str(ULID())
     what_if = str(ULID())
+    rejudging = str(ULID())
     endpoint = str(ULID())
     delivery = str(ULID())
     session = str(ULID())
@@ -71,6 +72,7 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
         (Event, [_event(number) for number in range(1, 4)]),
         (EvaluationJob, [_job()]),
         (EvaluationJob, [_what_if()]),
+        (EvaluationJob, [_rejudging()]),
         (Trajectory, [_continuation()]),
         (WebhookEndpoint, [_endpoint()]),
         (WebhookDelivery, [_delivery()]),
@@ -259,6 +261,54 @@ def _what_if() -> dict[str, Any]:
     counts = {"total": 1, "done": 1, "trajectory_id": Ids.trajectory}
     job = {"id": Ids.what_if, "project": "learnloop", "status": "completed", "request": request, "report": report}
     return job | counts
+
+
+def _rejudging() -> dict[str, Any]:
+    rejudge = {"run_id": Ids.run, "kinds": ["train", "evaluation"], "first": 0, "last": 1, "repeats": 2}
+    request = {
+        "models": [],
+        "environment": {"name": "sales_email"},
+        "judge": {"name": EVIL, "config": {EVIL: LONG}},
+        "split": "test",
+        "scenarios": 1,
+        "samples": 1,
+        "seed": 0,
+        "temperature": 0.0,
+        "max_completion_tokens": 256,
+        "rollout_timeout_s": 60,
+        "concurrency": 1,
+        "rejudge": rejudge | {"rollouts": 2, "code": _SHA},
+    }
+    both = {"before": 0.2, "now": 1.0}
+    changes = {"rollouts": 2, "flipped": 0.5, "gained": 1, "lost": 1, "correlation": None}
+    changes |= {"reward": both, "success": both}
+    change = {"trajectory_id": Ids.trajectory, "iteration": 1, "reward": both, "advantage": both}
+    report = {
+        "scenarios": 1,
+        "samples": 2,
+        "compared": {},
+        "method": {"name": EVIL, "draws": 0, "level": 0.95},
+        "models": [],
+        "rejudge": {
+            "run_id": Ids.run,
+            "repeats": 2,
+            "code": _SHA,
+            "all": changes,
+            "iterations": [changes | {"iteration": 1}],
+            "evaluations": [
+                {"iteration": 0, "split": EVIL, "mode": EVIL, "step": 0, "success": both, "reward": both},
+                {"iteration": 0, "split": "validation", "mode": "sampled", "step": 0, "success": both, "reward": both},
+            ],
+            "best_step": {"before": 0, "now": 1},
+            "first_changed": 1,
+            "first_mattering": 1,
+            "noise": {"deviation": 0.1, "icc": None, "floor": None},
+            "largest": [change | {"explanations": [EVIL + LONG, ""]}],
+            "text": EVIL,
+        },
+    }
+    job = {"id": Ids.rejudging, "project": "learnloop", "status": "completed", "request": request, "report": report}
+    return job | {"total": 4, "done": 4, "run_id": Ids.run}
 
 
 def _continuation() -> dict[str, Any]:

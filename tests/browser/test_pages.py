@@ -1,5 +1,6 @@
 """Every page, with hostile content in every text: it stays text, and every page can be used by everybody."""
 
+import re
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
@@ -30,6 +31,8 @@ HOSTILE = (
     f"/trajectories/{_ID}/what-if/{Ids.what_if}",
     f"/trajectories/{_ID}/what-if/{Ids.what_if}/w-1",
     f"{_RUN}/held-out",
+    f"{_RUN}/rejudgings",
+    f"{_RUN}/rejudgings/{Ids.rejudging}",
     f"{_RUN}/held-out?scenario={_SCENARIO}",
     f"{_RUN}/emails",
     f"{_RUN}/events",
@@ -76,7 +79,8 @@ async def test_hostile_content_is_text_and_axe_finds_no_serious_fault_on_any_pag
             await _check_hostile_content(visit, place)
     await visit.page.emulate_media(color_scheme="dark")
     await visit.page.set_viewport_size({"width": 390, "height": 844})
-    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", f"/trajectories/{_ID}/what-if/{Ids.what_if}", "/start"):
+    what_if, rejudging = f"/trajectories/{_ID}/what-if/{Ids.what_if}", f"{_RUN}/rejudgings/{Ids.rejudging}"
+    for place in ("/", _RUN, f"{_RUN}/trajectories/{_ID}", what_if, rejudging, "/start"):
         await visit.go(place)
         found[f"{place} on a dark phone"] = await visit.inaccessible()
     assert {place: faults for place, faults in found.items() if faults} == {}
@@ -93,6 +97,16 @@ async def _check_hostile_content(visit: Visit, place: str) -> None:
     assert await visit.page.locator("main img, main script, main iframe").count() == 0, place
     width = await visit.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
     assert width <= 0, f"{place} is {width} pixels wider than the window"
+
+
+async def test_an_evaluation_leads_to_the_page_of_its_what_if_or_rejudging(visit: Visit, base: str) -> None:
+    await visit.open(base)
+    await visit.go(f"/evaluations/{Ids.what_if}")
+    await expect(visit.page).to_have_url(re.compile(f"/ui/trajectories/.+/what-if/{Ids.what_if}$"))
+    await visit.go(f"/evaluations/{Ids.rejudging}")
+    await expect(visit.page).to_have_url(f"{base}/ui{_RUN}/rejudgings/{Ids.rejudging}")
+    await visit.page.go_back()
+    await expect(visit.page).to_have_url(re.compile(f"/ui/trajectories/.+/what-if/{Ids.what_if}$"))
 
 
 async def test_a_long_line_is_shown_whole_when_asked_for(visit: Visit, base: str) -> None:
