@@ -865,6 +865,7 @@ export interface Tokens {
 export interface TrajectoryBrief {
   "id": string;
   "run_id": string | null;
+  "evaluation_id": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
@@ -890,6 +891,7 @@ export interface TrajectoryBrief {
 export interface TrajectoryOut {
   "id": string;
   "run_id": string | null;
+  "evaluation_id": string | null;
   "kind": "train" | "evaluation" | "showcase" | "ask" | "what_if";
   "iteration": number | null;
   "split": "train" | "validation" | "test";
