@@ -53,11 +53,15 @@ def from_run(
     per_scenario: Annotated[
         int, typer.Option(min=1, max=1_000, help="Maximum number of rollouts of the same scenario, best first.")
     ] = 1,
+    rejudging: Annotated[
+        str | None, typer.Option(metavar="ID", help="Take the rewards of this rejudging instead of the run's own.")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Store the best rollouts of a run that has ended (rejection sampling). Held-out scenarios are never used."""
     wanted = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
+    wanted |= {} if rejudging is None else {"rejudging": rejudging}
     with Service(url, timeout_s=_UPLOAD_TIMEOUT_S) as service:
         stored = service.store_best_rollouts(run_id, wanted)
     if as_json:

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row, Select, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
 from app.db.database import Database
-from app.db.tables import Run, Trajectory
+from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
+from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import TERMINAL
 from app.errors import Conflict
 from app.schemas.datasets import BestRollouts
@@ -65,19 +68,24 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
     if run.status not in TERMINAL:
         raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
     kept = Kept(wanted.per_scenario, run.stored_request.config.max_completion_tokens, max_bytes)
+    reward = Trajectory.reward if wanted.rejudging is None else RejudgedRollout.reward
     async with database() as tx:
-        there, highest = (await tx.execute(_finished(run.id, func.count(), func.max(Trajectory.reward)))).one()
+        if wanted.rejudging is not None:
+            await _require_of(tx, run, wanted.rejudging)
+        finished = _finished(run.id, reward, wanted.rejudging)
+        of_all = finished.subquery()
+        figures = select(func.count(), func.max(of_all.c.reward))
+        there, highest = (await tx.execute(figures)).one()
         best = (
-            _finished(
-                run.id,
+            finished.add_columns(
                 Trajectory.scenario_id,
                 Trajectory.messages,
                 Trajectory.tokens,
                 Trajectory.tools,
                 Trajectory.additional_histories,
             )
-            .where(Trajectory.reward >= wanted.min_reward)
-            .order_by(Trajectory.scenario_id, Trajectory.reward.desc(), Trajectory.seq)
+            .where(reward >= wanted.min_reward)
+            .order_by(Trajectory.scenario_id, reward.desc(), Trajectory.seq)
         )
         result = await tx.stream(best, execution_options={"yield_per": _AT_ONCE})
         async for rows in result.partitions():
@@ -93,15 +101,32 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
     return kept, there
 
 
-def _finished(run_id: str, *columns: Any) -> Select[Any]:
-    """Select columns of the run's rewarded rollouts of training scenarios, and never of held-out ones."""
-    return select(*columns).where(
+def _finished(run_id: str, reward: InstrumentedAttribute[float | None], rejudging: str | None) -> Select[Any]:
+    """Select the rewards of the run's rewarded rollouts of training scenarios, and never of held-out ones.
+
+    With a rejudging they are those of its first repeat.
+    """
+    query = select(reward.label("reward")).where(
         Trajectory.run_id == run_id,
         Trajectory.kind == "train",
         Trajectory.split == "train",
         Trajectory.error.is_(None),
-        Trajectory.reward.is_not(None),
+        reward.is_not(None),
     )
+    if rejudging is None:
+        return query
+    return query.join(RejudgedRollout, RejudgedRollout.trajectory_id == Trajectory.id).where(
+        RejudgedRollout.evaluation_id == rejudging, RejudgedRollout.repeat == 0
+    )
+
+
+async def _require_of(tx: AsyncSession, run: Run, rejudging: str) -> None:
+    """Raise Conflict unless it is a completed rejudging of the run."""
+    job = await tx.get(EvaluationJob, rejudging)
+    if job is None or job.run_id != run.id:
+        raise Conflict(f"Run {run.id} has no rejudging {rejudging!r}.")
+    if job.status != EvaluationStatus.COMPLETED:
+        raise Conflict(f"Rejudging {rejudging} is {job.status}: its rewards can be used once it has completed.")
 
 
 def conversations_of(row: Any) -> list[dict[str, Json]]:

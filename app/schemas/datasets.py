@@ -134,6 +134,8 @@ class BestRollouts(RequestBody):
     """Only rollouts with at least this reward. What a good one is, the environment says."""
     per_scenario: int = Field(default=1, ge=1, le=1_000)
     """Maximum number of rollouts of the same scenario: those with the highest reward, of equal ones the earliest."""
+    rejudging: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[^\x00]+$")
+    """A completed rejudging of the run, whose rewards count instead of the run's own. Default: the run's own."""
 
 
 class BestRolloutsStored(DemonstrationsOut):

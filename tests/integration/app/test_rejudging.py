@@ -119,6 +119,21 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
         assert again["report"]["rejudge"]["all"] == report["all"]
 
 
+async def test_the_best_by_the_new_rewards_become_demonstrations(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+        found = await _rejudged(client, run_id, **CHANGES)
+
+        async def stored(**more: Any) -> Any:
+            wanted = {"name": "best", "min_reward": 1.0, "per_scenario": 8} | more
+            return await client.post(f"/runs/{run_id}/demonstrations", json=wanted)
+
+        own, new = await stored(), await stored(rejudging=found["evaluation_id"])
+        assert (own.status_code, own.json()["kept"]) == (201, 8)
+        assert (new.status_code, new.json()["kept"], new.json()["rollouts"]) == (201, 16, 16)
+        assert (await stored(rejudging="nothing")).status_code == 409
+
+
 async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
