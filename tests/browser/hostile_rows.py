@@ -280,8 +280,8 @@ def _rejudging() -> dict[str, Any]:
         "rejudge": rejudge | {"rollouts": 2, "code": _SHA},
     }
     both = {"before": 0.2, "now": 1.0}
-    changes = {"rollouts": 2, "flipped": 0.5, "gained": 1, "lost": 1, "correlation": None}
-    changes |= {"reward": both, "success": both}
+    counts = {"rollouts": 2, "flipped": 0.5, "gained": 1, "lost": 1, "correlation": None}
+    changes = {**counts, "reward": both, "success": both}
     change = {"trajectory_id": Ids.trajectory, "iteration": 1, "reward": both, "advantage": both}
     report = {
         "scenarios": 1,
