@@ -109,10 +109,10 @@ function Curves({ report, query }) {
     </div>`;
 }
 
-/** @param {Both[]} figures @returns {import("../parts/chart.js").Line[]} */
+/** The dashed line is drawn last, so that both are seen where they are equal. @param {Both[]} figures @returns {import("../parts/chart.js").Line[]} */
 const linesOf = (figures) => [
-  { label: _BEFORE, values: figures.map((each) => each.before), color: "muted", dashed: true },
   { label: _NOW, values: figures.map((each) => each.now), color: "accent" },
+  { label: _BEFORE, values: figures.map((each) => each.before), color: "muted", dashed: true },
 ];
 
 /** @param {{rows: OfEvaluation[], kind: import("../parts/verdict.js").Kind}} props */
