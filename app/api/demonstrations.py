@@ -96,7 +96,7 @@ async def store_best_rollouts(
         caller.namespace, lambda database: best_rollouts(database, run, wanted, max_bytes=most)
     )
     new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", kept.demonstrations)
-    origin = {"source": "run", "run_id": run_id, **wanted.model_dump(exclude={"name"})}
+    origin = {"source": "run", "run_id": run_id, **wanted.model_dump(exclude={"name"}, exclude_none=True)}
     row = await _stored(database, new, wanted.name, origin)
     return BestRolloutsStored(
         **_shown(row).model_dump(),

@@ -106,12 +106,16 @@ def _finished(run_id: str, reward: InstrumentedAttribute[float | None], rejudgin
 
     With a rejudging they are those of its first repeat.
     """
-    query = select(reward.label("reward")).where(
-        Trajectory.run_id == run_id,
-        Trajectory.kind == "train",
-        Trajectory.split == "train",
-        Trajectory.error.is_(None),
-        reward.is_not(None),
+    query = (
+        select(reward.label("reward"))
+        .select_from(Trajectory)
+        .where(
+            Trajectory.run_id == run_id,
+            Trajectory.kind == "train",
+            Trajectory.split == "train",
+            Trajectory.error.is_(None),
+            reward.is_not(None),
+        )
     )
     if rejudging is None:
         return query

@@ -230,7 +230,7 @@ class EvaluationStarter:
             judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
         else:
             judge = own.judge if own else Choice(name=default_judge)
-        _check_judge(judge, listed)
+        check_judge(judge, listed)
         agent = own.agent if own else None
         if request.agent is not None:
             agent = Choice(name=request.agent.name, config=request.agent.config)
@@ -295,7 +295,8 @@ def _check_listed(place: int, name: str, listed: Models) -> None:
         raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
 
 
-def _check_judge(judge: Choice, listed: Models) -> None:
+def check_judge(judge: Choice, listed: Models) -> None:
+    """Raise InvalidRequest for a judge that cannot be built."""
     try:
         make_judge(judge, JudgeServices(models=listed))
     except (UnknownJudge, PluginFault) as error:

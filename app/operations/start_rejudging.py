@@ -9,13 +9,14 @@ from sqlalchemy import select
 
 from app.auth.caller import Caller
 from app.db.database import Database
-from app.db.tables import JudgeCall, Run
+from app.db.tables import EvaluationJob, JudgeCall, Run
 from app.domain.stored_evaluation import Rejudge
 from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
 from app.evaluations.rejudgings import RejudgingStore
+from app.listed_models import ListedModels
 from app.operations.run_plan import judge_with_defaults
-from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
+from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation, check_judge
 from app.schemas.evaluations import EvaluationRequest
 from app.schemas.rejudgings import ExpectedCost, RejudgeRequest
 from app.schemas.run_request import JudgeChoice
@@ -25,6 +26,8 @@ from training.source_code import source_hash
 _RANGE = 0.9
 _MOST_CALLS = 2_000
 """Newest calls of a judge model that a prediction is based on."""
+_MOST_EVALUATIONS = 20
+"""Newest evaluations by the judge that it is based on, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class RejudgingStarter:
     evaluations: EvaluationStarter
 
     async def plan(self, run: Run, request: RejudgeRequest) -> Planned:
-        """Return what the rejudging would do. Raises Conflict if the run has no such rollouts."""
+        """Return what the rejudging would do. Raises InvalidRequest, and Conflict if the run has no such rollouts."""
         if (deleted_at := run.pruned.get("trajectories")) is not None:
             raise Conflict(
                 f"The trajectories of run {run.id} were deleted at {deleted_at} because of their age "
@@ -73,6 +76,8 @@ class RejudgingStarter:
             raise Conflict(f"Run {run.id} has no saved {kinds} rollouts in iterations {places}.")
         rejudge = rejudge.model_copy(update={"rollouts": sum(len(group.rows) for group in groups)})
         judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
+        check_judge(judge, ListedModels(self.evaluations.resources.settings))
+        _environment(own.environment, request)
         cost = await _expected(database, run, judge, len(groups) * rejudge.repeats)
         return Planned(rejudge, len(groups), judge, cost)
 
@@ -121,8 +126,19 @@ async def _expected(database: Database, run: Run, judge: Choice, verdicts: int) 
     )
     if (model := judge.config.get("model")) is not None:
         query = query.where(JudgeCall.model == model)
+    sums = (
+        select(EvaluationJob.judge)
+        .where(EvaluationJob.project == run.model_project, EvaluationJob.request["judge"]["name"].astext == judge.name)
+        .order_by(EvaluationJob.id.desc())
+        .limit(_MOST_EVALUATIONS)
+    )
     async with database() as tx:
-        return expected_cost((await tx.execute(query)).scalars().all(), verdicts)
+        prices = [*(await tx.execute(query)).scalars()]
+        for each in (await tx.execute(sums)).scalars():  # of evaluations only the sums are kept
+            if requests := int(each.get("requests") or 0):
+                mean = None if each.get("usd") is None else each["usd"] / requests
+                prices += [mean] * min(requests, _MOST_CALLS)
+    return expected_cost(prices, verdicts)
 
 
 def expected_cost(prices: Sequence[float | None], verdicts: int) -> ExpectedCost:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from app.auth.caller import Caller
 from app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
 from app.domain.stored_evaluation import Slot, StoredEvaluation, WhatIf
@@ -128,8 +126,8 @@ class WhatIfStarter:
             if row.run_id is not None:
                 run = await tx.get_one(Run, row.run_id)
                 iteration = await tx.get(Iteration, (run.id, row.iteration)) if row.iteration is not None else None
-                model = await _checkpoint_of(tx, run, row)
-                return _of_run(run, row, recorded, iteration, model)
+                checkpoint = await tx.get(Checkpoint, (run.id, row.step)) if row.step is not None else None
+                return _of_run(run, row, recorded, iteration, checkpoint)
             if row.evaluation_id is not None:
                 job = await tx.get_one(EvaluationJob, row.evaluation_id)
                 return _of_evaluation(job, row)
@@ -198,29 +196,25 @@ def _edit_of(edit: MessageEdit | None, row: Trajectory) -> Edit | None:
     return Edit(edit.content or "", place)
 
 
-async def _checkpoint_of(tx: AsyncSession, run: Run, row: Trajectory) -> ModelToEvaluate | None:
-    """Return the checkpoint that made the rollout, or None if it was deleted."""
-    if row.step is None:
-        return ModelToEvaluate(model=row.model)
-    found = await tx.get(Checkpoint, (run.id, row.step))
-    is_deleted = found is not None and found.deleted_at is not None
-    return None if is_deleted else ModelToEvaluate(model=f"{row.model}@{row.step}")
-
-
 def _of_run(
-    run: Run, row: Trajectory, recorded: RecordedRollout, iteration: Iteration | None, model: ModelToEvaluate | None
+    run: Run, row: Trajectory, recorded: RecordedRollout, iteration: Iteration | None, checkpoint: Checkpoint | None
 ) -> _Source:
     config = run.stored_request.config
+    model = None
+    if checkpoint is None or checkpoint.deleted_at is None:
+        model = ModelToEvaluate(model=row.model if row.step is None else f"{row.model}@{row.step}")
     parts: tuple[object, ...] = ()
     match row.kind:
         case "train":
             state = (row.iteration or 0) - 1 - ((iteration.staleness if iteration else None) or 0)
             each, parts = config.rollouts_per_group, ("train", row.iteration)
         case "evaluation":
-            state = row.iteration if row.iteration else INHERITED
+            state = row.iteration or INHERITED  # the baseline is evaluated before anything is learned
             each, parts = (config.evaluation.samples if row.mode == "sampled" else 1), (row.split,)
-        case _:
-            state, each = row.iteration or INHERITED, 1
+        case "showcase":
+            state, each = row.iteration or 0, 1
+        case _:  # a question is answered in the state that belongs to the checkpoint
+            state, each = checkpoint.iteration if checkpoint else INHERITED, 1
     own_seed = None
     if recorded.number is not None and parts:
         place, sample = divmod(recorded.number, each)

@@ -129,6 +129,7 @@ async def test_the_best_by_the_new_rewards_become_demonstrations(data_dir: Path,
             return await client.post(f"/runs/{run_id}/demonstrations", json=wanted)
 
         own, new = await stored(), await stored(rejudging=found["evaluation_id"])
+        assert new.status_code == 201, new.text
         assert (own.status_code, own.json()["kept"]) == (201, 8)
         assert (new.status_code, new.json()["kept"], new.json()["rollouts"]) == (201, 16, 16)
         assert (await stored(rejudging="nothing")).status_code == 409
@@ -148,6 +149,8 @@ async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data
         repeated = await _rejudged(client, run_id, **CHANGES, repeats=2, iterations={"first": 2})
         assert repeated["total"] == 8 * 2
         assert repeated["judge_cost"]["requests"] > 0
+        planned = await _posted(client, run_id, **CHANGES, dry_run=True)
+        assert planned["cost"]["low"] <= planned["cost"]["usd"] <= planned["cost"]["high"]
 
 
 async def test_what_cannot_be_judged_again_is_refused(data_dir: Path, database_url: str) -> None:
@@ -164,6 +167,7 @@ async def test_what_cannot_be_judged_again_is_refused(data_dir: Path, database_u
         assert (await refused(repeats=9))[0] == (await refused(kinds=[]))[0] == 422
         status, problem = await refused(environment={"inbox": "mine"})
         assert (status, problem["errors"][0]["loc"]) == (422, ["body", "environment", "inbox"])
+        assert (await refused(judge={"name": "nobody"}, dry_run=True))[0] == 422
         status, problem = await refused(judge={"name": "nobody"})
         assert (status, problem["errors"][0]["loc"]) == (422, ["body", "judge", "name"])
         assert (await client.post("/runs/nothing/rejudge", json={})).status_code == 404
