@@ -4,6 +4,7 @@ import asyncio
 import json
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ from tests.fakes.hostile_provider import (
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.integration.training.test_rollouts import in_turn
 from training.rollout.chat import open_chat
+from training.rollout.fork import Fork, ReplayDiffers
 from training.rollout.histories import messages_of
-from training.rollout.rollout import RolloutLimits, rollout
+from training.rollout.rollout import RolloutLimits, replay, rollout
 from training.types import Rollout
 
 COMMAND = [sys.executable, str(Path(mcp_server.__file__))]
@@ -103,6 +105,19 @@ async def test_a_server_of_others_is_used_and_recorded() -> None:
     assert made.reward(done.outcome, 0.75) == {"score": 0.75, "malformed": 0.0}
     assert made.success(done.outcome, 0.75)
     assert made.answer(done.outcome) == {"answer": "the answer", "source_ids": [], "success": True}
+
+
+async def test_a_replay_meets_the_same_results_or_says_which_one_differs() -> None:
+    made = environment({"command": TIME_SERVER})
+    convert = call("convert_time", source_timezone="Europe/Berlin", time="12:00", target_timezone="Asia/Kolkata")
+    done = await roll(made, [convert, call("get_current_time", timezone="Europe/Berlin"), DONE])
+    items: list[Any] = [*done.trajectory.messages_and_choices]
+    ended = int(time.time())
+    await replay(made, done.scenario, Fork.of(items, 2), RolloutLimits(timeout_s=60.0))
+    await until(lambda: int(time.time()) > ended)  # the server's clock has seconds
+    with pytest.raises(ReplayDiffers, match="differs in turn 2: the result of get_current_time"):
+        await replay(made, done.scenario, Fork.of(items, 3), RolloutLimits(timeout_s=60.0))
+    made.close()
 
 
 async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
