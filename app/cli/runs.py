@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.cli.charts import percent
 from app.cli.client import Service
+from app.cli.compare import compare
 from app.cli.diagnose import diagnose
 from app.cli.event_lines import event_line
 from app.cli.options import DEFAULT_URL, AsJson, Url
@@ -163,6 +164,7 @@ def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
     raise typer.Exit(0 if found["ok"] else 1)
 
 
+app.command()(compare)
 app.command()(diagnose)
 app.command()(rejudge)
 

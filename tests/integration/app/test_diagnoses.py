@@ -119,9 +119,9 @@ async def test_a_worker_that_takes_over_keeps_to_the_rule(data_dir: Path, databa
         assert len(await _events(client, run)) == 1
 
 
-async def _learnloop(client: httpx.AsyncClient, *arguments: str) -> tuple[int | None, str]:
+async def _learnloop(client: httpx.AsyncClient, *arguments: str, command: str = "diagnose") -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        *learnloop("runs", "diagnose", *arguments, "--url", str(client.base_url)),
+        *learnloop("runs", command, *arguments, "--url", str(client.base_url)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -185,3 +185,19 @@ async def test_the_remedy_starts_a_fork(data_dir: Path, database_url: str) -> No
         fork = (await client.get(f"/runs/{forked.json()['run_id']}")).json()
         assert fork["request"]["warm_start"]["demonstrations"] == {"oracle": 64}
         assert fork["diagnosis"] is None
+
+
+async def test_two_runs_are_compared_by_settings_scenarios_and_causes(data_dir: Path, database_url: str) -> None:
+    several = {"every": 4, "scenarios": 6, "test_scenarios": 0, "samples": 1}
+    async with service(data_dir, database_url, MALFORMED) as client:
+        first, second = [(await _ended(client, evaluation=several, iterations=number))["run_id"] for number in (3, 4)]
+        code, printed = await _learnloop(client, first, second, command="compare")
+        assert code == 0
+        assert printed.count("diagnosed: malformed_replies") == 2
+        assert "   iterations: 3 | 4" in printed
+        assert "validation sampled: +0 points [+0, +0], 6 scenarios, 0 differ: no difference shown" in printed
+        code, printed = await _learnloop(client, first, second, "--json", command="compare")
+        found = json.loads(printed)
+        assert found["settings"]["iterations"] == [3, 4]
+        assert found["held_out"]["validation greedy"]["scenarios"] == 6
+        assert found["causes"] == ["malformed_replies"] * 2
