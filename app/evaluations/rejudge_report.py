@@ -26,9 +26,12 @@ Verdicts = Mapping[tuple[str, int], Any]
 
 
 def rejudge_report(
-    rejudge: Rejudge, groups: Sequence[StoredGroup], verdicts: Verdicts, explanations: Mapping[str, str]
+    rejudge: Rejudge,
+    groups: Sequence[StoredGroup],
+    verdicts: Verdicts,
+    explanations: Mapping[str, tuple[str, str]],
 ) -> dict[str, Json]:
-    """Return the report. `explanations` are those of the run's own scores, by rollout, where they are shown."""
+    """Return the report. `explanations` are those of the stored and the new scores of the largest changes."""
     train = [_rejudged(group, verdicts, rejudge.repeats) for group in groups if group.rows[0].kind == "train"]
     evaluated = [group for group in groups if group.rows[0].kind == "evaluation"]
     found = noise([_rejudged(group, verdicts, rejudge.repeats) for group in groups])
@@ -150,13 +153,13 @@ def _reward(scored: Sequence[Any]) -> float | None:
     return fmean(rewards) if rewards else None
 
 
-def _change(row: Any, now: Any, explanations: Mapping[str, str]) -> dict[str, Json]:
+def _change(row: Any, now: Any, explanations: Mapping[str, tuple[str, str]]) -> dict[str, Json]:
     return {
         "trajectory_id": row.id,
         "iteration": row.iteration,
         "reward": {"before": row.reward, "now": now.reward},
         "advantage": {"before": row.advantage, "now": now.advantage},
-        "explanations": [explanations.get(row.id, ""), now.score_explanation],
+        "explanations": list(explanations[row.id]),
     }
 
 

@@ -69,11 +69,22 @@ class RejudgingStore:
         return [by_id[id] for id in ids]
 
     async def verdicts(self, evaluation_id: str) -> dict[tuple[str, int], Row[Any]]:
-        """Return the new verdicts, by the rollout's id and the repeat."""
-        table = RejudgedRollout.__table__
+        """Return the new verdicts without their explanations, by the rollout's id and the repeat."""
+        table = RejudgedRollout
+        columns = (table.trajectory_id, table.repeat, table.score, table.reward, table.advantage, table.success)
         async with self._database() as tx:
-            rows = (await tx.execute(select(table).where(table.c.evaluation_id == evaluation_id))).all()
+            rows: Sequence[Any] = (await tx.execute(select(*columns).where(table.evaluation_id == evaluation_id))).all()
         return {(row.trajectory_id, row.repeat): row for row in rows}
+
+    async def explanations(self, evaluation_id: str, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return why these rollouts had their score, and why they have the new one, by id."""
+        query = (
+            select(Trajectory.id, Trajectory.score_explanation, RejudgedRollout.score_explanation)
+            .join(RejudgedRollout, RejudgedRollout.trajectory_id == Trajectory.id)
+            .where(RejudgedRollout.evaluation_id == evaluation_id, RejudgedRollout.repeat == 0, Trajectory.id.in_(ids))
+        )
+        async with self._database() as tx:
+            return {id: (before or "", now) for id, before, now in await tx.execute(query)}
 
     async def keep(
         self, lease: Lease[EvaluationJob], verdicts: Sequence[Mapping[str, Any]], calls: Sequence[JudgeCall]

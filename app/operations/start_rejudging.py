@@ -24,6 +24,8 @@ from environment.registry import traits
 from training.source_code import source_hash
 
 _RANGE = 0.9
+_MOST_SCORES = 200_000
+"""Maximum number of scores that a rejudging gives."""
 _MOST_CALLS = 2_000
 """Newest calls of a judge model that a prediction is based on."""
 _MOST_EVALUATIONS = 20
@@ -74,7 +76,11 @@ class RejudgingStarter:
         if not groups:
             kinds, places = " or ".join(rejudge.kinds), f"{rejudge.first} to {rejudge.last}"
             raise Conflict(f"Run {run.id} has no saved {kinds} rollouts in iterations {places}.")
-        rejudge = rejudge.model_copy(update={"rollouts": sum(len(group.rows) for group in groups)})
+        rollouts = sum(len(group.rows) for group in groups)
+        if rollouts * rejudge.repeats > _MOST_SCORES:
+            message = f"{rollouts} rollouts in {rejudge.repeats} repeats are more than {_MOST_SCORES:,} scores."
+            raise InvalidRequest(("body", "iterations"), f"{message} Judge fewer iterations at a time.")
+        rejudge = rejudge.model_copy(update={"rollouts": rollouts})
         judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
         check_judge(judge, ListedModels(self.evaluations.resources.settings))
         _environment(own.environment, request)

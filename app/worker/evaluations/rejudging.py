@@ -63,8 +63,7 @@ class Rejudging:
                             tasks.create_task(self._judge(group, repeat, judge))
         verdicts = await self._on_main_loop(lambda: self.store.verdicts(self.job.id))
         shown = [row.id for row in largest(groups, verdicts)]
-        explained = await self._on_main_loop(lambda: self.store.whole(shown))
-        explanations = {row.id: row.score_explanation or "" for row in explained}
+        explanations = await self._on_main_loop(lambda: self.store.explanations(self.job.id, shown))
         found = await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
         method = {"name": "stored rollouts, judged again", "draws": 0, "level": 0.95}
         return {
