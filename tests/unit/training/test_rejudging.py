@@ -45,7 +45,8 @@ def test_a_planted_change_is_found_where_it_begins() -> None:
     assert changes(groups).flipped == pytest.approx(4 / 6)
     assert changes([group for group in groups if group.iteration < 3]).flipped == 0.0
     late = changes([group for group in groups if group.iteration >= 3])
-    assert (late.flipped, late.correlation) == (1.0, pytest.approx(-0.1, abs=0.95))
+    assert late.flipped == 1.0
+    assert late.correlation == pytest.approx(-1.0)
 
 
 @given(st.floats(0.1, 10), st.floats(-5, 5))
