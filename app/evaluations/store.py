@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.claims.lease import Lease, LeaseLost, require
 from app.claims.moves import move_held, move_locked
 from app.db.database import Database
+from app.db.dependents import lock_what_ifs
 from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Trajectory
 from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
@@ -118,6 +119,7 @@ class EvaluationStore:
             row = await _locked(tx, id)
             if row.status not in TERMINAL:
                 raise NotAllowed(f"Cannot delete a {row.status} evaluation", _allowed(row.status))
+            await lock_what_ifs(tx, Trajectory.evaluation_id == id)
             await tx.execute(delete(EvaluationJob).where(EvaluationJob.id == id))
             tx.expunge(row)
             return row

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.database import Database
+from app.db.dependents import lock_what_ifs
 from app.db.tables import (
     AgentSession,
     Base,
@@ -110,6 +111,7 @@ async def _prune_ended(
 async def _trajectories(tx: AsyncSession, run: Run) -> None:
     """Delete all trajectories except those that the run's pages show and those with feedback."""
     mine = Trajectory.run_id == run.id
+    await lock_what_ifs(tx, mine)
     await tx.execute(delete(Trajectory).where(mine, Trajectory.kind != "showcase", ~_HAS_FEEDBACK))
     await tx.execute(delete(JudgeCall).where(JudgeCall.run_id == run.id))
     await tx.execute(delete(AgentSession).where(AgentSession.run_id == run.id))
@@ -121,7 +123,9 @@ async def _rollouts(tx: AsyncSession, run: Run) -> None:
 
 async def _of_evaluation(tx: AsyncSession, evaluation: EvaluationJob) -> None:
     """Delete trajectories without feedback; the report keeps all figures."""
-    await tx.execute(delete(Trajectory).where(Trajectory.evaluation_id == evaluation.id, ~_HAS_FEEDBACK))
+    mine = Trajectory.evaluation_id == evaluation.id
+    await lock_what_ifs(tx, mine)
+    await tx.execute(delete(Trajectory).where(mine, ~_HAS_FEEDBACK))
 
 
 async def _evaluation_events(tx: AsyncSession, evaluation: EvaluationJob) -> None:

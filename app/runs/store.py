@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.claims.lease import Lease, LeaseLost
 from app.claims.moves import move_held, move_locked
 from app.db.database import Database
+from app.db.dependents import lock_dependents
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE, Move, RunStatus, Verb, allowed
@@ -230,6 +231,7 @@ class RunStore:
             others = select(Run.id).where(Run.id != run_id, needs_it).limit(1)
             if (await tx.execute(others)).scalar_one_or_none() is None:
                 await forget_model()
+            await lock_dependents(tx, run_id)
             await tx.delete(run)
         return run
 
