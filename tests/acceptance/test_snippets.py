@@ -36,7 +36,7 @@ PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").g
 ILLUSTRATIONS = {
     "Learned: held-out success rose": "output of a demo of minutes",
     "Turn 1 decided it:": "output of a what-if of minutes",
-    "from turn 1, learnloop/run-": "output of the same what-if",
+    "the rollout itself failed after": "output of the same what-if",
     "POST /learn-loop            the service": "a drawing",
     "POST /learn-loop            {": "an outline of requests",
     '"on_no_signal"': "one member of a request",

@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 from playwright.async_api import expect
+from sqlalchemy import text
 
+from app.db.database import make_engine, parse_url
 from tests.browser.real_service import real_service
 from tests.browser.visit import Visit
 from tests.fakes.engine_process import EngineProcess
@@ -35,7 +37,7 @@ async def test_a_rollout_is_continued_from_a_turn_and_its_decisive_turn_is_looke
             await visit.open(base, f"/runs/{original['run_id']}/trajectories/{original['id']}")
             await _ask(visit)
             await _read_what_became_of_it(visit)
-            await _be_refused(visit)
+            await _be_refused(visit, database_url)
             await visit.go(f"/trajectories/{original['id']}")
             await _look_for_the_decisive_turn(visit)
             await _delete(visit)
@@ -91,15 +93,20 @@ async def _read_what_became_of_it(visit: Visit) -> None:
     await expect(page.locator(".message.tool").first).to_contain_text("No emails.")
 
 
-async def _be_refused(visit: Visit) -> None:
-    """The continuation read a result that its inbox does not give, so it cannot be replayed."""
+async def _be_refused(visit: Visit, database_url: str) -> None:
+    """The continuation is of another question than its scenario has by now, so it cannot be replayed."""
     page = visit.page
+    engine = make_engine(parse_url(database_url))
+    async with engine.begin() as connection:
+        asked = "jsonb_set(messages, '{1,content}', '\"Another question?\"')"
+        await connection.execute(text(f"UPDATE trajectory SET messages = {asked} WHERE kind = 'what_if'"))
+    await engine.dispose()
     await visit.button("What if at turn 2").click()
     await visit.button("Continue from here").click()
-    await expect(page.get_by_role("alert")).to_contain_text("the replay differs in turn 1")
+    await expect(page.get_by_role("alert")).to_contain_text("the replay differs in its opening messages")
     texts = page.locator(".both-texts dd")
-    await expect(texts.first).to_have_text("No emails.")
-    await expect(texts.nth(1)).not_to_have_text("No emails.")
+    await expect(texts.first).to_have_text("Another question?")
+    await expect(texts.nth(1)).not_to_have_text("Another question?")
     await _is_well_made(visit)
     await visit.button("Close").click()
     await expect(visit.button("What if at turn 2")).to_be_focused()
