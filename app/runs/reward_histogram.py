@@ -9,18 +9,20 @@ from app.db.database import Database
 BINS = 24
 """Number of equally wide bins between a run's lowest and highest reward."""
 
-_COUNTS = text(
+COUNTS = text(
     """
     WITH rewards AS (
         SELECT iteration, reward FROM trajectory
         WHERE run_id = :run_id AND kind = 'train' AND iteration IS NOT NULL AND reward IS NOT NULL
-    ), bounds AS (SELECT min(reward) AS low, max(reward) AS high FROM rewards)
+    ), bounds AS MATERIALIZED (SELECT min(reward) AS low, max(reward) AS high FROM rewards)
     SELECT low, high, iteration,
         CASE WHEN high > low THEN least(floor((reward - low) / (high - low) * :bins), :bins - 1)::integer ELSE 0 END,
         count(*)
     FROM rewards, bounds GROUP BY 1, 2, 3, 4 ORDER BY 3, 4
     """
 )
+"""The bounds are computed once. Of rows that it has no statistics of yet Postgres expects a single one, and would
+compute them again for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class RewardHistogram:
 async def reward_histogram(database: Database, run_id: str) -> RewardHistogram | None:
     """Return the histogram, or None if no training rollout is kept that has a reward."""
     async with database() as tx:
-        rows = (await tx.execute(_COUNTS, {"run_id": run_id, "bins": BINS})).all()
+        rows = (await tx.execute(COUNTS, {"run_id": run_id, "bins": BINS})).all()
     if not rows:
         return None
     iterations: dict[int, list[int]] = {}

@@ -9,6 +9,8 @@ from typing import Any, cast
 from sqlalchemy import text
 
 from app.db.database import make_engine, parse_url
+from app.db.migration import migrate
+from app.runs.reward_histogram import BINS, COUNTS
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -79,3 +81,15 @@ async def test_rewards_are_counted_in_bins_that_all_iterations_share(data_dir: P
         }
         assert (await client.get("/runs/01ARZ3NDEKTSV4RRFFQ69G5FAV/rewards")).status_code == 404
         assert (await client.get("/runs/01ARZ3NDEKTSV4RRFFQ69G5FAV/rollouts")).status_code == 404
+
+
+async def test_rewards_are_counted_in_one_pass_where_there_are_no_statistics(database_url: str) -> None:
+    """Of a table without statistics Postgres expects one row, and computes what it expects once for each row."""
+    engine = make_engine(parse_url(database_url))
+    await migrate(engine)
+    async with engine.begin() as connection:
+        found = await connection.execute(text(f"EXPLAIN {COUNTS.text}"), {"run_id": "none", "bins": BINS})
+        plan = [line for (line,) in found]
+    await engine.dispose()
+    [aggregate] = [place for place, line in enumerate(plan) if "Aggregate" in line and "Group" not in line]
+    assert "CTE bounds" in plan[aggregate - 1], plan
