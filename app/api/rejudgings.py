@@ -8,7 +8,7 @@ from app.api.engine import CurrentModels
 from app.api.presentation import evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
-from app.evaluations.rejudgings import RejudgingStore
+from app.evaluations.store import EvaluationStore
 from app.http import idempotency
 from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
 from app.operations.start_rejudging import Planned, RejudgingStarter
@@ -44,7 +44,7 @@ async def list_rejudgings(
 ) -> Page[RejudgingBrief]:
     """List the rejudgings of a run, newest first."""
     await queries.require_run(run_id)
-    found = await RejudgingStore(service.database).listed(run_id, before=cursor, limit=limit + 1)
+    found = await EvaluationStore(service.database).listed(before=cursor, limit=limit + 1, run_id=run_id)
     return page(found, limit, _brief, lambda row: row.id)
 
 

@@ -10,7 +10,8 @@ from app.api.evaluations import save_evaluation_reply
 from app.api.presentation import evaluation_accepted, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob, Trajectory
-from app.evaluations.what_ifs import StateValue, turn_values_of, what_ifs_of
+from app.evaluations.store import EvaluationStore
+from app.evaluations.what_ifs import StateValue, turn_values_of
 from app.operations.start_evaluation import EvaluationStarter
 from app.operations.start_what_if import WhatIfStarter
 from app.schemas.base import Page
@@ -52,7 +53,7 @@ async def list_what_ifs(
 ) -> Page[WhatIfBrief]:
     """List the what-ifs of a rollout, newest first."""
     await queries.trajectory(trajectory_id)
-    found = await what_ifs_of(service.database, trajectory_id, before=cursor, limit=limit + 1)
+    found = await EvaluationStore(service.database).listed(before=cursor, limit=limit + 1, trajectory_id=trajectory_id)
     return page(found, limit, _brief, lambda row: row.id)
 
 

@@ -1,8 +1,8 @@
 """Locks the rows that refer to rows that are about to be deleted, so that deleting them cannot end in a deadlock.
 
 A transaction that updates a row twice checks the row's foreign keys again, which waits for whoever deletes the row that
-they name, while the deletion waits for the row that refers to it. If the deletion has the referring rows first, nobody
-who waits for one of them holds another.
+they name, while the deletion waits for the row that refers to it. A deletion that has locked the referring rows first
+waits for no row afterwards.
 """
 
 from sqlalchemy import ColumnElement, or_, select

@@ -97,14 +97,6 @@ class RejudgingStore:
             row.done, row.claims = row.done + len(verdicts), 0
             row.judge = with_cost(row.judge, calls)
 
-    async def listed(self, run_id: str, *, before: str | None, limit: int) -> Sequence[EvaluationJob]:
-        """Return the rejudgings of a run, newest first."""
-        query = select(EvaluationJob).where(EvaluationJob.run_id == run_id)
-        if before is not None:
-            query = query.where(EvaluationJob.id < before)
-        async with self._database() as tx:
-            return (await tx.execute(query.order_by(EvaluationJob.id.desc()).limit(limit))).scalars().all()
-
     async def last_iteration(self, run: Run) -> int | None:
         """Return the last iteration of a run whose rollouts are stored; None without any."""
         query = select(func.max(Trajectory.iteration)).where(Trajectory.run_id == run.id)

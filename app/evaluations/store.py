@@ -51,15 +51,25 @@ class EvaluationStore:
             raise NotFound(f"There is no evaluation {id!r}.")
         return found
 
-    async def listed(self, *, before: str | None, limit: int, project: str | None) -> Sequence[EvaluationJob]:
-        """Return evaluations of one project or of all, newest first, without what-ifs and rejudgings."""
-        query = select(EvaluationJob).where(EvaluationJob.trajectory_id.is_(None), EvaluationJob.run_id.is_(None))
+    async def listed(
+        self,
+        *,
+        before: str | None,
+        limit: int,
+        project: str | None = None,
+        trajectory_id: str | None = None,
+        run_id: str | None = None,
+    ) -> Sequence[EvaluationJob]:
+        """Return evaluations of one project or of all, newest first: the what-ifs of a trajectory, the rejudgings of a
+        run, or without either those that are neither."""
+        of_kind = EvaluationJob.trajectory_id == trajectory_id, EvaluationJob.run_id == run_id
+        query = select(EvaluationJob).where(*of_kind).order_by(EvaluationJob.id.desc()).limit(limit)
         if before is not None:
             query = query.where(EvaluationJob.id < before)
         if project is not None:
             query = query.where(EvaluationJob.project == project)
         async with self._database() as tx:
-            return (await tx.execute(query.order_by(EvaluationJob.id.desc()).limit(limit))).scalars().all()
+            return (await tx.execute(query)).scalars().all()
 
     async def trajectories(self, id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
         """Return trajectories without their bulky columns in the order of saving, from the one after `after`."""

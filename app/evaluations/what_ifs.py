@@ -1,7 +1,6 @@
 """Reads the what-ifs of a rollout, and what they tell of its turns."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -21,17 +20,6 @@ class StateValue:
     sampled: Sampled
     reward: float | None
     """Mean reward; None without a reward."""
-
-
-async def what_ifs_of(
-    database: Database, trajectory_id: str, *, before: str | None, limit: int
-) -> Sequence[EvaluationJob]:
-    """Return the what-ifs of a rollout, newest first."""
-    query = select(EvaluationJob).where(EvaluationJob.trajectory_id == trajectory_id)
-    if before is not None:
-        query = query.where(EvaluationJob.id < before)
-    async with database() as tx:
-        return (await tx.execute(query.order_by(EvaluationJob.id.desc()).limit(limit))).scalars().all()
 
 
 async def turn_values_of(database: Database, trajectory_id: str) -> dict[int, StateValue]:

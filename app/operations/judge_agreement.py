@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import select
 
@@ -16,10 +16,10 @@ from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
 from app.runs.configuration import make_environment, make_judge
 from app.runs.documents import resolve_references
+from app.runs.stored_rollouts import scenario_of
 from app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
 from app.settings import Settings
 from app.worker.judge_services import judge_services
-from environment.base import Scenario
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges import agreement
@@ -124,9 +124,7 @@ async def _verdicts(judge: Judge, groups: Sequence[Sequence[Trajectory]]) -> _Ve
 
     async def of_group(rows: Sequence[Trajectory]) -> tuple[Sequence[Score], Sequence[JudgeCall]]:
         first = rows[0]
-        scenario = Scenario(
-            first.scenario_id, cast(Any, first.split), first.scenario["task"], first.scenario["reference"]
-        )
+        scenario = scenario_of(first)
         candidates = [
             Candidate(
                 row.id,

@@ -12,10 +12,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import defer
@@ -27,15 +27,16 @@ from app.errors import Conflict
 from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
+from app.runs.stored_rollouts import scenario_of, stored_rollout
 from app.schemas.results import Difference, LostRollout, Verification
-from environment.base import Environment, Reflective, Scenario
+from environment.base import Environment, Reflective
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges.base import Judgement, Score
 from training.rollout.rollout import failed, lost, total
 from training.scoring import assign_rewards, rewarded, share, success_rate, successes, summarise
 from training.statistics.difference import difference
-from training.types import Failure, FailureKind, Group, Rollout, ScoredRollout
+from training.types import FailureKind, Group, ScoredRollout
 
 _SHOWN = 100
 
@@ -141,7 +142,7 @@ class _Check:
         return [self._group(rows[start : start + each]) for start in range(0, len(rows), each)]
 
     def _group(self, rows: Sequence[Trajectory]) -> Group:
-        rollouts = [_rollout(row) for row in rows]
+        rollouts = [stored_rollout(scenario_of(row), row) for row in rows]
         verdicts = [Score(row.score, row.score_explanation or "") for row in rows if row.error is None]
         group = assign_rewards(self._environment, rollouts[0].scenario, rollouts, Judgement(verdicts))
         for row, scored in zip(rows, group.rollouts, strict=True):
@@ -154,7 +155,7 @@ class _Check:
     def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
         row = stored.iteration
         scored = [rollout for group in groups for rollout in group.rollouts]
-        everything = [_rollout(each) for each in stored.trajectories]
+        everything = [stored_rollout(scenario_of(each), each) for each in stored.trajectories]
         rewards = summarise(scored)
         recomputed = {f"reward_{name}": getattr(rewards, name) for name in ("mean", "median", "min", "max", "count")}
         recomputed |= {
@@ -227,21 +228,6 @@ class _Check:
                     recomputed=recomputed,
                 )
             )
-
-
-@dataclass
-class _StoredTrajectory:
-    """The part of `art.Trajectory` that scoring reads and writes."""
-
-    metrics: dict[str, float]
-    reward: float = 0.0
-
-
-def _rollout(row: Trajectory) -> Rollout:
-    metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
-    failure = None if row.error is None else Failure(_failure_kind(row), row.error)
-    scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
-    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(metrics)), row.outcome, failure)
 
 
 def _failure_kind(row: Trajectory) -> FailureKind:

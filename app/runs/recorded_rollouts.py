@@ -10,6 +10,7 @@ from sqlalchemy import select
 from app.db.database import Database
 from app.db.tables import RolloutRecord, Trajectory
 from app.runs.journal_entries import text_of
+from app.runs.stored_rollouts import scenario_of
 from environment.base import Scenario
 from environment.json_type import Json
 from training.journal import EntryName, load_rollout
@@ -34,7 +35,7 @@ class RecordedRollout:
 
 async def recorded_rollout(database: Database, row: Trajectory) -> RecordedRollout:
     """Return the rollout of a trajectory."""
-    scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
+    scenario = scenario_of(row)
     if row.run_id is not None and (purpose := _purpose(row)) is not None:
         query = select(RolloutRecord.name, RolloutRecord.value).where(
             RolloutRecord.run_id == row.run_id,

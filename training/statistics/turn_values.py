@@ -67,7 +67,7 @@ def most_probes(turns: int) -> int:
 def next_probe(values: Mapping[int, Sampled], turns: int, success: bool) -> int | None:
     """Return the next turn to sample continuations before, to find the decisive turn by bisection; None at the end.
 
-    It depends only on the values so far, so that a worker that takes over goes on in the same way.
+    It depends only on the values so far, so that a worker that takes over continues in the same way.
     """
     if 1 not in values:
         return 1

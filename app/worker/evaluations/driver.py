@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from ulid import ULID
@@ -37,6 +37,7 @@ from app.runs.documents import resolve_references
 from app.runs.environment_access import EnvironmentAccess
 from app.runs.recorded_rollouts import recorded_rollout
 from app.runs.resume_point import begin_with, state_after
+from app.runs.stored_rollouts import stored_rollout
 from app.settings import Settings
 from app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
 from app.worker.evaluations.rejudging import Rejudging
@@ -62,7 +63,7 @@ from training.rollout_tasks import seed_of
 from training.scoring import assign_rewards, judge_group
 from training.statistics.turn_values import next_probe
 from training.task_errors import first_of_several
-from training.types import Failure, FailureKind, Progress, Rollout
+from training.types import FailureKind, Progress, Rollout
 
 _RETRY_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Delays before retries of an unavailable backend. Once they are used up without progress, the evaluation fails."""
@@ -397,7 +398,7 @@ class _EvaluationWork:
             making = {slot: group.create_task(self._rollout(slot, scenario)) for slot in slots if slot not in kept}
         again = await self.saved.messages(list(kept)) if kept else {}
         rollouts = [
-            _stored_rollout(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
+            stored_rollout(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
             for slot in slots
         ]
         async with self.budget.judging() as judged:
@@ -474,22 +475,6 @@ def _verdict(found: Evidence, rule: Rule) -> dict[str, Json]:
         "margin": rule.margin,
         "look_every": rule.look_every,
     }
-
-
-@dataclass
-class _StoredTrajectory:
-    """The part of `art.Trajectory` that judging reads and scoring writes."""
-
-    messages_and_choices: list[Json]
-    additional_histories: tuple[()] = ()
-    """Always empty: the messages include them, see `training.rollout.histories.transcript`."""
-    reward: float = 0.0
-
-
-def _stored_rollout(scenario: Scenario, row: Any, messages: list[Json]) -> Rollout:
-    """Rebuild a rollout that an earlier worker saved."""
-    failure = None if row.error is None else Failure(FailureKind.OTHER, row.error)
-    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)
 
 
 async def _report(work: _EvaluationWork, prices: Sequence[Price | None]) -> dict[str, Json]:

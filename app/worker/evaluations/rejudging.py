@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from app.aio.event_loops import run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
@@ -16,15 +16,16 @@ from app.domain.stored_evaluation import StoredEvaluation
 from app.evaluations.rejudge_report import largest, rejudge_report
 from app.evaluations.rejudgings import RejudgingStore, StoredGroup
 from app.runs.configuration import make_judge
+from app.runs.stored_rollouts import scenario_of, stored_rollout
 from app.worker.evaluations.budget import EvaluationBudget
 from app.worker.measures import count_judge_calls
 from app.worker.save_iteration import verdict_row
-from environment.base import Environment, Json, Scenario
+from environment.base import Environment, Json
 from judges.base import Judge, Judgement, JudgeServices, VerdictCache
 from training.rollout.histories import transcript
 from training.scoring import assign_rewards, judge_group
 from training.task_errors import first_of_several
-from training.types import Failure, FailureKind, Rollout, RunConfig, ScoredRollout
+from training.types import Rollout, RunConfig, ScoredRollout
 
 
 @dataclass(frozen=True)
@@ -130,18 +131,6 @@ def _repeated(cache: VerdictCache, repeat: int) -> VerdictCache:
     return _RepeatedVerdicts(cache, repeat) if repeat else cache
 
 
-@dataclass
-class _StoredTrajectory:
-    """The part of `art.Trajectory` that judging reads and scoring writes."""
-
-    messages_and_choices: list[Json]
-    additional_histories: tuple[()] = ()
-    """Always empty: the messages include them, see `training.rollout.histories.transcript`."""
-    reward: float = 0.0
-
-
 def _rollout(row: Trajectory) -> Rollout:
-    scenario = Scenario(row.scenario_id, cast(Any, row.split), row.scenario["task"], row.scenario["reference"])
-    failure = None if row.error is None else Failure(FailureKind(row.failure or FailureKind.OTHER), row.error)
     messages = transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
-    return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages)), row.outcome, failure)
+    return stored_rollout(scenario_of(row), row, messages)
