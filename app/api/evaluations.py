@@ -85,6 +85,8 @@ async def get_report(
     job = await store.get(evaluation_id)
     if job.report is None:
         raise Conflict(f"Evaluation {job.id} has no report: it is {job.status}.")
+    if "rejudge" in job.report:
+        raise Conflict(f"Evaluation {job.id} judged stored rollouts again, so it compares no models.")
     render, media_type, ending = {
         "markdown": (rendering.markdown, "text/markdown", "md"),
         "svg": (rendering.svg, "image/svg+xml", "svg"),

@@ -12,6 +12,7 @@ from app.claims.lease import Lease, require
 from app.db.database import Database
 from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
 from app.domain.stored_evaluation import Rejudge
+from app.errors import NotFound
 from app.evaluations.store import with_cost
 from judges.base import JudgeCall
 from training.types import RunConfig
@@ -62,10 +63,12 @@ class RejudgingStore:
         return _grouped(rows, config)
 
     async def whole(self, ids: Sequence[str]) -> list[Trajectory]:
-        """Return these rollouts with what a judge reads, in that order."""
+        """Return these rollouts with what a judge reads, in that order. Raises NotFound if one was deleted."""
         async with self._database() as tx:
             found = (await tx.execute(select(Trajectory).where(Trajectory.id.in_(ids)))).scalars().all()
         by_id = {row.id: row for row in found}
+        if missing := [id for id in ids if id not in by_id]:
+            raise NotFound(f"Rollout {missing[0]} was deleted before it was judged again.")
         return [by_id[id] for id in ids]
 
     async def verdicts(self, evaluation_id: str) -> dict[tuple[str, int], Row[Any]]:

@@ -369,8 +369,11 @@ class _EvaluationWork:
 
     async def _bisect(self, forked: _Forked) -> None:
         """Continue from one turn after the other, until the turn that decided the rollout is found."""
-        while (number := forked.next_turn(saved := await self.saved.rows())) is not None:
+        before = None
+        # A turn whose continuations could not be judged has no value. It is asked for again, which ends the search.
+        while (number := forked.next_turn(saved := await self.saved.rows())) not in (None, before):
             await self._scenarios(number, number + 1, saved)
+            before = number
 
     async def _scenarios(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
         """Make and judge the scenarios from number `start` to before `end`. No task is left running."""

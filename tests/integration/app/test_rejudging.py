@@ -114,10 +114,23 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
         listed = (await client.get(f"/runs/{run_id}/rejudgings")).json()["items"]
         assert [(each["judge"], each["repeats"]) for each in listed] == [("correctness", 1)]
         assert (await client.get("/evaluations")).json()["items"] == []
+        assert (await client.get(f"/evaluations/{found['evaluation_id']}/report")).status_code == 409
 
         again = await _rejudged(client, run_id, **CHANGES)
         assert again["judge_cost"]["requests"] == 0  # its verdicts are in the cache
         assert again["report"]["rejudge"]["all"] == report["all"]
+
+
+async def test_a_search_whose_continuations_get_no_verdict_ends(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+        listed = (await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})).json()["items"]
+        judge.reply = lambda request: Raw(status=400)  # type: ignore[method-assign]
+        wrong = next(each["id"] for each in listed if not each["success"])
+        request = {"search": "bisect", "samples": 4, "judge": {"name": "ruler"}}
+        posted = await client.post(f"/trajectories/{wrong}/what-if", json=request)
+        found = await ended(client, posted.raise_for_status().json()["evaluation_id"])
+        assert (found["status"], found["done"]) == ("completed", 4)
 
 
 async def test_the_best_by_the_new_rewards_become_demonstrations(data_dir: Path, database_url: str) -> None:
