@@ -10,7 +10,7 @@ import httpx
 import uvicorn
 from pydantic_settings import PydanticBaseSettingsSource
 
-from app.main import create_app
+from app.main import create_app, server_config
 from app.processes.engine import Engine
 from app.settings import Settings
 from tests.conditions import PATIENCE_S, answered, until
@@ -41,18 +41,19 @@ async def served(
     if backend.endpoint_url != NOWHERE:  # what samples its models is the engine
         settings = settings.model_copy(update={"engine_url": backend.endpoint_url.removesuffix("/v1")})
     app = create_app(settings, connect=backend.connect, learn=learn, engine=engine)
-    server = uvicorn.Server(uvicorn.Config(app, port=settings.port, log_config=None, access_log=False, lifespan="on"))
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started or serving.done())
-    if serving.done():
-        await serving
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
-            yield client
-    finally:
-        server.should_exit = True
-        await serving
+    async with app.router.lifespan_context(app):
+        server = uvicorn.Server(server_config(app, settings))
+        serving = asyncio.create_task(server.serve())
+        await until(lambda: server.started or serving.done())
+        if serving.done():
+            await serving
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def run_with(client: httpx.AsyncClient, run_id: str, *statuses: str) -> Any:
