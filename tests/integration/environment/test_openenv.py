@@ -129,7 +129,7 @@ async def test_tools_of_a_server_are_offered_and_called() -> None:
 )
 async def test_a_rollout_whose_server_fails_failed(fault: str, reason: str) -> None:
     async with openenv_server() as server:
-        made = environment(server.url, step_timeout_s=1)
+        made = environment(server.url, step_timeout_s=1 if fault == "hang" else 60)
         done = await roll(made, [call("act", number=1), DONE], {"fault": fault})
         await until(lambda: server.episodes == 0)
     assert reason in str(done.error)
