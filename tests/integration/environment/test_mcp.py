@@ -124,7 +124,7 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
     monkeypatch.setenv("LEARNLOOP_OPERATOR_KEY", "a key that no server of others may see")
     reach = access(environment_secrets={NAME: {"crm": SecretStr("s3cret")}})
     server = {"command": COMMAND, "env": {"CRM_KEY": "crm"}}
-    made = environment(server, reach=reach, tool_timeout_s=1, max_result_characters=1_000)
+    made = environment(server, reach=reach, max_result_characters=1_000)
     calls = [
         call("add", a=1, b=2),
         call("add", a=1),
@@ -135,7 +135,6 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
         Reply((("environ", '{"name": "LEARNLOOP_OPERATOR_KEY"}'),)),
         call("no_such_tool"),
         call("nested_look_up"),
-        call("slow"),
         call("count"),
     ]
     done = await roll(made, [*calls, DONE], limits=RolloutLimits(max_turns=20))
@@ -147,13 +146,21 @@ async def test_whatever_a_tool_returns_the_model_can_read(monkeypatch: pytest.Mo
     assert read[4] == "x" * 1_000 + "\n[cut: 1,000 of 100,000 characters]"
     assert read[5:7] == ["s3cret", "not set"]
     assert read[7].startswith("Error: there is no tool 'no_such_tool'; there are: add, count,")
-    assert read[8:] == ["Error: nested.look/up went wrong", "Error: no result within 1 s", "call 9, files 1"]
-    assert done.outcome["tool_errors"] == 5
+    assert read[8:] == ["Error: nested.look/up went wrong", "call 8, files 1"]
+    assert done.outcome["tool_errors"] == 4
     offered = {tool["function"]["name"]: tool["function"] for tool in done.trajectory.tools or ()}
     assert offered["nested_look_up"]["parameters"] == mcp_server.NESTED
     assert sum(name.startswith("nested_look_up_") for name in offered) == 1
     assert offered["fail"]["parameters"] == {"type": "object", "properties": {}}
     assert {len(tool["description"]) for tool in offered.values()} <= {900, 1_024}
+
+
+async def test_a_tool_that_takes_too_long_is_an_error_that_the_session_survives() -> None:
+    made = environment({"command": COMMAND}, tool_timeout_s=2)
+    done = await roll(made, [call("slow"), call("count"), DONE])
+    made.close()
+    assert results(done) == ["Error: no result within 2 s", "call 2, files 1"]
+    assert done.outcome["tool_errors"] == 1
 
 
 @pytest.mark.parametrize(
