@@ -20,7 +20,7 @@ from app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut
 from app.api.routers import keyed_router
 from app.backends import unusable_base_models
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
-from app.evaluations.sequential import Rule
+from training.statistics.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
 from app.model_registry.promotions import Promotions

@@ -20,7 +20,7 @@ from app.errors import Conflict, NotAllowed, NotFound
 from app.evaluations.claims import UNOWNED
 from app.evaluations.publications import NEW
 from app.evaluations.report import models_without_figures
-from app.evaluations.sequential import Decision
+from training.statistics.sequential import Decision
 from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
 from training.rollout.histories import transcript

@@ -7,7 +7,7 @@ from ulid import ULID
 from app.auth.caller import Caller
 from app.domain.stored_evaluation import Trial
 from app.errors import Conflict
-from app.evaluations.sequential import Rule
+from training.statistics.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.promotions import Promotions
 from app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation

@@ -26,7 +26,6 @@ from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
 from app.evaluations.rejudgings import RejudgingStore
 from app.evaluations.report import differences, report_of, why_no_figures
-from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from app.evaluations.store import EvaluationStore
 from app.evaluations.what_if_report import values_of, what_if_report
 from app.listed_models import ListedModels
@@ -61,6 +60,7 @@ from training.rollout.prompted import PromptedChat
 from training.rollout.rollout import Player, RolloutLimits, rollout
 from training.rollout_tasks import seed_of
 from training.scoring import assign_rewards, judge_group
+from training.statistics.sequential import Decision, Evidence, Rule, evidence
 from training.statistics.turn_values import next_probe
 from training.task_errors import first_of_several
 from training.types import FailureKind, Progress, Rollout

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.evaluations.sequential import Decision, Evidence, Rule, evidence
 from benchmarks.learning.promotion import Quality, promoted
+from training.statistics.sequential import Decision, Evidence, Rule, evidence
 
 RULE = Rule()
 
