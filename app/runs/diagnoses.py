@@ -62,12 +62,19 @@ async def save(
 
 
 def pause_reason(changed: Sequence[Found], rule: DiagnosisRule) -> str | None:
-    """Return why the rule pauses the run now: the first of the newly named diagnoses that are serious enough."""
+    """Return why the rule pauses the run now: the first of the newly named diagnoses that are serious enough.
+
+    A consequence of another cause does not pause it: who resumes a run in spite of a cause accepts what follows from it.
+    """
     if rule.action != "pause":
         return None
     least = Severity(rule.severity).rank
-    serious = [each for each in changed if each.state == "active" and each.severity.rank >= least]
+    serious = [each for each in changed if _is_news(each) and each.severity.rank >= least]
     return f"{serious[0].cause}: {serious[0].summary}" if serious else None
+
+
+def _is_news(found: Found) -> bool:
+    return found.state == "active" and found.explained_by is None
 
 
 async def check_rule(database: Database, run_id: str) -> None:

@@ -38,6 +38,7 @@ from app.worker.own_agents import OwnAgents
 from app.worker.save_iteration import iteration_rows, save_iteration, saved_baseline
 from environment.access import Access
 from environment.base import Environment, Json
+from environment.registry import traits
 from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import RunBudget
@@ -272,7 +273,13 @@ class Driver:
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 clock = time.monotonic()
-                facts = await examine(result, request.config, policy, environment)
+                facts = await examine(
+                    result,
+                    request.config,
+                    policy,
+                    environment,
+                    repeats=request.agent is None and traits(choice.name).repeats,
+                )
                 examine_s = time.monotonic() - clock
                 log.info("iteration examined", run_id=run.id, iteration=result.iteration, seconds=round(examine_s, 4))
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.

@@ -1,23 +1,20 @@
 """A short run of the tiny model on a real engine, and the diagnoses of its iterations."""
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from dataclasses import replace
-from itertools import count
 
+from benchmarks.learning import examined_run
+from benchmarks.learning.examined_run import TINY, Plan
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.reference import ReferenceJudge
-from training.backends.base import ModelSpec, Policy
+from training.backends.base import Policy
 from training.backends.embedded import EmbeddedBackend
 from training.diagnosis.diagnose import diagnose
 from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
-from training.diagnosis.examine import examine
 from training.diagnosis.facts import Facts
-from training.learn_loop import learn_loop
 from training.tuning import Tuning
 from training.types import EvaluationConfig, RunConfig
 
-TINY = "learnloop/tiny"
 CONFIG = RunConfig(
     iterations=3,
     groups_per_iteration=8,
@@ -26,7 +23,6 @@ CONFIG = RunConfig(
     evaluation=EvaluationConfig(every=3, scenarios=4, samples=1, test_scenarios=0),
 )
 SMALL = replace(CONFIG, iterations=2, groups_per_iteration=3, max_turns=4)
-_names = count()
 
 
 async def examined(
@@ -36,13 +32,9 @@ async def examined(
     tuning: Tuning | None = None,
 ) -> list[Facts]:
     """Return the facts of a run's iterations."""
-    spec = ModelSpec("diagnosis", f"agent-{next(_names)}", TINY, tuning)
-    policy = wrap(await backend.register(spec))
-    environment, facts = SyntheticEmailSearch(), list[Facts]()
-    async with aclosing(learn_loop(config, environment, ReferenceJudge(), policy)) as results:
-        async for result in results:
-            facts.append(await examine(result, config, policy, environment))
-            assert len(str(facts[-1].dump())) < 4_096
+    plan = Plan(config, tuning=tuning)
+    facts = await examined_run.examined(backend, plan, SyntheticEmailSearch(), ReferenceJudge(), wrap)
+    assert all(len(str(each.dump())) < 4_096 for each in facts)
     return facts
 
 

@@ -1,85 +1,120 @@
 """Computes an iteration's facts from its result."""
 
+import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median, pstdev
 
-from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts
-from training.rollout.histories import messages_of
-from training.types import FailureKind, Group, IterationResult, Rollout, RunConfig
+from environment.base import Scenario, Split
+from training.diagnosis.count_group import (
+    INFRASTRUCTURE,
+    agent_failed,
+    count_group,
+    infrastructure_failed,
+    last_reply,
+    malformed,
+    out_of_turns,
+    sampled_count,
+    tool_errors,
+    truncated,
+)
+from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, HeldOut, Rewards
+from training.diagnosis.true_success import TrueSuccess
+from training.no_signal import no_signal_of
+from training.scoring import successes
+from training.types import Evaluation, FailureKind, IterationResult, Rollout, RunConfig, ScoredRollout
 
-if TYPE_CHECKING:  # importing it takes long
-    from art import Trajectory
-    from art.trajectories import History
-    from openai.types.chat.chat_completion import Choice
-
-_INFRASTRUCTURE = (FailureKind.BACKEND_AWAY, FailureKind.TIMEOUT, FailureKind.MODEL_NOT_FOUND)
 _SHOWN = 200
 """Characters that are kept of an error or of a malformed reply."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.){13,}"?')
 _DIGITS = re.compile(r"\d+")
+_METRICS = ("entropy", "step_kl", "step_share")
 
 
-def facts_of(result: IterationResult, config: RunConfig) -> Facts:
-    """Return the facts that the result itself contains."""
+def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSuccess) -> Facts:
+    """Return the facts that the result itself contains. `true_success` says which of the rollouts succeeded by the
+    environment's own check."""
+    limit = config.max_completion_tokens
     rollouts = [scored.rollout for group in result.groups for scored in group.rollouts]
-    failures = [each.failure for each in rollouts if each.failure and each.failure.kind in _INFRASTRUCTURE]
+    failures = [each.failure for each in rollouts if each.failure and each.failure.kind in INFRASTRUCTURE]
     symptoms = {
-        "infrastructure": [each.id for each in rollouts if _failed(each)],
-        "truncated": [each.id for each in rollouts if truncated(each, config.max_completion_tokens)],
+        "infrastructure": [each.id for each in rollouts if infrastructure_failed(each)],
+        "agent_errors": [each.id for each in rollouts if agent_failed(each)],
+        "truncated": [each.id for each in rollouts if truncated(each, limit)],
         "malformed": [each.id for each in rollouts if malformed(each)],
+        "out_of_turns": [each.id for each in rollouts if out_of_turns(each)],
+        "tool_errors": [each.id for each in sorted(rollouts, key=tool_errors, reverse=True) if tool_errors(each)],
     }
-    errors = dict.fromkeys(failure.message[:_SHOWN] for failure in failures)
-    kl_div = result.train_metrics.get("kl_div")
+    held_out = {str(each.mode): each for each in result.evaluations if each.split == "validation"}
+    sampled = held_out.get("sampled")
     return Facts(
         iteration=result.iteration,
         step=result.step,
         sampled_step=result.sampled_step,
         staleness=result.staleness,
-        kl_div=kl_div,
-        groups=tuple(_group(group, config.max_completion_tokens) for group in result.groups),
+        kl_div=result.train_metrics.get("kl_div"),
+        groups=tuple(count_group(group.rollouts, limit, true_success) for group in result.groups),
         timeouts=sum(failure.kind is FailureKind.TIMEOUT for failure in failures),
         examples={symptom: tuple(ids[:MAX_EXAMPLES]) for symptom, ids in symptoms.items() if ids},
-        errors=tuple(errors)[:3],
-        forms=forms_of(rollouts),
-        evaluated_malformed=next(
-            (each.malformed for each in result.evaluations if (each.split, each.mode) == ("validation", "sampled")),
-            None,
+        errors=_first_texts(failure.message for failure in failures),
+        agent_errors=_first_texts(each.error or "" for each in rollouts if agent_failed(each)),
+        judge_errors=_first_texts(
+            scored.score.explanation
+            for group in result.groups
+            for scored in group.rollouts
+            if scored.reward is None and scored.rollout.failure is None
         ),
+        forms=forms_of(rollouts),
+        evaluated=count_group(sampled.rollouts, limit, true_success) if sampled else None,
+        held_out=_held_out(held_out) if held_out else None,
+        rewards=_rewards([scored for group in result.groups for scored in group.rollouts]),
+        completion_tokens=median(map(sampled_count, rollouts)) if rollouts else None,
+        metrics={name: result.train_metrics[name] for name in _METRICS if name in result.train_metrics},
+        no_signal=no_signal_of(result.groups),
+        tasks=_tasks(result),
     )
 
 
-def _group(group: Group, limit: int) -> GroupFacts:
-    rollouts = [scored.rollout for scored in group.rollouts]
-    cut = {each.id for each in rollouts if truncated(each, limit)}
-    bad = {each.id for each in rollouts if malformed(each)}
-    return GroupFacts(len(rollouts), sum(map(_failed, rollouts)), len(cut), len(bad), len(cut & bad))
+def _first_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the first three distinct texts, shortened."""
+    return tuple(dict.fromkeys(text[:_SHOWN] for text in texts))[:3]
 
 
-def _failed(rollout: Rollout) -> bool:
-    return rollout.failure is not None and rollout.failure.kind in _INFRASTRUCTURE
+def _held_out(evaluations: Mapping[str, Evaluation]) -> HeldOut:
+    found = {mode: _rounded(successes(each.rollouts)) for mode, each in evaluations.items()}
+    return HeldOut(found.get("sampled", {}), found.get("greedy", {}))
 
 
-def malformed(rollout: Rollout) -> bool:
-    """Return whether the rollout ended with a malformed reply."""
-    return rollout.failure is None and rollout.outcome.get("finish") == "malformed"
+def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
+    return {id: round(rate, 4) for id, rate in rates.items()}
 
 
-def truncated(rollout: Rollout, limit: int) -> bool:
-    """Return whether one of the rollout's replies was cut off at the limit of tokens."""
-    return any(
-        each.finish_reason == "length" or len((each.logprobs and each.logprobs.content) or ()) >= limit
-        for each in choices_of(rollout)
-    )
+def _rewards(rollouts: Sequence[ScoredRollout]) -> Rewards | None:
+    scored = [(each.reward, each.reward_parts) for each in rollouts if each.reward is not None]
+    if not scored:
+        return None
+    rewards = [reward for reward, _ in scored]
+    names = dict.fromkeys(name for _, parts in scored for name in parts)
+    means = {name: round(fmean(parts.get(name, 0.0) for _, parts in scored), 4) for name in names}
+    return Rewards(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
 
 
-def choices_of(rollout: Rollout) -> "Iterator[Choice]":
-    """Yield the replies that were sampled in a rollout."""
-    histories: tuple[Trajectory | History, ...] = (rollout.trajectory, *rollout.trajectory.additional_histories)
-    for history in histories:
-        yield from (item for item in history.messages_and_choices if not isinstance(item, dict))
+def _tasks(result: IterationResult) -> dict[str, dict[str, str]]:
+    """Return the hashes of the tasks by split; those of held-out scenarios only for the baseline."""
+    scenarios = [group.scenario for group in result.groups]
+    if result.iteration == 0:
+        scenarios += [scored.rollout.scenario for each in result.evaluations for scored in each.rollouts]
+    found: dict[Split, dict[str, str]] = {}
+    for scenario in scenarios:
+        found.setdefault(scenario.split, {})[scenario.id] = _task_hash(scenario)
+    return {str(split): hashes for split, hashes in found.items()}
+
+
+def _task_hash(scenario: Scenario) -> str:
+    task = json.dumps(dict(scenario.task), sort_keys=True, default=str)
+    return hashlib.sha256(task.encode()).hexdigest()[:12]
 
 
 def forms_of(rollouts: Iterable[Rollout]) -> tuple[Form, ...]:
@@ -92,23 +127,9 @@ def forms_of(rollouts: Iterable[Rollout]) -> tuple[Form, ...]:
     for rollout in rollouts:
         if not malformed(rollout):
             continue
-        text = _last_reply(rollout)
+        text = last_reply(rollout)
         form = _DIGITS.sub("0", _STRING.sub('"..."', " ".join(text.split())))
         counts[form] += 1
         first.setdefault(form, (text[:_SHOWN], rollout.id))
     common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:3]
     return tuple(Form(count, *first[form]) for form, count in common)
-
-
-def _last_reply(rollout: Rollout) -> str:
-    """Return what the model wrote last: its text, and its calls as `NAME(ARGUMENTS)`."""
-    replies = [each for each in messages_of(rollout.trajectory) if each.get("role") == "assistant"]
-    if not replies:
-        return ""
-    functions = [call["function"] for call in replies[-1].get("tool_calls") or () if "function" in call]
-    calls = [f"{each['name']}({_text(each['arguments'])})" for each in functions]
-    return " ".join([_text(replies[-1].get("content") or ""), *calls]).strip()
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -6,14 +6,13 @@ from statistics import fmean
 
 from environment.json_type import Json
 from training.base_defaults import Base, factor_from_usual, usual_rate
+from training.diagnosis import request_limits
 from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
-from training.diagnosis.facts import Facts, Probe, Readings
+from training.diagnosis.facts import Facts, Probe, Readings, Replay
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""
-_HIGHEST_RATE = 0.1
-"""Limit of the request's field (app/schemas/run_request.py)."""
 _FAULTY_SHARE = 0.5
 """Of how far a step moved the policy, the share that a sampler may be away from the trained weights."""
 _CLEAR_MOVE = 5.0
@@ -96,7 +95,7 @@ class WeightsUnchanged(Detector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         rate, usual = self.config.learning_rate, default_rate(self.settings, facts)
-        raised = min(max(10 * rate, usual), _HIGHEST_RATE)
+        raised = min(max(10 * rate, usual), request_limits.LEARNING_RATE)
         text = (
             f"Raise the learning rate from {rate:g} to {raised:g}: an update below the precision of the weights is "
             "lost. If the rate is not small, the trainer does not apply its steps."
@@ -206,6 +205,44 @@ class ParserDrift(Detector):
     def not_examined(self, facts: AllFacts) -> str | None:
         read = any(each.readings for each in facts)
         return None if read else "The backend has a parser of its own, or does not report the bytes of its tokens."
+
+
+class EnvironmentFlaky(Detector):
+    """The environment answered the same tool calls differently."""
+
+    severity = Severity.WARNING
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        return contradiction_spans(facts, lambda each: None if each.replay is None else each.replay.differs)
+
+    def _replay(self, facts: AllFacts, span: Span) -> Replay:
+        found = next(each.replay for each in facts if each.iteration == span.first)
+        assert found is not None
+        return found
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        found = self._replay(facts, span)
+        what = f"the result of {found.tool} in turn {found.turn}" if found.tool else "what the agent is shown"
+        return f"The tool calls of a rollout were made again, and {what} was another one."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        found = self._replay(facts, span)
+        shown = {"turn": found.turn, "tool": found.tool, "recorded": found.recorded, "found": found.found}
+        return shown | {"trajectories": [found.trajectory_id]}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy(
+            "Make the environment answer equal calls equally (seed its random numbers, fix its clock), or no longer "
+            "declare TRAITS.repeats: rewards of a group differ by chance now, and what-ifs compare different worlds."
+        )
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        if any(each.replay for each in facts):
+            return None
+        return (
+            "Calls are only made again in an environment that declares TRAITS.repeats and does not learn, with the "
+            "built-in loop."
+        )
 
 
 def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | None]) -> list[Span]:

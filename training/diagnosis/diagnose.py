@@ -3,39 +3,73 @@
 It names what has been true since some iteration. It does not foretell what a run will do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from training.diagnosis.contradictions import (
-    ParserDrift,
-    SamplerIsNotTrainer,
-    StalePolicy,
-    UnusualLearningRate,
-    WeightsUnchanged,
+from training.diagnosis import (
+    contradictions,
+    generalisation,
+    judging,
+    rewarding,
+    scenarios,
+    symptoms,
+    trends,
 )
 from training.diagnosis.detector import Detector
-from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined
+from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, NotExamined, Span
 from training.diagnosis.facts import Facts
-from training.diagnosis.symptoms import InfrastructureFailures, MalformedReplies, TruncatedReplies
+from training.diagnosis.unexplained import Unexplained
 
-_DETECTORS: dict[Cause, type[Detector]] = {
-    Cause.INFRASTRUCTURE_FAILURES: InfrastructureFailures,
-    Cause.SAMPLER_IS_NOT_TRAINER: SamplerIsNotTrainer,
-    Cause.WEIGHTS_UNCHANGED: WeightsUnchanged,
-    Cause.UNUSUAL_LEARNING_RATE: UnusualLearningRate,
-    Cause.STALE_POLICY: StalePolicy,
-    Cause.PARSER_DRIFT: ParserDrift,
-    Cause.TRUNCATED_REPLIES: TruncatedReplies,
-    Cause.MALFORMED_REPLIES: MalformedReplies,
+_DETECTORS: Mapping[Cause, type[Detector]] = {
+    Cause.INFRASTRUCTURE_FAILURES: symptoms.InfrastructureFailures,
+    Cause.AGENT_ERRORS: symptoms.AgentErrors,
+    Cause.SAMPLER_IS_NOT_TRAINER: contradictions.SamplerIsNotTrainer,
+    Cause.WEIGHTS_UNCHANGED: contradictions.WeightsUnchanged,
+    Cause.UNUSUAL_LEARNING_RATE: contradictions.UnusualLearningRate,
+    Cause.STALE_POLICY: contradictions.StalePolicy,
+    Cause.PARSER_DRIFT: contradictions.ParserDrift,
+    Cause.TRUNCATED_REPLIES: symptoms.TruncatedReplies,
+    Cause.OUT_OF_TURNS: symptoms.OutOfTurns,
+    Cause.MALFORMED_REPLIES: symptoms.MalformedReplies,
+    Cause.ENVIRONMENT_FLAKY: contradictions.EnvironmentFlaky,
+    Cause.TOOL_ERRORS: symptoms.ToolErrors,
+    Cause.JUDGE_SILENT: judging.JudgeSilent,
+    Cause.JUDGE_CONSTANT: judging.JudgeConstant,
+    Cause.JUDGE_DISAGREES: judging.JudgeDisagrees,
+    Cause.DUPLICATE_SCENARIOS: scenarios.DuplicateScenarios,
+    Cause.TOO_HARD: scenarios.TooHard,
+    Cause.TOO_EASY: scenarios.TooEasy,
+    Cause.REWARD_HACKED: rewarding.RewardHacked,
+    Cause.PART_DOMINATES: rewarding.PartDominates,
+    Cause.STALE_ROLLOUTS: trends.StaleRollouts,
+    Cause.ENTROPY_COLLAPSE: trends.EntropyCollapse,
+    Cause.STEPS_SHORTENED: trends.StepsShortened,
+    Cause.STEPS_TOO_SMALL: trends.StepsTooSmall,
+    Cause.FEW_GROUPS_DECIDE: trends.FewGroupsDecide,
+    Cause.LENGTH_GROWTH: trends.LengthGrowth,
+    Cause.OVERFITS: generalisation.Overfits,
+    Cause.FORGETS: generalisation.Forgets,
 }
+_CONSEQUENCES: Mapping[Cause, frozenset[Cause]] = {
+    Cause.OUT_OF_TURNS: frozenset({Cause.TOO_HARD}),
+    Cause.MALFORMED_REPLIES: frozenset({Cause.TOO_HARD}),
+    Cause.JUDGE_CONSTANT: frozenset({Cause.TOO_HARD, Cause.TOO_EASY, Cause.JUDGE_DISAGREES}),
+    Cause.JUDGE_DISAGREES: frozenset({Cause.REWARD_HACKED}),
+    Cause.TOO_EASY: frozenset({Cause.FEW_GROUPS_DECIDE}),
+    Cause.TOO_HARD: frozenset({Cause.FEW_GROUPS_DECIDE}),
+}
+"""Causes that an active earlier one explains, because its symptom makes theirs."""
 
 
 def diagnose(facts: Sequence[Facts], settings: DiagnosisSettings) -> list[Diagnosis]:
     """Return the diagnoses of a run with these iterations, which begin with the baseline, in the order of causes."""
     if not facts:
         return []
-    found = [_newest(cause, _DETECTORS[cause](settings), facts) for cause in Cause if cause in _DETECTORS]
-    diagnoses = [each for each in found if each is not None]
+    detectors = {cause: detector(settings) for cause, detector in _DETECTORS.items()}
+    spans = {cause: detector.spans(facts) for cause, detector in detectors.items()}
+    rest = Unexplained(settings, [span for found in spans.values() for span in found])
+    detectors[Cause.UNEXPLAINED], spans[Cause.UNEXPLAINED] = rest, rest.spans(facts)
+    diagnoses = [_diagnosis(cause, detectors[cause], spans[cause][-1], facts) for cause in Cause if spans[cause]]
     return [replace(each, explained_by=_explanation(each, diagnoses, facts)) for each in diagnoses]
 
 
@@ -47,12 +81,7 @@ def not_examined(facts: Sequence[Facts], settings: DiagnosisSettings) -> list[No
     return [NotExamined(cause, reason) for cause in Cause if (reason := reasons.get(cause)) is not None]
 
 
-def _newest(cause: Cause, detector: Detector, facts: Sequence[Facts]) -> Diagnosis | None:
-    """Return the diagnosis of the cause's latest span."""
-    spans = detector.spans(facts)
-    if not spans:
-        return None
-    span = spans[-1]
+def _diagnosis(cause: Cause, detector: Detector, span: Span, facts: Sequence[Facts]) -> Diagnosis:
     shown = facts if span.cleared is None else [each for each in facts if each.iteration <= span.cleared]
     return Diagnosis(
         cause,
@@ -67,10 +96,10 @@ def _newest(cause: Cause, detector: Detector, facts: Sequence[Facts]) -> Diagnos
 
 
 def _explanation(mine: Diagnosis, all_: Sequence[Diagnosis], facts: Sequence[Facts]) -> Cause | None:
-    """Return the earlier cause that explains this one: truncated replies explain malformed ones that were cut off."""
+    """Return the first active cause that explains this one."""
     active = {each.cause for each in all_ if each.state == "active"}
     if mine.cause is Cause.MALFORMED_REPLIES and Cause.TRUNCATED_REPLIES in active:
         groups = [group for each in facts if each.iteration >= mine.first_iteration for group in each.groups]
         shared = sum(group.truncated_malformed for group in groups)
         return Cause.TRUNCATED_REPLIES if 2 * shared >= sum(group.malformed for group in groups) else None
-    return None
+    return next((each for each in Cause if each in active and mine.cause in _CONSEQUENCES.get(each, ())), None)

@@ -5,11 +5,13 @@ from statistics import fmean
 
 import structlog
 
-from environment.base import Environment, Solvable
+from environment.base import Environment, Reflective, Solvable
 from training.backends.base import BackendRefused, BackendUnavailable, Policy, ReportingPolicy
 from training.diagnosis.collect import facts_of
 from training.diagnosis.facts import Facts, Probe
+from training.diagnosis.replayed import replayed
 from training.diagnosis.reread import readings_of
+from training.diagnosis.true_success import true_success
 from training.types import IterationResult, RunConfig
 
 _PROBED_FIRST, _PROBED_EVERY = 3, 4
@@ -18,9 +20,23 @@ _PROBED_FIRST, _PROBED_EVERY = 3, 4
 log = structlog.get_logger(__name__)
 
 
-async def examine(result: IterationResult, config: RunConfig, policy: Policy, environment: Environment) -> Facts:
-    """Return the facts of an iteration that has just ended. What the policy does not report now stays unknown."""
-    facts = replace(facts_of(result, config), has_oracle=isinstance(environment, Solvable))
+async def examine(
+    result: IterationResult, config: RunConfig, policy: Policy, environment: Environment, *, repeats: bool
+) -> Facts:
+    """Return the facts of an iteration that has just ended. What the policy does not report now stays unknown.
+
+    `repeats` says that the environment promises to give equal tool calls equal results (environment/traits.py), and
+    that the built-in loop made the rollouts, so that one of them can be replayed.
+    """
+    facts = facts_of(result, config, await true_success(result, environment))
+    facts = replace(
+        facts,
+        has_oracle=isinstance(environment, Solvable),
+        max_turns=config.max_turns or environment.default_max_turns,
+    )
+    # A reflective environment has learned since the rollouts were made, and is no longer what they saw.
+    if repeats and _is_probed(result, config) and not isinstance(environment, Reflective):
+        facts = replace(facts, replay=await replayed(result, config, environment))
     if not isinstance(policy, ReportingPolicy):
         return facts
     facts = replace(facts, base_model=policy.base_model, readings=readings_of(result, policy.tool_format))

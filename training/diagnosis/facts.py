@@ -5,7 +5,7 @@ diagnoses.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from pydantic import TypeAdapter
@@ -18,7 +18,7 @@ MAX_EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """Counts of one group's rollouts by symptom."""
+    """Counts of one group's rollouts by symptom, and what their rewards are made of."""
 
     rollouts: int
     infrastructure: int = 0
@@ -29,6 +29,36 @@ class GroupFacts:
     """Rollouts that ended with a malformed reply."""
     truncated_malformed: int = 0
     """Malformed rollouts whose replies were truncated."""
+    agent_errors: int = 0
+    """Rollouts in which an agent with a loop of its own raised an error or did nothing that can be judged."""
+    out_of_turns: int = 0
+    """Rollouts that ended because their turns were used up."""
+    tool_calls: int = 0
+    tool_errors: int = 0
+    """Calls that were answered by an error, where the environment counts them."""
+    unscored: int = 0
+    """Rollouts that finished and that the judge gave no score."""
+    scored: int = 0
+    replies: int = 0
+    """Number of different last replies among the scored rollouts."""
+    scores: int = 0
+    """Number of different scores."""
+    successes: int = 0
+    """Scored rollouts that count as a success by the judge's scores."""
+    checked: int = 0
+    """Scored rollouts that the environment's own check scored as well."""
+    true_successes: int = 0
+    """Checked rollouts that are a success by that check."""
+    pairs: int = 0
+    """Pairs of checked rollouts of which one is a true success and the other is not."""
+    misordered: float = 0.0
+    """Pairs in which the judge's score is not higher for the true success; equal scores count by half."""
+    variance: float = 0.0
+    """Variance of the rewards."""
+    dominance: float = 0.0
+    """Covariance of the rewards with that part of them which explains most."""
+    weight: float = 0.0
+    """Sum over the rollouts of abs(advantage) times the number of sampled tokens: the group's share of the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +104,40 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """A rollout whose tool calls were executed again, and the first difference, if there was one."""
+
+    trajectory_id: str
+    differs: bool = False
+    turn: int = 0
+    tool: str | None = None
+    recorded: str | None = None
+    """What the environment answered in the rollout."""
+    found: str | None = None
+    """What it answered now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """The rewards of an iteration's training rollouts."""
+
+    mean: float
+    deviation: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Mean of each part of the reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """An evaluation on the validation split, by scenario."""
+
+    sampled: Mapping[str, float] = field(default_factory=dict)
+    """Success rate of each scenario's sampled rollouts."""
+    greedy: Mapping[str, float] = field(default_factory=dict)
+    """The same of its greedy rollout: 0 or 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The facts of one iteration."""
 
@@ -95,24 +159,48 @@ class Facts:
     """Rollouts that took too long; they count as infrastructure as well."""
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of trajectories by symptom."""
+    max_turns: int | None = None
+    """Limit of the rollouts' turns."""
     errors: tuple[str, ...] = ()
     """Distinct messages of infrastructure failures, at most three."""
     forms: tuple[Form, ...] = ()
     """The commonest forms of malformed replies, at most three."""
-    evaluated_malformed: float | None = None
-    """Share of the sampled validation rollouts that ended malformed; None if the iteration has no evaluation."""
+    agent_errors: tuple[str, ...] = ()
+    """Distinct errors of agents with a loop of their own, at most three."""
+    judge_errors: tuple[str, ...] = ()
+    """Distinct reasons why the judge gave no score, at most three."""
+    evaluated: GroupFacts | None = None
+    """Counts of the sampled validation rollouts; None if the iteration has no evaluation."""
+    held_out: HeldOut | None = None
+    rewards: Rewards | None = None
+    completion_tokens: float | None = None
+    """Median number of tokens that were sampled in a rollout."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Those metrics of the step that detectors use."""
+    no_signal: str | None = None
+    """Why the iteration had no training signal (training/no_signal.py); None if it had one."""
+    tasks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Hashes of the scenarios' tasks, by split and scenario id; of held-out splits only in the baseline."""
+    replay: Replay | None = None
     readings: Mapping[str, Readings] = field(default_factory=dict)
     """Results of reading replies again, for `train` and `evaluation`; empty if the backend has its own parser."""
     probe: Probe | None = None
 
     def dump(self) -> dict[str, Json]:
-        """Return the facts as JSON."""
-        return asdict(self)
+        """Return the facts as JSON. The groups' counts are columns, and those that are 0 in all groups are left out: a
+        run has these facts of each iteration, and they are read together."""
+        dumped = asdict(self)
+        columns = {each.name: [getattr(group, each.name) for group in self.groups] for each in fields(GroupFacts)}
+        dumped["groups"] = {name: column for name, column in columns.items() if any(column)}
+        return dumped
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
-        """Parse dumped facts."""
-        facts: Self = _FACTS.validate_python(value)
+        """Parse dumped facts. Earlier versions stored the groups as a list of objects."""
+        groups = value["groups"]
+        if isinstance(groups, Mapping):
+            groups = [dict(zip(groups, row, strict=True)) for row in zip(*groups.values(), strict=True)]
+        facts: Self = _FACTS.validate_python({**value, "groups": groups})
         return facts
 
 

@@ -1,48 +1,46 @@
-"""Causes that are shares of rollouts with a symptom, above a bound."""
+"""Causes that show in how rollouts end: failures, cut-off or malformed replies, used-up turns, and errors of tools."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from environment.json_type import Json
-from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis import request_limits
+from training.diagnosis.detector import AllFacts, step_before
 from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import MAX_EXAMPLES, Form, GroupFacts
-from training.diagnosis.shares import Observed, share_spans
+from training.diagnosis.facts import Form, GroupFacts
+from training.diagnosis.share_detector import ShareDetector, above_baseline, newest
 
-_MOST_TOKENS = 32_768
-_LONGEST_S = 86_400
-"""Limits of the request's fields (app/schemas/run_request.py)."""
+_SHOWN = 3
+"""Number of messages or forms that the evidence has."""
 
 
-class InfrastructureFailures(Detector):
+class InfrastructureFailures(ShareDetector):
     """Rollouts fail because a server, the network or a sandbox failed."""
 
     severity = Severity.WARNING
     bound = 0.1
+    symptom = "infrastructure"
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        return share_spans(share_of_groups(facts, _infrastructure), self.bound, self.config.all_iterations)
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return group.infrastructure, group.rollouts
 
     def summary(self, facts: AllFacts, span: Span) -> str:
-        figures = share_figures(facts, span, _infrastructure, self.bound)
-        return (
-            f"{_percent(figures['share'])} of the rollouts failed because a server, the network or a limit of time did."
-        )
+        share = self.percent(facts, span)
+        return f"{share} of the rollouts failed because a server, the network or a limit of time did."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
-        since = [each for each in facts if each.iteration >= span.first]
-        errors = list(dict.fromkeys(error for each in reversed(since) for error in each.errors))[:3]
-        return share_figures(facts, span, _infrastructure, self.bound) | {
-            "timeouts": sum(each.timeouts for each in since),
-            "errors": errors,
-            "trajectories": examples_of(facts, span, "infrastructure"),
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+        return super().evidence(facts, span) | {
+            "timeouts": self._timeouts(facts, span),
+            "errors": newest(facts, span, lambda each: each.errors)[:_SHOWN],
         }
 
+    def _timeouts(self, facts: AllFacts, span: Span) -> int:
+        return sum(each.timeouts for each in facts if each.iteration >= span.first)
+
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        since = [each for each in facts if each.iteration >= span.first]
-        failures = sum(group.infrastructure for each in since for group in each.groups)
+        failures, _ = self._totals(facts, span)
         checkpoint = step_before(facts, span.first)
-        if 2 * sum(each.timeouts for each in since) >= failures:
-            limit = min(2 * self.config.rollout_timeout_s, _LONGEST_S)
+        if 2 * self._timeouts(facts, span) >= failures:
+            limit = min(2 * self.config.rollout_timeout_s, request_limits.TIMEOUT_S)
             text = f"Give rollouts more time: {limit:g} s instead of {self.config.rollout_timeout_s:g} s."
             return Remedy(text, {"checkpoint": checkpoint, "rollout_timeout_s": limit})
         fewer = max(1, self.config.concurrency // 2)
@@ -50,54 +48,97 @@ class InfrastructureFailures(Detector):
         return Remedy(text, {"checkpoint": checkpoint, "concurrency": fewer})
 
 
-class TruncatedReplies(Detector):
+class AgentErrors(ShareDetector):
+    """An agent with a loop of its own raises errors."""
+
+    severity = Severity.WARNING
+    bound = 0.1
+    symptom = "agent_errors"
+
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return group.agent_errors, group.rollouts
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"{self.percent(facts, span)} of the rollouts failed because the agent did."
+
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+        errors = newest(facts, span, lambda each: each.agent_errors)[:_SHOWN]
+        return super().evidence(facts, span) | {"errors": errors}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy("Mend the agent: the evidence has its errors. A rollout that fails teaches nothing.")
+
+
+class TruncatedReplies(ShareDetector):
     """Replies are cut off at the token limit."""
 
     severity = Severity.WARNING
     bound = 0.1
+    symptom = "truncated"
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        return share_spans(share_of_groups(facts, _truncated), self.bound, self.config.all_iterations)
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return group.truncated, group.rollouts
 
     def summary(self, facts: AllFacts, span: Span) -> str:
-        figures = share_figures(facts, span, _truncated, self.bound)
-        limit = self.config.max_completion_tokens
-        return f"{_percent(figures['share'])} of the rollouts have a reply that was cut off at {limit} tokens."
+        share, limit = self.percent(facts, span), self.config.max_completion_tokens
+        return f"{share} of the rollouts have a reply that was cut off at {limit} tokens."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
-        return share_figures(facts, span, _truncated, self.bound) | {
-            "max_completion_tokens": self.config.max_completion_tokens,
-            "trajectories": examples_of(facts, span, "truncated"),
-        }
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+        return super().evidence(facts, span) | {"max_completion_tokens": self.config.max_completion_tokens}
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        limit = min(2 * self.config.max_completion_tokens, _MOST_TOKENS)
+        limit = min(2 * self.config.max_completion_tokens, request_limits.COMPLETION_TOKENS)
         request = {"checkpoint": step_before(facts, span.first), "max_completion_tokens": limit}
         return Remedy(f"Allow replies of {limit} tokens.", request)
 
 
-class MalformedReplies(Detector):
+class OutOfTurns(ShareDetector):
+    """Rollouts end because their turns are used up."""
+
+    severity = Severity.WARNING
+    symptom = "out_of_turns"
+
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return group.out_of_turns, group.rollouts
+
+    def bound_of(self, facts: AllFacts) -> float:
+        return above_baseline(facts, self)
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return (
+            f"{self.percent(facts, span)} of the rollouts ended because their {self._limit(facts)} turns were used up."
+        )
+
+    def _limit(self, facts: AllFacts) -> int:
+        return next((each.max_turns for each in reversed(facts) if each.max_turns), self.config.max_turns or 1)
+
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+        return super().evidence(facts, span) | {"max_turns": self._limit(facts)}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        turns = min(2 * self._limit(facts), request_limits.TURNS)
+        return Remedy(f"Allow {turns} turns.", {"checkpoint": step_before(facts, span.first), "max_turns": turns})
+
+
+class MalformedReplies(ShareDetector):
     """Most replies are no valid tool calls."""
 
     severity = Severity.WARNING
+    symptom = "malformed"
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        return share_spans(share_of_groups(facts, _malformed), self._bound(facts), self.config.all_iterations)
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return group.malformed, group.rollouts
 
-    def _bound(self, facts: AllFacts) -> float:
-        """Return the bound: above the baseline's share, because a base can begin badly and recover, but at most 0.6."""
-        baseline = facts[0].evaluated_malformed or 0.0
-        return round(min(max(0.4, baseline + 0.1), 0.6), 4)
+    def bound_of(self, facts: AllFacts) -> float:
+        return above_baseline(facts, self)
 
     def summary(self, facts: AllFacts, span: Span) -> str:
-        figures = share_figures(facts, span, _malformed, self._bound(facts))
-        return f"{_percent(figures['share'])} of the rollouts ended with a reply that is not a valid tool call."
+        return f"{self.percent(facts, span)} of the rollouts ended with a reply that is not a valid tool call."
 
-    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
         forms = commonest(form for each in facts if each.iteration >= span.first for form in each.forms)
-        return share_figures(facts, span, _malformed, self._bound(facts)) | {
+        return super().evidence(facts, span) | {
             "forms": [{"count": form.count, "text": form.text, "trajectory_id": form.trajectory_id} for form in forms],
-            "trajectories": examples_of(facts, span, "malformed"),
         }
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
@@ -114,26 +155,27 @@ class MalformedReplies(Detector):
         )
 
 
-def share_of_groups(facts: AllFacts, count: Callable[[GroupFacts], int]) -> list[Observed]:
-    """Return the share of each group's rollouts with a symptom, for iterations with groups."""
-    return [
-        Observed(each.iteration, tuple(count(group) / group.rollouts for group in each.groups))
-        for each in facts
-        if each.groups
-    ]
+class ToolErrors(ShareDetector):
+    """Most tool calls are answered by an error."""
 
+    symptom = "tool_errors"
+    unit = "calls"
+    unknown = "The environment does not count errors of its tools; mostly a wrong call ends a rollout as malformed."
 
-def share_figures(facts: AllFacts, span: Span, count: Callable[[GroupFacts], int], bound: float) -> dict[str, Json]:
-    """Return the share of rollouts with a symptom since the span began, and its bound."""
-    groups = [group for each in facts if each.iteration >= span.first for group in each.groups]
-    affected, rollouts = sum(map(count, groups)), sum(group.rollouts for group in groups)
-    return {"share": round(affected / rollouts, 4), "bound": bound, "affected": affected, "rollouts": rollouts}
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return group.tool_errors, group.tool_calls
 
+    def bound_of(self, facts: AllFacts) -> float:
+        return above_baseline(facts, self)
 
-def examples_of(facts: AllFacts, span: Span, symptom: str) -> list[str]:
-    """Return ids of up to five trajectories with a symptom, newest iteration first."""
-    found = [id for each in reversed(facts) if each.iteration >= span.first for id in each.examples.get(symptom, ())]
-    return found[:MAX_EXAMPLES]
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"{self.percent(facts, span)} of the tool calls were answered by an error."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy(
+            "Read the tools' answers in these rollouts: often a schema of arguments asks for what the model cannot "
+            "know, or a server is broken."
+        )
 
 
 def commonest(forms: Iterable[Form]) -> list[Form]:
@@ -142,20 +184,4 @@ def commonest(forms: Iterable[Form]) -> list[Form]:
     for form in forms:
         known = found.get(form.text)
         found[form.text] = form if known is None else Form(known.count + form.count, known.text, known.trajectory_id)
-    return sorted(found.values(), key=lambda form: (-form.count, form.text))[:3]
-
-
-def _infrastructure(group: GroupFacts) -> int:
-    return group.infrastructure
-
-
-def _truncated(group: GroupFacts) -> int:
-    return group.truncated
-
-
-def _malformed(group: GroupFacts) -> int:
-    return group.malformed
-
-
-def _percent(share: Json) -> str:
-    return f"{100 * float(share):.0f}%"
+    return sorted(found.values(), key=lambda form: (-form.count, form.text))[:_SHOWN]

@@ -59,11 +59,9 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
         request = diagnosis["remedy"]["request"]
         assert request["warm_start"] == {"demonstrations": {"oracle": 64}}
         ForkRequest.model_validate(request)
-        assert [each["cause"] for each in found["not_examined"]] == [
-            "sampler_is_not_trainer",
-            "weights_unchanged",
-            "parser_drift",
-        ]
+        missing = {each["cause"] for each in found["not_examined"]}
+        assert {"sampler_is_not_trainer", "weights_unchanged", "parser_drift", "tool_errors"} <= missing
+        assert {"malformed_replies", "too_hard"}.isdisjoint(missing)
         [event] = await _events(client, run)
         assert event["iteration"] == diagnosis["named_at_iteration"]
         assert (event["data"]["cause"], event["data"]["state"]) == ("malformed_replies", "active")
@@ -74,10 +72,18 @@ async def test_malformed_replies_are_named_with_what_the_model_wrote(data_dir: P
 
 async def test_a_run_without_a_fault_has_no_diagnosis(data_dir: Path, database_url: str) -> None:
     async with service(data_dir, database_url, WRONG) as client:
-        run = await _ended(client)
+        run = await _ended(client, iterations=2)
         found = await _diagnosis(client, run)
         assert (run["diagnosis"], found["cause"], found["diagnoses"]) == (None, None, [])
         assert await _events(client, run) == []
+
+
+async def test_a_run_that_learns_nothing_for_an_unknown_reason_says_so(data_dir: Path, database_url: str) -> None:
+    async with service(data_dir, database_url, WRONG) as client:
+        run = await _ended(client)
+        [diagnosis] = (await _diagnosis(client, run))["diagnoses"]
+        assert (run["diagnosis"], diagnosis["named_at_iteration"]) == ("unexplained", 3)
+        assert diagnosis["evidence"]["no_signal"] == dict.fromkeys("123", "constant_reward")
         assert (await client.get("/runs/01ARZ3NDEKTSV4RRFFQ69G5FAV/diagnosis")).status_code == 404
 
 
@@ -103,7 +109,10 @@ async def test_a_run_pauses_when_a_cause_is_serious_enough(
             assert (await client.post(f"/runs/{run['run_id']}/resume")).status_code == 202
             run = await run_with(client, run["run_id"], "completed", "failed", "paused")
             assert run["status"] == "completed"
-        assert len(await _events(client, run)) == 1
+        events = [each["data"] for each in await _events(client, run)]
+        assert [each["cause"] for each in events] == ["malformed_replies", "too_hard"]
+        explained = (await _diagnosis(client, run))["diagnoses"][1]
+        assert (explained["cause"], explained["explained_by"]) == ("too_hard", "malformed_replies")
 
 
 async def test_a_worker_that_takes_over_keeps_to_the_rule(data_dir: Path, database_url: str) -> None:
@@ -144,7 +153,7 @@ async def test_the_command_prints_causes_and_starts_the_fork(data_dir: Path, dat
         made = json.loads(printed)["fork"]["run_id"]
         assert (await client.get(f"/runs/{made}")).json()["parent"] == {"run_id": run_id, "step": 0}
     async with service(data_dir, database_url, WRONG) as client:
-        run_id = (await _ended(client))["run_id"]
+        run_id = (await _ended(client, iterations=2))["run_id"]
         code, printed = await _learnloop(client, run_id)
         assert (code, printed.splitlines()[0]) == (0, "no cause of trouble was found")
 

@@ -19,7 +19,8 @@ from training.rollout.chat import EndpointChat
 async def test_a_healthy_run_has_no_diagnosis_although_everything_is_examined(backend: EmbeddedBackend) -> None:
     facts = await examined(backend, CONFIG)
     assert named(facts, CONFIG) == []
-    assert not_examined(facts, DiagnosisSettings(CONFIG, TINY)) == []
+    missing = [each.cause for each in not_examined(facts, DiagnosisSettings(CONFIG, TINY))]
+    assert missing == [Cause.TOOL_ERRORS, Cause.OVERFITS]
     assert len({each.weights_sha256 for each in facts}) == 4
     assert [each.base_model for each in facts] == [TINY] * 4
     assert all(each.has_oracle for each in facts)

@@ -8,17 +8,48 @@ import pytest
 from app.schemas.run_request import ForkRequest
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
-from training.diagnosis.facts import Facts, Form, GroupFacts, Probe, Readings
+from training.diagnosis.facts import Facts, Form, GroupFacts, HeldOut, Probe, Readings, Replay, Rewards
 from training.types import PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
 SETTINGS = DiagnosisSettings(RunConfig(), TINY)
-HEALTHY = GroupFacts(8, malformed=1)
+HEALTHY = GroupFacts(
+    8,
+    malformed=1,
+    tool_calls=20,
+    scored=8,
+    replies=6,
+    scores=2,
+    successes=3,
+    checked=8,
+    true_successes=3,
+    pairs=15,
+    variance=0.4,
+    dominance=0.3,
+    weight=500.0,
+)
+SCENARIOS = [f"validation-{number}" for number in range(64)]
+
+
+def held_out(success: float) -> HeldOut:
+    """An evaluation in which the first scenarios succeed."""
+    solved = round(success * len(SCENARIOS))
+    rates = {id: float(number < solved) for number, id in enumerate(SCENARIOS)}
+    return HeldOut(rates, rates)
 
 
 def facts(iterations: int, group: GroupFacts = HEALTHY, onset: int = 1, **more: Any) -> list[Facts]:
     """The facts of a run whose groups look like that from `onset` on, and healthy before."""
-    baseline = Facts(0, 0, weights_sha256="w0", base_model=TINY, has_oracle=True, evaluated_malformed=0.2)
+    baseline = Facts(
+        0,
+        0,
+        weights_sha256="w0",
+        base_model=TINY,
+        has_oracle=True,
+        evaluated=GroupFacts(10, malformed=2, tool_calls=20),
+        held_out=held_out(0.2),
+        tasks={"validation": {id: f"task of {id}" for id in SCENARIOS}},
+    )
     rest = [
         Facts(
             number,
@@ -30,6 +61,12 @@ def facts(iterations: int, group: GroupFacts = HEALTHY, onset: int = 1, **more: 
             base_model=TINY,
             has_oracle=True,
             groups=(group if number >= onset else HEALTHY,) * 8,
+            max_turns=10,
+            rewards=Rewards(0.5, 1.0, {"correct": 0.3, "malformed": 0.2}),
+            completion_tokens=70.0,
+            metrics={"entropy": 1.0, "step_kl": 1e-3, "step_share": 1.0},
+            tasks={"train": {f"train-{number}-{group}": f"task {number}-{group}" for group in range(8)}},
+            replay=Replay("t0"),
             readings={"train": Readings(16, 0)},
             probe=Probe(8, moved=0.2, noise=1e-4, sampler_after=1e-4, sampler_before=0.2),
         )
@@ -54,7 +91,9 @@ def test_a_healthy_run_has_no_diagnosis_and_everything_is_examined() -> None:
 
 def test_malformed_replies_from_the_start_name_their_forms_and_demonstrations() -> None:
     forms = (Form(5, "<tool_call> oops", "t1"), Form(3, "hello", "t2"))
-    found = only(diagnose(facts(3, GroupFacts(8, malformed=8), forms=forms, examples={"malformed": ("t1",)}), SETTINGS))
+    found = only(
+        diagnose(facts(3, replace(HEALTHY, malformed=8), forms=forms, examples={"malformed": ("t1",)}), SETTINGS)
+    )
     assert (found.cause, found.severity, found.first_iteration) == (Cause.MALFORMED_REPLIES, Severity.WARNING, 1)
     assert found.evidence["forms"][0] == {"count": 15, "text": "<tool_call> oops", "trajectory_id": "t1"}
     assert (found.evidence["share"], found.evidence["bound"]) == (1.0, 0.4)
@@ -63,8 +102,8 @@ def test_malformed_replies_from_the_start_name_their_forms_and_demonstrations() 
 
 
 def test_malformed_replies_of_a_base_that_cannot_call_tools_are_named_within_three_iterations() -> None:
-    seen = facts(3, GroupFacts(8, malformed=8), has_oracle=False)
-    seen[0] = replace(seen[0], evaluated_malformed=1.0)
+    seen = facts(3, replace(HEALTHY, malformed=8), has_oracle=False)
+    seen[0] = replace(seen[0], evaluated=GroupFacts(10, malformed=10))
     found = only(diagnose(seen, SETTINGS))
     assert (found.evidence["bound"], found.remedy.request, found.remedy.how) == (0.6, None, "none")
 
@@ -74,20 +113,20 @@ def test_a_base_that_is_malformed_at_first_and_recovers_is_not_named() -> None:
     seen = facts(8)
     seen = [
         seen[0],
-        *(replace(f, groups=(GroupFacts(8, malformed=n),) * 8) for f, n in zip(seen[1:], shares, strict=True)),
+        *(replace(f, groups=(replace(HEALTHY, malformed=n),) * 8) for f, n in zip(seen[1:], shares, strict=True)),
     ]
-    seen[0] = replace(seen[0], evaluated_malformed=0.6)
+    seen[0] = replace(seen[0], evaluated=GroupFacts(10, malformed=6))
     assert diagnose(seen, SETTINGS) == []
 
 
 def test_malformed_replies_later_are_forked_before_their_onset() -> None:
-    found = only(diagnose(facts(9, GroupFacts(8, malformed=8), onset=7), SETTINGS))
+    found = only(diagnose(facts(9, replace(HEALTHY, malformed=8), onset=7), SETTINGS))
     assert found.first_iteration == 7
     assert found.remedy.request == {"checkpoint": 6, "train_options": {"max_kl": 0.005}}
 
 
 def test_truncated_replies_explain_malformed_ones() -> None:
-    found = diagnose(facts(3, GroupFacts(8, truncated=8, malformed=8, truncated_malformed=8)), SETTINGS)
+    found = diagnose(facts(3, replace(HEALTHY, truncated=8, malformed=8, truncated_malformed=8)), SETTINGS)
     assert [(each.cause, each.explained_by) for each in found] == [
         (Cause.TRUNCATED_REPLIES, None),
         (Cause.MALFORMED_REPLIES, Cause.TRUNCATED_REPLIES),
@@ -102,7 +141,7 @@ def test_truncated_replies_explain_malformed_ones() -> None:
     [(0, {"checkpoint": 4, "concurrency": 32}), (40, {"checkpoint": 4, "rollout_timeout_s": 600.0})],
 )
 def test_infrastructure_failures_name_the_setting_that_fits(timeouts: int, fork: Any) -> None:
-    group = GroupFacts(8, infrastructure=5)
+    group = replace(HEALTHY, infrastructure=5)
     found = only(diagnose(facts(6, group, onset=5, timeouts=timeouts, errors=("refused",)), SETTINGS))
     assert (found.cause, found.remedy.request) == (Cause.INFRASTRUCTURE_FAILURES, fork)
     assert found.evidence["errors"] == ["refused"]
@@ -232,3 +271,203 @@ def test_what_a_backend_does_not_report_is_not_examined() -> None:
 def test_facts_survive_json() -> None:
     [_, one] = facts(1, GroupFacts(8, 1, 2, 3, 1), forms=(Form(1, "x", "t"),), examples={"malformed": ("t",)})
     assert Facts.parse(one.dump()) == one
+    assert one.dump()["groups"]["malformed"] == [3] * 8
+    earlier = one.dump() | {"groups": [{"rollouts": 8, "infrastructure": 1, "truncated": 2, "malformed": 3}] * 8}
+    assert Facts.parse(earlier).groups == (GroupFacts(8, 1, 2, 3),) * 8
+
+
+def late(iterations: int, onset: int, group: GroupFacts, **more: Any) -> Diagnosis:
+    """The only diagnosis of a run whose groups look like that from `onset` on."""
+    return only(diagnose(facts(iterations, group, onset, **more), SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("group", "cause", "words", "fork"),
+    [
+        (replace(HEALTHY, agent_errors=4), Cause.AGENT_ERRORS, "50% of the rollouts failed because the agent", None),
+        (
+            replace(HEALTHY, out_of_turns=8),
+            Cause.OUT_OF_TURNS,
+            "100% of the rollouts ended because their 10 turns",
+            {"checkpoint": 4, "max_turns": 20},
+        ),
+        (replace(HEALTHY, tool_errors=20), Cause.TOOL_ERRORS, "100% of the tool calls were answered by an error", None),
+        (replace(HEALTHY, unscored=4, scored=4), Cause.JUDGE_SILENT, "no score to 50% of the finished rollouts", None),
+        (replace(HEALTHY, scores=1), Cause.JUDGE_CONSTANT, "In 100% of the groups the judge gave different", None),
+        (replace(HEALTHY, misordered=15.0), Cause.JUDGE_DISAGREES, "the judge did not prefer the right one", None),
+        (
+            replace(HEALTHY, successes=0),
+            Cause.TOO_HARD,
+            "In 100% of the groups no rollout succeeded",
+            {"checkpoint": 4, "warm_start": {"demonstrations": {"oracle": 64}}},
+        ),
+        (replace(HEALTHY, successes=8), Cause.TOO_EASY, "In 100% of the groups every rollout succeeded", None),
+        (replace(HEALTHY, dominance=0.4), Cause.PART_DOMINATES, "One part of the reward explains", None),
+    ],
+)
+def test_shares_above_their_bound_are_named_with_what_to_change(
+    group: GroupFacts, cause: Cause, words: str, fork: Any
+) -> None:
+    found = late(12, 5, group, examples={str(cause): ("t1",)})
+    assert found.cause == cause
+    assert 5 <= found.first_iteration <= found.named_at_iteration
+    assert words in found.summary
+    assert found.evidence["share"] > found.evidence["bound"]
+    assert found.remedy.request == fork
+
+
+def test_a_judge_without_a_check_beside_it_is_constant_if_the_replies_differ() -> None:
+    unchecked = replace(HEALTHY, checked=0, true_successes=0, pairs=0, scores=1)
+    assert late(6, 1, unchecked).cause == Cause.JUDGE_CONSTANT
+    alike = replace(unchecked, replies=1)
+    assert diagnose(facts(6, alike), SETTINGS) == []
+
+
+def test_a_judge_may_score_rollouts_alike_that_the_environment_finds_alike() -> None:
+    """Wrong answers differ, and are equally wrong to the default judge and to the run's own."""
+    group = replace(HEALTHY, scores=1, successes=1, true_successes=0, pairs=0)
+    assert diagnose(facts(8, group), SETTINGS) == []
+
+
+def test_a_constant_judge_explains_groups_without_success() -> None:
+    found = diagnose(facts(8, replace(HEALTHY, scores=1, successes=0)), SETTINGS)
+    assert [(each.cause, each.explained_by) for each in found] == [
+        (Cause.JUDGE_CONSTANT, None),
+        (Cause.TOO_HARD, Cause.JUDGE_CONSTANT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        ({"train": {"a": "one", "b": "one", "c": "two"}}, "training scenarios have the same task as another one"),
+        ({"train": {"a": "task of validation-3"}}, "1 held-out scenario has the same task"),
+    ],
+)
+def test_scenarios_that_repeat_are_named_with_their_ids(tasks: Any, words: str) -> None:
+    found = late(4, 1, HEALTHY, tasks=tasks)
+    assert (found.cause, found.severity, found.named_at_iteration) == (Cause.DUPLICATE_SCENARIOS, Severity.WARNING, 1)
+    assert words in found.summary
+    assert found.evidence["repeated_in_training"] + found.evidence["held_out_and_trained"] in (["b"], ["validation-3"])
+
+
+def test_a_few_repeated_scenarios_are_no_fault() -> None:
+    seen = facts(4)
+    once = replace(seen[1], tasks={"train": {**seen[1].tasks["train"], "again": "task 1-0"}})
+    assert diagnose([seen[0], once, *seen[2:]], SETTINGS) == []
+
+
+def test_an_environment_that_answers_differently_is_named_with_both_answers() -> None:
+    replay = Replay("t7", True, 2, "search", "12 mails", "13 mails")
+    found = late(6, 4, HEALTHY, replay=replay)
+    assert (found.cause, found.severity, found.first_iteration) == (Cause.ENVIRONMENT_FLAKY, Severity.WARNING, 4)
+    assert "the result of search in turn 2" in found.summary
+    assert (found.evidence["recorded"], found.evidence["found"]) == ("12 mails", "13 mails")
+
+
+def test_a_reward_that_rises_without_success_is_named_with_the_part_that_rose() -> None:
+    hacked = replace(HEALTHY, true_successes=0, pairs=0)
+    found = late(12, 6, hacked, rewards=Rewards(1.5, 1.0, {"correct": 0.1, "malformed": 1.4}))
+    assert found.cause == Cause.REWARD_HACKED
+    assert found.evidence["part"] == "malformed"
+    assert "mean reward rose by 1.00" in found.summary
+
+
+def test_a_reward_that_rises_with_success_is_no_fault() -> None:
+    better = replace(HEALTHY, successes=5, true_successes=5)
+    assert diagnose(facts(12, better, 6, rewards=Rewards(1.5, 1.0, {"correct": 1.3})), SETTINGS) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "cause", "words", "fork"),
+    [
+        (
+            {"metrics": {"entropy": 0.1}, "groups": (replace(HEALTHY, weight=0.0),) * 5 + (HEALTHY,) * 3},
+            Cause.ENTROPY_COLLAPSE,
+            "entropy is 10% of that at the beginning",
+            {"learning_rate": pytest.approx(3.5e-4)},
+        ),
+        (
+            {"metrics": {"step_share": 0.25, "step_kl": 1e-3}},
+            Cause.STEPS_SHORTENED,
+            "Of a step, 25% remain",
+            {"learning_rate": pytest.approx(1.7e-4)},
+        ),
+        (
+            {"metrics": {"step_share": 1.0, "step_kl": 1e-10}},
+            Cause.STEPS_TOO_SMALL,
+            "moves the policy by 1e-10 nats a token",
+            {"learning_rate": pytest.approx(7e-3)},
+        ),
+        (
+            {"groups": (HEALTHY,) + (replace(HEALTHY, weight=1.0),) * 7},
+            Cause.FEW_GROUPS_DECIDE,
+            "that of 1.0 groups",
+            {"groups_per_iteration": 16},
+        ),
+        (
+            {"completion_tokens": 140.0},
+            Cause.LENGTH_GROWTH,
+            "2.0 times as long",
+            {"max_completion_tokens": 128},
+        ),
+    ],
+)
+def test_trends_are_notes_once_they_have_lasted(more: Any, cause: Cause, words: str, fork: Any) -> None:
+    found = late(12, 6, HEALTHY, **more)
+    assert (found.cause, found.severity, found.first_iteration) == (cause, Severity.NOTE, 6)
+    assert found.named_at_iteration in (8, 10)
+    assert words in found.summary
+    assert found.remedy.request == {"checkpoint": 5} | fork
+    assert current_causes([found]) == []
+
+
+def test_old_rollouts_of_large_steps_are_a_note() -> None:
+    settings = DiagnosisSettings(RunConfig(pipeline=PipelineConfig(2)), TINY)
+    found = only(diagnose(facts(8, onset=4, staleness=2, kl_div=0.04), settings))
+    assert (found.cause, found.first_iteration) == (Cause.STALE_ROLLOUTS, 4)
+    assert found.remedy.request == {"checkpoint": 3, "pipeline": {"max_staleness": 1}}
+
+
+def test_a_run_that_rises_has_no_trends() -> None:
+    seen = facts(12, onset=6, completion_tokens=140.0)
+    better = [replace(each, held_out=held_out(0.9)) if each.iteration == 4 else each for each in seen]
+    assert diagnose(better, SETTINGS) == []
+    assert [each.cause for each in diagnose(seen, SETTINGS)] == [Cause.LENGTH_GROWTH]
+
+
+def test_held_out_success_that_falls_while_training_success_rises_is_overfitting() -> None:
+    seen = facts(12, replace(HEALTHY, successes=7, true_successes=7), onset=5)
+    curve = {4: 0.8, 8: 0.8, 12: 0.1}
+    seen = [
+        replace(each, held_out=held_out(curve[each.iteration])) if each.iteration in curve else each for each in seen
+    ]
+    found = [each for each in diagnose(seen, SETTINGS) if each.cause == Cause.OVERFITS]
+    assert only(found).first_iteration == 12
+    assert only(found).evidence["held_out_success"] == {"0": 0.2031, "4": 0.7969, "8": 0.7969, "12": 0.0938}
+
+
+def test_scenarios_that_the_base_solved_and_that_fail_now_are_listed() -> None:
+    lost = HeldOut(held_out(0.9).sampled, {id: float(number > 5) for number, id in enumerate(SCENARIOS)})
+    seen = facts(4)
+    found = only(diagnose([*seen[:4], replace(seen[4], held_out=lost)], SETTINGS))
+    assert (found.cause, found.severity, found.first_iteration) == (Cause.FORGETS, Severity.NOTE, 4)
+    assert found.evidence["scenarios"] == SCENARIOS[:6]
+
+
+def test_iterations_without_a_signal_and_without_a_cause_are_unexplained_until_one_is_named() -> None:
+    found = late(4, 2, HEALTHY, no_signal="equal_rewards")
+    assert (found.cause, found.severity, found.first_iteration, found.named_at_iteration) == (
+        Cause.UNEXPLAINED,
+        Severity.WARNING,
+        2,
+        4,
+    )
+    [named, cleared] = diagnose(facts(7, replace(HEALTHY, successes=0), 1, no_signal="equal_rewards"), SETTINGS)
+    assert (named.cause, named.state) == (Cause.TOO_HARD, "active")
+    assert (cleared.cause, cleared.state) == (Cause.UNEXPLAINED, "cleared")
+
+
+def test_a_solved_task_has_no_signal_and_no_diagnosis_but_that_it_is_easy() -> None:
+    solved = replace(HEALTHY, successes=8, true_successes=8, pairs=0, weight=0.0, variance=0.0, scores=1)
+    assert late(9, 2, solved, no_signal="equal_rewards").cause == Cause.TOO_EASY

@@ -1,0 +1,148 @@
+"""Counts the rollouts of a group by their symptoms, and measures what their rewards are made of."""
+
+import json
+from collections.abc import Iterator, Sequence
+from math import fsum
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from training.diagnosis.facts import GroupFacts
+from training.diagnosis.true_success import TrueSuccess
+from training.rollout.histories import messages_of
+from training.types import FailureKind, Rollout, ScoredRollout
+
+if TYPE_CHECKING:  # importing it takes long
+    from art import Trajectory
+    from art.trajectories import History
+    from openai.types.chat.chat_completion import Choice
+
+INFRASTRUCTURE = frozenset(kind for kind in FailureKind if kind.is_lost) | {FailureKind.TIMEOUT}
+"""Failures of a server, the network or a sandbox, or of a limit of time."""
+
+
+def count_group(rollouts: Sequence[ScoredRollout], limit: int, true_success: TrueSuccess) -> GroupFacts:
+    """Return the counts of these rollouts. `limit` is the largest number of tokens of a reply."""
+    played = [scored.rollout for scored in rollouts]
+    scored = [each for each in rollouts if each.reward is not None]
+    cut = {each.id for each in played if truncated(each, limit)}
+    bad = {each.id for each in played if malformed(each)}
+    pairs, misordered = _order(scored, true_success)
+    checked = [true_success[each.rollout.id] for each in scored if each.rollout.id in true_success]
+    variance, dominance = _dominance(scored)
+    return GroupFacts(
+        rollouts=len(played),
+        infrastructure=sum(map(infrastructure_failed, played)),
+        truncated=len(cut),
+        malformed=len(bad),
+        truncated_malformed=len(cut & bad),
+        agent_errors=sum(map(agent_failed, played)),
+        out_of_turns=sum(map(out_of_turns, played)),
+        tool_calls=sum(_counted(each, "tool_calls") for each in played),
+        tool_errors=sum(map(tool_errors, played)),
+        unscored=sum(each.reward is None and each.rollout.failure is None for each in rollouts),
+        scored=len(scored),
+        replies=len({last_reply(each.rollout) for each in scored}),
+        scores=len({each.score.value for each in scored}),
+        successes=sum(each.success for each in scored),
+        checked=len(checked),
+        true_successes=sum(checked),
+        pairs=pairs,
+        misordered=misordered,
+        variance=round(variance, 6),
+        dominance=round(dominance, 6),
+        weight=round(sum(abs(each.advantage or 0.0) * sampled_count(each.rollout) for each in scored), 2),
+    )
+
+
+def infrastructure_failed(rollout: Rollout) -> bool:
+    """Return whether the rollout failed because a server, the network or a limit of time did."""
+    return rollout.failure is not None and rollout.failure.kind in INFRASTRUCTURE
+
+
+def agent_failed(rollout: Rollout) -> bool:
+    """Return whether the rollout failed because an agent with a loop of its own did."""
+    return rollout.failure is not None and rollout.failure.kind is FailureKind.AGENT
+
+
+def malformed(rollout: Rollout) -> bool:
+    """Return whether the rollout ended with a malformed reply."""
+    return rollout.failure is None and rollout.outcome.get("finish") == "malformed"
+
+
+def out_of_turns(rollout: Rollout) -> bool:
+    """Return whether the rollout ended because its turns were used up."""
+    return rollout.failure is None and rollout.outcome.get("finish") == "out_of_turns"
+
+
+def truncated(rollout: Rollout, limit: int) -> bool:
+    """Return whether one of the rollout's replies was cut off at the limit of tokens."""
+    return any(each.finish_reason == "length" or _tokens(each) >= limit for each in choices_of(rollout))
+
+
+def tool_errors(rollout: Rollout) -> int:
+    """Return how many of the rollout's tool calls were answered by an error; 0 where the environment counts none."""
+    return _counted(rollout, "tool_errors")
+
+
+def sampled_count(rollout: Rollout) -> int:
+    """Return how many tokens were sampled in the rollout."""
+    return sum(map(_tokens, choices_of(rollout)))
+
+
+def choices_of(rollout: Rollout) -> "Iterator[Choice]":
+    """Yield the replies that were sampled in a rollout."""
+    histories: tuple[Trajectory | History, ...] = (rollout.trajectory, *rollout.trajectory.additional_histories)
+    for history in histories:
+        yield from (item for item in history.messages_and_choices if not isinstance(item, dict))
+
+
+def last_reply(rollout: Rollout) -> str:
+    """Return what the model wrote last: its text, and its calls as `NAME(ARGUMENTS)`."""
+    replies = [each for each in messages_of(rollout.trajectory) if each.get("role") == "assistant"]
+    if not replies:
+        return ""
+    functions = [call["function"] for call in replies[-1].get("tool_calls") or () if "function" in call]
+    calls = [f"{each['name']}({_text(each['arguments'])})" for each in functions]
+    return " ".join([_text(replies[-1].get("content") or ""), *calls]).strip()
+
+
+def _tokens(choice: "Choice") -> int:
+    return len((choice.logprobs and choice.logprobs.content) or ())
+
+
+def _counted(rollout: Rollout, key: str) -> int:
+    count = rollout.outcome.get(key, 0)
+    return count if isinstance(count, int) else 0
+
+
+def _order(scored: Sequence[ScoredRollout], true_success: TrueSuccess) -> tuple[int, float]:
+    """Return the number of pairs of a true success and a true failure, and how many of them the judge's scores put in
+    the wrong order: 1 - AUC is their share."""
+    known = [
+        (each.score.value or 0.0, true_success[each.rollout.id]) for each in scored if each.rollout.id in true_success
+    ]
+    right = [score for score, is_success in known if is_success]
+    wrong = [score for score, is_success in known if not is_success]
+    misordered = fsum(1.0 if good < bad else 0.5 for good in right for bad in wrong if good <= bad)
+    return len(right) * len(wrong), misordered
+
+
+def _dominance(scored: Sequence[ScoredRollout]) -> tuple[float, float]:
+    """Return the variance of the rewards, and their covariance with the part that explains most of it. Both are 0
+    unless two parts or more vary, because a single part always explains everything."""
+    rewards = [each.reward or 0.0 for each in scored]
+    names = {name for each in scored for name in each.reward_parts}
+    parts = [[each.reward_parts.get(name, 0.0) for each in scored] for name in sorted(names)]
+    varying = [part for part in parts if min(part) < max(part)]
+    if len(varying) < 2:
+        return 0.0, 0.0
+    return _covariance(rewards, rewards), max(0.0, *(_covariance(part, rewards) for part in varying))
+
+
+def _covariance(one: Sequence[float], other: Sequence[float]) -> float:
+    means = fmean(one), fmean(other)
+    return fmean((a - means[0]) * (b - means[1]) for a, b in zip(one, other, strict=True))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,120 @@
+"""Causes that show on held-out scenarios: success falls there, or what the base could do is lost."""
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from environment.json_type import Json
+from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.diagnosis import Remedy, Severity, Span
+from training.diagnosis.facts import Facts
+from training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
+
+_THRESHOLD = 800.0
+"""Evidence at which a fall is named, times the number of evaluations (training/diagnosis/shares.py)."""
+_FEW_SCENARIOS = 64
+"""With fewer scenarios only a very deep fall can be shown."""
+_COMPARED = 3
+_RISE = 0.1
+"""Rise of success on training scenarios."""
+_FORGOTTEN = 0.3
+"""Share of the scenarios that the base solved greedily which may fail later."""
+_FEWEST_FORGOTTEN = 3
+
+
+class Overfits(Detector):
+    """Held-out success falls while success on training scenarios rises."""
+
+    severity = Severity.NOTE
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        spans: list[Span] = []
+        current: Span | None = None
+        seen = evaluations(facts)
+        for count in range(2, len(seen) + 1):
+            each, fallen = seen[count - 1], evidence_of_fall(seen[:count])
+            if current is None and fallen >= self._threshold() and self._rose(facts, each):
+                current = Span(each.iteration, each.iteration)
+            elif current is not None and fallen < 1:
+                spans.append(Span(current.first, current.named, each.iteration))
+                current = None
+        return [*spans, current] if current is not None else spans
+
+    def _threshold(self) -> float:
+        return _THRESHOLD * max(1, self.config.all_iterations // self.config.evaluation.every)
+
+    def _rose(self, facts: AllFacts, until: Facts) -> bool:
+        rates = [training_success(each) for each in facts if each.groups and each.iteration <= until.iteration]
+        return len(rates) > _COMPARED and fmean(rates[-_COMPARED:]) - fmean(rates[:_COMPARED]) >= _RISE
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return "Success on training scenarios rises, and on held-out ones it has fallen."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        curve = {
+            str(each.iteration): round(_mean(each.held_out.sampled), 4) for each in evaluations(facts) if each.held_out
+        }
+        return {"held_out_success": curve, "bound": self._threshold()}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy("Stop: /ask uses the best checkpoint already. More training scenarios would help a new run.")
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        seen = evaluations(facts)
+        scenarios = max((len(each.held_out.sampled) for each in seen if each.held_out), default=0)
+        if not scenarios:
+            return "The run has no validation scenarios."
+        if scenarios < _FEW_SCENARIOS:
+            return f"{scenarios} validation scenarios only show a deep fall; {_FEW_SCENARIOS} show one of 40 points."
+        return None
+
+
+class Forgets(Detector):
+    """Scenarios that the base model solved fail now."""
+
+    severity = Severity.NOTE
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        spans: list[Span] = []
+        current: Span | None = None
+        for each in evaluations(facts)[1:]:
+            solved, lost = _solved(facts), self._lost(facts, each)
+            forgets = len(lost) >= max(_FEWEST_FORGOTTEN, _FORGOTTEN * len(solved))
+            if forgets and current is None:
+                current = Span(each.iteration, each.iteration)
+            elif not forgets and current is not None:
+                spans.append(Span(current.first, current.named, each.iteration))
+                current = None
+        return [*spans, current] if current is not None else spans
+
+    def _lost(self, facts: AllFacts, each: Facts) -> list[str]:
+        now = each.held_out.greedy if each.held_out else {}
+        return [id for id in _solved(facts) if now.get(id) == 0.0]
+
+    def _newest(self, facts: AllFacts) -> Facts:
+        return evaluations(facts)[-1]
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        lost, solved = self._lost(facts, self._newest(facts)), _solved(facts)
+        return f"Of {len(solved)} held-out scenarios that the base model solved, {len(lost)} fail now."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        return {
+            "scenarios": self._lost(facts, self._newest(facts))[:10],
+            "solved_before": len(_solved(facts)),
+            "bound": _FORGOTTEN,
+        }
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        text = "Go back to the checkpoint before it, and keep the policy close to its base (kl_penalty_coef)."
+        request = {"checkpoint": step_before(facts, span.first), "train_options": {"kl_penalty_coef": 0.05}}
+        return Remedy(text, request)
+
+
+def _solved(facts: AllFacts) -> list[str]:
+    """Return the scenarios that the base model solved greedily."""
+    first = next(iter(evaluations(facts)), None)
+    return [id for id, success in first.held_out.greedy.items() if success == 1.0] if first and first.held_out else []
+
+
+def _mean(rates: Mapping[str, float]) -> float:
+    return fmean(rates.values()) if rates else 0.0

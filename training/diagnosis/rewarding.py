@@ -1,0 +1,112 @@
+"""Causes that lie in the reward: it rises without success, or one part of it decides everything."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from environment.json_type import Json
+from training.diagnosis.detector import AllFacts
+from training.diagnosis.diagnosis import Remedy, Severity, Span
+from training.diagnosis.facts import Facts, GroupFacts
+from training.diagnosis.held_out import is_rising
+from training.diagnosis.share_detector import ShareDetector
+
+_COMPARED = 3
+"""Number of iterations at the beginning and at the end that are compared."""
+_HIGHEST_BOUND = 0.9
+
+
+def _failures(group: GroupFacts) -> tuple[float, float]:
+    """Return the rollouts without success, by the environment's own check where there is one."""
+    if group.checked:
+        return group.checked - group.true_successes, group.checked
+    return group.scored - group.successes, group.scored
+
+
+class RewardHacked(ShareDetector):
+    """The reward rises, and success falls."""
+
+    severity = Severity.WARNING
+
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return _failures(group)
+
+    def bound_of(self, facts: AllFacts) -> float:
+        counts = [_failures(group) for each in _rewarded(facts)[:_COMPARED] for group in each.groups]
+        units = sum(units for _, units in counts)
+        before = sum(failed for failed, _ in counts) / units if units else 0.0
+        return round(min(before + 0.1, _HIGHEST_BOUND), 4)
+
+    def is_observed(self, facts: AllFacts, each: Facts) -> bool:
+        """Bet only on iterations at which the reward has risen by half of its standard deviation."""
+        seen = [one for one in _rewarded(facts) if one.iteration <= each.iteration]
+        return len(seen) > _COMPARED and _rise(seen) > 0.5 * fmean(_deviation(one) for one in seen[:_COMPARED])
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return (
+            f"The mean reward rose by {_rise(_rewarded(facts)):.2f}, and {self.percent(facts, span)} of the rollouts "
+            "have no success, more than at first."
+        )
+
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+        rises = _rises(_rewarded(facts))
+        most = max(rises, key=lambda name: rises[name], default=None)
+        return super().evidence(facts, span) | {
+            "reward_rose_by": round(_rise(_rewarded(facts)), 4),
+            "part": most,
+            "parts": rises,
+        }
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        rises = _rises(_rewarded(facts))
+        part = max(rises, key=lambda name: rises[name], default="score")
+        return Remedy(
+            f"Look at how the part {part!r} of the reward is earned without doing the job, mend it or the judge, and "
+            "fork from the best checkpoint."
+        )
+
+
+class PartDominates(ShareDetector):
+    """One part decides nearly all differences between the rewards of a group, and success does not rise."""
+
+    bound = 0.8
+    unit = "groups"
+    unknown = "The reward has a single part that varies."
+
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        return (min(group.dominance / group.variance, 1.0), 1) if group.variance else (0, 0)
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        return [] if is_rising(facts) else super().spans(facts)
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"One part of the reward explains {self.percent(facts, span)} of its differences within a group."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy("See whether the other parts are worth their weight. By itself this is no fault.")
+
+
+def _rewarded(facts: AllFacts) -> list[Facts]:
+    return [each for each in facts if each.rewards is not None]
+
+
+def _deviation(each: Facts) -> float:
+    return each.rewards.deviation if each.rewards else 0.0
+
+
+def _mean(seen: Sequence[Facts]) -> float:
+    return fmean(each.rewards.mean for each in seen if each.rewards)
+
+
+def _rise(seen: Sequence[Facts]) -> float:
+    """Return the mean reward of the last iterations minus that of the first ones."""
+    return _mean(seen[-_COMPARED:]) - _mean(seen[:_COMPARED]) if seen else 0.0
+
+
+def _rises(seen: Sequence[Facts]) -> dict[str, float]:
+    """Return the same of each part of the reward."""
+    names = {name for each in seen if each.rewards for name in each.rewards.parts}
+    return {name: round(_part(seen[-_COMPARED:], name) - _part(seen[:_COMPARED], name), 4) for name in sorted(names)}
+
+
+def _part(seen: Sequence[Facts], name: str) -> float:
+    return fmean(each.rewards.parts.get(name, 0.0) for each in seen if each.rewards)

@@ -1,0 +1,91 @@
+"""Causes that are a share, of rollouts, calls, pairs or groups, above a bound."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+
+from environment.json_type import Json
+from training.diagnosis.detector import AllFacts, Detector
+from training.diagnosis.diagnosis import Severity, Span
+from training.diagnosis.facts import MAX_EXAMPLES, Facts, GroupFacts
+from training.diagnosis.shares import Observed, share_spans
+
+
+class ShareDetector(Detector):
+    """Detects that more than `bound` of something shows a symptom. Subclasses count it in a group."""
+
+    severity = Severity.NOTE
+    bound: float
+    symptom: str | None = None
+    """Under which name the facts have examples of it."""
+    unit = "rollouts"
+    """What is counted."""
+
+    @abstractmethod
+    def count(self, group: GroupFacts) -> tuple[float, float]:
+        """Return how many of the group's units show the symptom, and how many could show it."""
+
+    def bound_of(self, facts: AllFacts) -> float:
+        """Return the largest share of a run in order."""
+        return self.bound
+
+    def is_observed(self, facts: AllFacts, each: Facts) -> bool:
+        """Return whether an iteration can show the symptom at all."""
+        return True
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        """Bet on the share of each group (training/diagnosis/shares.py)."""
+        observed = [
+            Observed(each.iteration, shares)
+            for each in facts
+            if self.is_observed(facts, each) and (shares := self._shares(each))
+        ]
+        return share_spans(observed, self.bound_of(facts), self.config.all_iterations)
+
+    def _shares(self, each: Facts) -> tuple[float, ...]:
+        return tuple(affected / units for affected, units in map(self.count, each.groups) if units)
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        """Return why no group could show it."""
+        return None if any(map(self._shares, facts)) else self.unknown
+
+    unknown: str | None = None
+    """Why no group could show the symptom; None if that says nothing."""
+
+    def share(self, facts: AllFacts, span: Span) -> float:
+        """Return the share since the span began."""
+        affected, units = self._totals(facts, span)
+        return affected / units if units else 0.0
+
+    def percent(self, facts: AllFacts, span: Span) -> str:
+        """Return the share in words."""
+        return f"{100 * self.share(facts, span):.0f}%"
+
+    def _totals(self, facts: AllFacts, span: Span) -> tuple[float, float]:
+        counts = [self.count(group) for each in facts if each.iteration >= span.first for group in each.groups]
+        return sum(affected for affected, _ in counts), sum(units for _, units in counts)
+
+    def evidence(self, facts: AllFacts, span: Span) -> dict[str, Json]:
+        """Return the share since the span began, its bound, and up to five trajectories, the newest first."""
+        affected, units = self._totals(facts, span)
+        figures: dict[str, Json] = {
+            "share": round(self.share(facts, span), 4),
+            "bound": self.bound_of(facts),
+            "affected": round(affected, 4),
+            self.unit: round(units, 4),
+        }
+        if (symptom := self.symptom) is None:
+            return figures
+        examples = newest(facts, span, lambda each: each.examples.get(symptom, ()))
+        return figures | {"trajectories": examples[:MAX_EXAMPLES]}
+
+
+def above_baseline(facts: AllFacts, detector: ShareDetector) -> float:
+    """Return a bound above the baseline's share, because a base can begin badly and recover: from 0.4 to 0.6."""
+    affected, units = detector.count(facts[0].evaluated) if facts[0].evaluated else (0.0, 0.0)
+    return round(min(max(0.4, affected / units + 0.1 if units else 0.0), 0.6), 4)
+
+
+def newest(facts: AllFacts, span: Span, texts: Callable[[Facts], Iterable[str]]) -> list[str]:
+    """Return the distinct texts since the span began, the newest first."""
+    since = [each for each in reversed(facts) if each.iteration >= span.first]
+    return list(dict.fromkeys(text for each in since for text in texts(each)))

@@ -1,0 +1,235 @@
+"""Figures that stay beyond a threshold for several iterations, while held-out success is not shown to rise.
+
+No theorem bounds how often healthy runs do this, so these are notes: they are shown, and never are an alarm.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from statistics import fmean, median
+
+from environment.json_type import Json
+from training.diagnosis import request_limits
+from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.diagnosis import Remedy, Severity, Span
+from training.diagnosis.facts import Facts
+from training.diagnosis.held_out import is_rising, training_success
+
+_CLEAR_AFTER = 3
+"""Iterations in a row without it, after which a trend has ended."""
+
+
+class Trend(Detector):
+    """Detects that something holds in several iterations in a row of a run that is not rising."""
+
+    severity = Severity.NOTE
+    lasts = 3
+    """Number of iterations in which it must hold."""
+    bound: float
+
+    @abstractmethod
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        """Return an iteration's figure, given those before it; None if it has none."""
+
+    @abstractmethod
+    def is_beyond(self, figure: float) -> bool:
+        """Return whether the figure is beyond the bound."""
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        spans: list[Span] = []
+        current: Span | None = None
+        beyond: list[int] = []
+        below = 0
+        for place, each in enumerate(facts):
+            figure = self.figure(facts[:place], each)
+            if figure is None:
+                continue
+            if self.is_beyond(figure):
+                beyond, below = [*beyond, each.iteration], 0
+            else:
+                beyond, below = [], below + 1
+            if current is None and len(beyond) >= self.lasts and not is_rising(facts[: place + 1]):
+                current = Span(beyond[-self.lasts], each.iteration)
+            elif current is not None and below >= _CLEAR_AFTER:
+                spans.append(Span(current.first, current.named, each.iteration))
+                current = None
+        return [*spans, current] if current is not None else spans
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        figures = self._figures(facts, span)
+        return {"figures": [round(each, 8) for each in figures[:5]], "bound": self.bound}
+
+    def latest(self, facts: AllFacts, span: Span) -> float:
+        """Return the median figure since the span began."""
+        return median(self._figures(facts, span))
+
+    def _figures(self, facts: AllFacts, span: Span) -> list[float]:
+        since = [(facts[:place], each) for place, each in enumerate(facts) if each.iteration >= span.first]
+        return [found for before, each in since if (found := self.figure(before, each)) is not None]
+
+    def not_examined(self, facts: AllFacts) -> str | None:
+        has_one = any(self.figure(facts[:place], each) is not None for place, each in enumerate(facts))
+        return None if has_one else self.unknown
+
+    unknown: str | None = None
+    """Why no iteration has a figure; None if that says nothing."""
+
+
+class StaleRollouts(Trend):
+    """Rollouts are too old for how far each step moves the policy."""
+
+    bound = 0.03
+    """Nats per token. Runs of the tiny model learned at 0.003 and partly unlearned at 0.033 (docs/staleness.md)."""
+
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        return each.kl_div if each.staleness else None
+
+    def is_beyond(self, figure: float) -> bool:
+        return figure >= self.bound
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"The trained policy is {self.latest(facts, span):.3f} nats a token away from the one that sampled."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        checkpoint, most = step_before(facts, span.first), self.config.pipeline.max_staleness
+        if most >= 4:
+            options: dict[str, Json] = {"importance_sampling_level": "sequence", "epsilon_high": 1.0}
+            text = "Weigh whole rollouts by how likely the policy still finds them, or allow less staleness."
+            return Remedy(text, {"checkpoint": checkpoint, "train_options": options})
+        fewer = max(0, most - 1)
+        text = f"Allow a staleness of {fewer} instead of {most}."
+        return Remedy(text, {"checkpoint": checkpoint, "pipeline": {"max_staleness": fewer}})
+
+
+class EntropyCollapse(Trend):
+    """The policy became deterministic before it solved the task."""
+
+    bound = 0.2
+    """Share of the first two steps' entropy (Cui et al. 2025, arXiv 2505.22617: reward is bought with entropy)."""
+    unknown = "The backend does not report the entropy of its policy."
+
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        first = [one.metrics["entropy"] for one in before if "entropy" in one.metrics][:2]
+        entropy = each.metrics.get("entropy")
+        if entropy is None:
+            return None
+        if (
+            len(first) < 2
+            or not (start := fmean(first))
+            or training_success(each) >= 0.8
+            or _without_signal(each) < 0.5
+        ):
+            return 1.0
+        return entropy / start
+
+    def is_beyond(self, figure: float) -> bool:
+        return figure < self.bound
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        share = 100 * self.latest(facts, span)
+        return f"The policy's entropy is {share:.0f}% of that at the beginning, and most groups have no signal."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        rate = self.config.learning_rate / 2
+        text = f"Go back to the checkpoint before it, and halve the learning rate to {rate:g}."
+        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": rate})
+
+
+class StepsShortened(Trend):
+    """The bound on how far a step moves the policy cuts every step: the learning rate is too high."""
+
+    lasts = 5
+    bound = 0.5
+    unknown = "Steps are only shortened by train_options.max_kl, which this run does not have."
+
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        share = each.metrics.get("step_share")
+        warms_up = each.iteration - self.config.supervised_iterations <= self.config.warmup_iterations
+        return 1.0 if share is not None and warms_up else share
+
+    def is_beyond(self, figure: float) -> bool:
+        return figure < self.bound
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"Of a step, {100 * self.latest(facts, span):.0f}% remain when it is shortened to max_kl."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        rate = self.config.learning_rate * self.latest(facts, span)
+        text = f"Use the learning rate {rate:.2g}, which needs less shortening."
+        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": float(f"{rate:.2g}")})
+
+
+class StepsTooSmall(Trend):
+    """There is a training signal, and the policy hardly moves."""
+
+    lasts = 5
+    bound = 1e-8
+    """Nats per token. Steps of the tiny model move it by about 0.003, those of a LoRA that learns by 1e-6."""
+    unknown = "How far a step moves the policy is only measured with train_options.max_kl."
+
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        return each.metrics.get("step_kl")
+
+    def is_beyond(self, figure: float) -> bool:
+        return figure < self.bound
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"A step moves the policy by {self.latest(facts, span):.1g} nats a token, which is next to nothing."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        rate = min(10 * self.config.learning_rate, request_limits.LEARNING_RATE)
+        text = f"Raise the learning rate to {rate:g}."
+        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": rate})
+
+
+class FewGroupsDecide(Trend):
+    """One or two groups make the whole gradient."""
+
+    bound = 1.5
+    """Effective number of groups: (sum of weights)^2 / sum of squared weights."""
+
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        weights = [group.weight for group in each.groups]
+        return sum(weights) ** 2 / sum(weight**2 for weight in weights) if len(weights) >= 4 and any(weights) else None
+
+    def is_beyond(self, figure: float) -> bool:
+        return figure < self.bound
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"The gradient is that of {self.latest(facts, span):.1f} groups: the others have little or no signal."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        more = min(2 * self.config.groups_per_iteration, request_limits.GROUPS)
+        request = {"checkpoint": step_before(facts, span.first), "groups_per_iteration": more}
+        return Remedy(f"Roll out {more} scenarios in an iteration.", request)
+
+
+class LengthGrowth(Trend):
+    """Rollouts grow longer, and not better."""
+
+    bound = 1.5
+    """Times the median number of sampled tokens of the first three iterations."""
+
+    def figure(self, before: AllFacts, each: Facts) -> float | None:
+        first = [one.completion_tokens for one in before if one.completion_tokens][:3]
+        if each.completion_tokens is None:
+            return None
+        return each.completion_tokens / fmean(first) if len(first) == 3 else 1.0
+
+    def is_beyond(self, figure: float) -> bool:
+        return figure >= self.bound
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return f"Rollouts are {self.latest(facts, span):.1f} times as long as in the first iterations, and not better."
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        checkpoint = step_before(facts, span.first)
+        if self.config.train_options.get("token_weighting") == "token":
+            text = "Weigh rollouts equally instead of their tokens: long ones weigh more today."
+            return Remedy(text, {"checkpoint": checkpoint, "train_options": {"token_weighting": "trajectory"}})
+        limit = max(1, self.config.max_completion_tokens // 2)
+        text = f"Limit a reply to {limit} tokens."
+        return Remedy(text, {"checkpoint": checkpoint, "max_completion_tokens": limit})
+
+
+def _without_signal(each: Facts) -> float:
+    return sum(not group.weight for group in each.groups) / len(each.groups) if each.groups else 0.0

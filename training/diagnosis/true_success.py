@@ -1,0 +1,40 @@
+"""Which rollouts succeeded by the environment's own check, whatever the run's judge says.
+
+Some environments have a default judge that computes its scores without a model. It costs nothing to ask it as well, and
+a judge that orders the rollouts differently is worth a look.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from environment.base import Environment
+from judges import registry
+from judges.base import Candidate, JudgeServices, checked
+from judges.grounding import NAME as GROUNDING
+from judges.reference import NAME as REFERENCE
+from training.rollout.histories import transcript_of
+from training.types import IterationResult, ScoredRollout
+
+TrueSuccess = Mapping[str, bool]
+"""Whether a rollout succeeded by the check, by its id. Rollouts that the check cannot score are left out."""
+
+_WITHOUT_A_MODEL = (REFERENCE, GROUNDING)
+
+
+async def true_success(result: IterationResult, environment: Environment) -> TrueSuccess:
+    """Return the check's findings for an iteration's training rollouts; empty if the environment has no such check."""
+    if environment.default_judge not in _WITHOUT_A_MODEL:
+        return {}
+    check = registry.build(environment.default_judge, {}, JudgeServices(rubric=environment.rubric))
+    found: dict[str, bool] = {}
+    for group in result.groups:
+        rollouts = [each.rollout for each in _scored(group.rollouts)]
+        candidates = [Candidate(each.id, each.outcome, transcript_of(each.trajectory)) for each in rollouts]
+        judgement = await checked(check, group.scenario, candidates)
+        for rollout, score in zip(rollouts, judgement.scores, strict=True):
+            if score.value is not None:
+                found[rollout.id] = environment.success(rollout.outcome, score.value)
+    return found
+
+
+def _scored(rollouts: Iterable[ScoredRollout]) -> list[ScoredRollout]:
+    return [each for each in rollouts if each.reward is not None]

@@ -1,0 +1,55 @@
+"""Says honestly that nothing was trained, and that no other cause is known."""
+
+from collections.abc import Mapping, Sequence
+
+from environment.json_type import Json
+from training.diagnosis.detector import AllFacts, Detector
+from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from training.diagnosis.held_out import training_success
+
+_LASTS = 3
+_SOLVED = 0.9
+"""Success rate from which on a run has no signal because it has solved its task."""
+
+
+class Unexplained(Detector):
+    """Three iterations in a row had no training signal, and no other cause is named."""
+
+    severity = Severity.WARNING
+
+    def __init__(self, settings: DiagnosisSettings, others: Sequence[Span]) -> None:
+        """`others` are the spans of all other causes."""
+        super().__init__(settings)
+        self._others = others
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        spans: list[Span] = []
+        current: Span | None = None
+        silent: list[int] = []
+        for each in facts:
+            is_silent = each.no_signal is not None and training_success(each) < _SOLVED
+            silent = [*silent, each.iteration] if is_silent else []
+            is_unexplained = len(silent) >= _LASTS and not self._is_explained(each.iteration)
+            if is_unexplained and current is None:
+                current = Span(silent[-_LASTS], each.iteration)
+            elif not is_unexplained and current is not None:
+                spans.append(Span(current.first, current.named, each.iteration))
+                current = None
+        return [*spans, current] if current is not None else spans
+
+    def _is_explained(self, iteration: int) -> bool:
+        return any(
+            span.named <= iteration and (span.cleared is None or span.cleared > iteration) for span in self._others
+        )
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        return "Iterations in a row had no training signal, and no cause is known."
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        silent = {str(each.iteration): each.no_signal for each in facts if each.iteration >= span.first}
+        return {"no_signal": dict(list(silent.items())[:5])}
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        return Remedy(
+            "Read some rollouts of these iterations, with their scores: docs/budgets.md says what each reason means."
+        )
