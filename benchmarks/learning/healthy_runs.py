@@ -1,69 +1,122 @@
-"""Count the false alarms of the diagnoses in real runs of the tiny base, which all learn.
+"""Count the false alarms of the diagnoses in real runs of the tiny base.
 
-    python -m benchmarks.learning.healthy_runs [--runs 20] [--iterations 14]
+    python -m benchmarks.learning.healthy_runs [--runs 20] [--processes 1] [--facts FILE]
 
-The runs of both environments have different seeds, one service, and otherwise defaults. Prints each run's verdict and
-every cause that was named, and fails if a run that learned has one.
+The runs are of five kinds in turn: both environments with defaults, one step of staleness, groups of 4 x 4, and a LoRA;
+each has another seed, and an engine of its own. Prints a line for each run that has a diagnosis or was not shown to
+learn, and how many runs had each cause. Fails if a run that learned has an alarm, which notes are not. `--facts` writes
+the facts of all runs, gzipped, for the tests of the diagnoses.
 """
 
 import argparse
+import gzip
 import json
-import math
-import tempfile
-from functools import partial
-from itertools import cycle, islice
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from app.cli.client import Service
-from app.cli.service_process import free_port
 from benchmarks import processes
+from benchmarks.learning.examined_run import TINY, Plan, facts_of_run
+from training.diagnosis.diagnose import diagnose
+from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings, Severity
+from training.diagnosis.facts import Facts
+from training.diagnosis.held_out import is_rising
+from training.tuning import Tuning
+from training.types import EvaluationConfig, PipelineConfig, RunConfig
 
-ENVIRONMENTS = ("email_search", "sales_email")
-_ENDED = ("completed", "failed", "cancelled", "paused")
+_EVALUATION = EvaluationConfig(test_scenarios=0)
+"""The test split says nothing to a diagnosis."""
 
 
-def _has_ended(service: Service, run_id: str) -> bool:
-    return service.run(run_id)["status"] in _ENDED
-
-
-def outcome(service: Service, run_id: str) -> dict[str, Any]:
-    """Return how a run that has ended went, and the causes that were named at any time."""
-    run = service.run(run_id)
-    named = service.diagnosis(run_id)["diagnoses"]
+def plan_of(kind: str, seed: int) -> Plan:
+    """Return the plan of a healthy run of that kind. Raises KeyError for another one."""
     return {
-        "environment": run["environment"],
-        "status": run["status"],
-        "verdict": run["verdict"]["state"],
-        "points": run["verdict"]["points"],
-        "causes": [f"{each['cause']} at {each['named_at_iteration']}: {each['summary']}" for each in named],
-    }
+        "email": lambda: Plan(RunConfig(seed=seed, evaluation=_EVALUATION)),
+        "sales": lambda: Plan(RunConfig(seed=seed, evaluation=_EVALUATION), "sales_email"),
+        "stale": lambda: Plan(RunConfig(seed=seed, evaluation=_EVALUATION, pipeline=PipelineConfig(1))),
+        "small": lambda: Plan(
+            RunConfig(seed=seed, evaluation=_EVALUATION, groups_per_iteration=4, rollouts_per_group=4)
+        ),
+        "lora": lambda: Plan(RunConfig(seed=seed, evaluation=_EVALUATION, learning_rate=3e-3), tuning=Tuning("lora")),
+    }[kind]()
+
+
+KINDS = ("email", "sales", "stale", "small", "lora")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A healthy run, and the facts of its iterations."""
+
+    kind: str
+    seed: int
+    facts: Sequence[Facts]
+
+    def diagnoses(self) -> list[Diagnosis]:
+        """Return what the run is diagnosed with."""
+        return diagnose(self.facts, DiagnosisSettings(plan_of(self.kind, self.seed).config, TINY))
+
+
+def record(kind: str, seed: int) -> Recorded:
+    """Make a run."""
+    return Recorded(kind, seed, facts_of_run(plan_of(kind, seed)))
+
+
+def write(path: Path, runs: Iterable[Recorded]) -> None:
+    """Write the facts of runs, one in a line, gzipped."""
+    with gzip.GzipFile(path, "wb", mtime=0) as file:
+        for run in sorted(runs, key=lambda run: (run.seed, run.kind)):
+            line = {"kind": run.kind, "seed": run.seed, "facts": [each.dump() for each in run.facts]}
+            file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
+def read(path: Path) -> list[Recorded]:
+    """Read what `write` wrote."""
+    with gzip.open(path) as file:
+        lines = [json.loads(line) for line in file]
+    return [Recorded(each["kind"], each["seed"], [Facts.parse(facts) for facts in each["facts"]]) for each in lines]
+
+
+def summary(run: Recorded) -> dict[str, Any]:
+    """Return how a run went, and what it was diagnosed with."""
+    named = [f"{each.cause} ({each.severity}) at {each.named_at_iteration}: {each.summary}" for each in run.diagnoses()]
+    return {"kind": run.kind, "seed": run.seed, "learned": is_rising(run.facts), "diagnoses": named}
 
 
 def main() -> None:
-    """Run them one after the other, and print a line for each."""
+    """Make the runs and print what they were diagnosed with."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--iterations", type=int, default=14)
+    parser.add_argument("--processes", type=int, default=1, help="runs that are made at the same time")
+    parser.add_argument("--first", type=int, default=0, help="number of the first run")
+    parser.add_argument("--facts", type=Path, help="file to write the facts to")
     options = parser.parse_args()
-    alarms, learned, port = 0, 0, free_port()
-    with (
-        tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
-        processes.service(Path(directory), port) as child,
-        Service(f"http://127.0.0.1:{port}") as service,
-    ):
-        processes.wait_for(child, processes.answers(service))
-        for seed, environment in enumerate(islice(cycle(ENVIRONMENTS), options.runs)):
-            request = {"environment": {"name": environment}, "seed": seed, "iterations": options.iterations}
-            run_id = service.start_run(request)["run_id"]
-            processes.wait_for(child, partial(_has_ended, service, run_id), pause_s=1, most_s=math.inf)
-            found = outcome(service, run_id)
-            print(json.dumps(found), flush=True)
-            learned += found["verdict"] == "learned"
-            alarms += bool(found["causes"]) and found["verdict"] == "learned"
-    print(json.dumps({"runs": options.runs, "learned": learned, "learned_with_a_cause": alarms, **processes.machine()}))
-    if alarms:
-        raise SystemExit("a run that learned has a diagnosis")
+    numbers = range(options.first, options.first + options.runs)
+    made: list[Recorded] = []
+    with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
+        running = [pool.submit(record, KINDS[number % len(KINDS)], number // len(KINDS)) for number in numbers]
+        for done in as_completed(running):
+            made.append(done.result())
+            found = summary(made[-1])
+            if found["diagnoses"] or not found["learned"]:
+                print(json.dumps(found), flush=True)
+            if options.facts:
+                write(options.facts, made)
+    raise SystemExit(report(made))
+
+
+def report(runs: Sequence[Recorded]) -> str | None:
+    """Print how many runs had each cause. Return what is wrong, or None."""
+    learned = [run for run in runs if is_rising(run.facts)]
+    causes = Counter(f"{each.cause} ({each.severity})" for run in learned for each in run.diagnoses())
+    alarms = sum(any(each.severity is not Severity.NOTE for each in run.diagnoses()) for run in learned)
+    figures = {"runs": len(runs), "learned": len(learned), "alarms": alarms, "causes": dict(sorted(causes.items()))}
+    print(json.dumps(figures | processes.machine()))
+    return f"{alarms} runs that learned have an alarm" if alarms else None
 
 
 if __name__ == "__main__":

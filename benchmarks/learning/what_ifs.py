@@ -24,7 +24,6 @@ from typing import Any
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
-from benchmarks.learning.healthy_runs import ENVIRONMENTS
 from environment.base import Json, Outcome, Scenario, ToolResult
 from tests.fakes.tiny_model import make_tiny_model
 from training.backends.base import ModelSpec
@@ -34,6 +33,7 @@ from training.rollout.fork import Fork
 from training.rollout.rollout import RolloutLimits, rollout
 from training.statistics.turn_values import Sampled, most_probes, next_probe, verdict
 
+ENVIRONMENTS = ("email_search", "sales_email")
 _SAMPLES = 16
 _LIMITS = RolloutLimits(max_completion_tokens=6)
 _ENDED = ("completed", "failed", "cancelled", "paused")
