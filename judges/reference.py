@@ -78,13 +78,13 @@ def same_answer(answer: str, reference: str) -> bool:
     words, expected = _words(answer), _words(reference)
     if not expected or len(words) > len(expected) + _EXTRA_WORDS:
         return False
-    days, beside = _days(reference)
+    days, beside = dates_in(reference)
     if days and _BESIDE_A_VALUE.issuperset(_words(beside)):
-        found, _ = _days(answer)
+        found, _ = dates_in(answer)
         return len(found) == len(days) and all(map(_same_day, found, days))
     amounts = _amounts(reference)
     if len(amounts) == 1 and _BESIDE_A_VALUE.issuperset(_words(_AMOUNT.sub(" ", reference))):
-        return set(_amounts(answer)) == set(amounts) and not _days(answer)[0] and _units_agree(answer, reference)
+        return set(_amounts(answer)) == set(amounts) and not dates_in(answer)[0] and _units_agree(answer, reference)
     return any(words[i : i + len(expected)] == expected for i in range(len(words) - len(expected) + 1))
 
 
@@ -97,7 +97,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
-def _days(text: str) -> tuple[list[Day], str]:
+def dates_in(text: str) -> tuple[list[Day], str]:
     """Every date in the text once, by month and day; and the text without them."""
     days: set[Day] = set()
 
