@@ -16,6 +16,7 @@ ended, and the figures are in DIR/SEED-right.json and DIR/SEED-wrong.json.
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,7 @@ class Work:
         found: Figures = {model: {} for model in models}
         for mode, started in ids.items():
             for each in self.ended(f"/evaluations/{started['evaluation_id']}")["report"]["models"]:
-                found[each["label"]][mode] = each["success"]["value"]
+                found[each["label"]][mode] = each["success"]["mean"]
         return found
 
 
@@ -265,11 +266,16 @@ def compare(directory: Path, seeds: Sequence[int], size: Size, engine: str, para
         }
         for done in as_completed(places):
             seed, side = places[done]
+            if (error := done.exception()) is not None:
+                print(f"seed {seed}, {side}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                continue
             known[seed][side] = done.result()
             if len(known[seed]) == len(SIDES):
                 rows.append(rows_of(seed, **known[seed]))
                 for name, row in rows[-1].items():
                     print(line_of(name, row), flush=True)
+    if len(rows) < len(seeds):
+        raise SystemExit("some seeds are not complete: another call with the same --directory goes on with them")
     for name, row in means(rows).items():
         print(line_of(name, row))
     for seed, found in known.items():
