@@ -98,7 +98,10 @@ async def list_judge_calls(
 async def verify_run(
     store: CurrentStore, heavy_reads: CurrentHeavyReads, settings: CurrentSettings, caller: CurrentCaller, run_id: RunId
 ) -> Verification:
-    """Verify the figures of a run. Each is computed again from the stored trajectories and compared, bit for bit."""
+    """Verify the figures of a run. Each is computed again from the stored trajectories and compared, bit for bit.
+
+    So are those of its completed rejudgings, from their stored verdicts.
+    """
     run = await store.get(run_id)
     return await heavy_reads.do(caller.namespace, lambda database: verify(database, settings.data_dir, run))
 

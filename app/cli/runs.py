@@ -157,7 +157,7 @@ def events(
 
 @app.command()
 def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Recompute a run's figures from its stored trajectories. The exit code is 1 if any differs."""
+    """Recompute the figures of a run and of its rejudgings from what is stored. The exit code is 1 if any differs."""
     with Service(url, timeout_s=_VERIFY_TIMEOUT_S) as service:
         found = service.verify(run_id)
     print_json(found) if as_json else _print_verification(found)
@@ -180,6 +180,8 @@ def _print_verification(found: Any) -> None:
         where = f"iteration {each['iteration']}: rollout {each['trajectory_id']}"
         results.print(f"{where} was lost ({each['failure']}): {each['error']}", soft_wrap=True, markup=False)
     compared = f"{found['figures']} figures of {found['trajectories']} trajectories in {found['iterations']} iterations"
+    if found["rejudgings"]:
+        compared += f" and {found['rejudgings']} rejudgings"
     if found["ok"]:
         results.print(f"all figures agree with the stored trajectories: {compared}", soft_wrap=True)
         return

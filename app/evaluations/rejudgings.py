@@ -79,6 +79,14 @@ class RejudgingStore:
             rows: Sequence[Any] = (await tx.execute(select(*columns).where(table.evaluation_id == evaluation_id))).all()
         return {(row.trajectory_id, row.repeat): row for row in rows}
 
+    async def whole_verdicts(self, evaluation_id: str, ids: Sequence[str]) -> dict[tuple[str, int], RejudgedRollout]:
+        """Return the new verdicts on these rollouts, by the rollout's id and the repeat."""
+        query = select(RejudgedRollout).where(
+            RejudgedRollout.evaluation_id == evaluation_id, RejudgedRollout.trajectory_id.in_(ids)
+        )
+        async with self._database() as tx:
+            return {(row.trajectory_id, row.repeat): row for row in (await tx.execute(query)).scalars()}
+
     async def explanations(self, evaluation_id: str, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Return why these rollouts had their score, and why they have the new one, by id."""
         query = (

@@ -3,12 +3,11 @@
 The figures are recomputed and compared exactly, except for rounding in advantages. The judge's scores and the
 environment's observations (`score`, `outcome`) are taken as stored. Rewards and their parts, advantages, successes, the
 figures of iterations and evaluations, and what a reflective environment learned are recomputed from them with the learn
-loop's own code.
+loop's own code. So are the completed rejudgings of the run (verify_rejudging.py).
 """
 
 import asyncio
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,21 +23,20 @@ from app.db import json_text
 from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import Conflict
+from app.operations.verified_figures import MOST_SHOWN, VerifiedFigures
+from app.operations.verify_rejudging import verify_rejudgings
 from app.runs.configuration import make_environment
 from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.runs.stored_rollouts import scenario_of, stored_rollout
-from app.schemas.results import Difference, LostRollout, Verification
+from app.schemas.results import LostRollout, Verification
 from environment.base import Environment, Reflective
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
-from judges.base import Judgement, Score
 from training.rollout.rollout import failed, lost, total
-from training.scoring import assign_rewards, rewarded, share, success_rate, successes, summarise
+from training.scoring import rewarded, share, success_rate, successes, summarise
 from training.statistics.difference import difference
 from training.types import FailureKind, Group, ScoredRollout
-
-_SHOWN = 100
 
 
 class _Stored(NamedTuple):
@@ -71,7 +69,8 @@ async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
         for number in range(run.next_iteration):
             stored = await _stored(database, run.id, number)
             await asyncio.to_thread(check.iteration, stored)
-    return check.verification()
+    rejudgings = await verify_rejudgings(database, data_dir, run, check.figures)
+    return check.verification(rejudgings)
 
 
 async def _stored(database: Database, run_id: str, iteration: int) -> _Stored:
@@ -100,25 +99,26 @@ class _Check:
         self._run = run
         self._config = run.stored_request.config
         self._environment = environment
-        self._iterations = self._trajectories = self._figures = self._node_scores = self._difference_count = 0
-        self._differences: list[Difference] = []
+        self.figures = VerifiedFigures()
+        self._iterations = self._trajectories = self._node_scores = 0
         self._lost: list[LostRollout] = []
         self._baseline: dict[tuple[str, str], dict[str, float]] = {}
         """Success by scenario, by split and mode."""
 
-    def verification(self) -> Verification:
-        """Return the result."""
+    def verification(self, rejudgings: int) -> Verification:
+        """Return the result, for so many rejudgings."""
         return Verification(
             run_id=self._run.id,
-            ok=self._difference_count == 0,
+            ok=self.figures.difference_count == 0,
             iterations=self._iterations,
             trajectories=self._trajectories,
-            figures=self._figures,
+            rejudgings=rejudgings,
+            figures=self.figures.count,
             node_scores=self._node_scores,
             lost_rollouts=dict(sorted(Counter(each.failure for each in self._lost).items())),
-            lost=self._lost[:_SHOWN],
-            difference_count=self._difference_count,
-            differences=self._differences,
+            lost=self._lost[:MOST_SHOWN],
+            difference_count=self.figures.difference_count,
+            differences=self.figures.differences,
             verified_at=datetime.now(UTC),
         )
 
@@ -135,22 +135,14 @@ class _Check:
             self._compare_evaluations(stored)
             self._compare_reflection(stored, groups)
         except Exception as error:  # the environment's own error, for an outcome that it cannot have produced
-            self._compare(number, "iteration", "as stored", f"cannot be computed: {type(error).__name__}: {error}")
+            self.figures.compare(
+                number, "iteration", "as stored", f"cannot be computed: {type(error).__name__}: {error}"
+            )
 
     def _groups(self, rows: Sequence[Trajectory], each: int) -> list[Group]:
         """Score the rows again, in groups of `each` rows as they were saved."""
-        return [self._group(rows[start : start + each]) for start in range(0, len(rows), each)]
-
-    def _group(self, rows: Sequence[Trajectory]) -> Group:
-        rollouts = [stored_rollout(scenario_of(row), row) for row in rows]
-        verdicts = [Score(row.score, row.score_explanation or "") for row in rows if row.error is None]
-        group = assign_rewards(self._environment, rollouts[0].scenario, rollouts, Judgement(verdicts))
-        for row, scored in zip(rows, group.rollouts, strict=True):
-            for name in ("reward", "success"):
-                self._compare(row.iteration, name, getattr(row, name), getattr(scored, name), row.id)
-            self._compare(row.iteration, "advantage", row.advantage, _unless_rounded(row, scored), row.id)
-            self._compare(row.iteration, "reward_parts", row.reward_parts, dict(scored.reward_parts), row.id)
-        return group
+        groups = [rows[start : start + each] for start in range(0, len(rows), each)]
+        return [self.figures.compare_group(self._environment, group, group) for group in groups]
 
     def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
         row = stored.iteration
@@ -166,9 +158,9 @@ class _Check:
             "skipped_groups": dict(Counter(group.skipped for group in groups if group.skipped)),
         }
         for name, value in recomputed.items():
-            self._compare(row.iteration, name, getattr(row, name), value)
+            self.figures.compare(row.iteration, name, getattr(row, name), value)
         for name in ("prompt_tokens", "completion_tokens"):
-            self._compare(row.iteration, name, row.timing[name], int(total(everything, name)))
+            self.figures.compare(row.iteration, name, row.timing[name], int(total(everything, name)))
 
     def _compare_evaluations(self, stored: _Stored) -> None:
         number = stored.iteration.iteration
@@ -176,7 +168,7 @@ class _Check:
         for row in _of_kind(stored, "evaluation"):
             tried[row.split, row.mode, row.step].append(row)
         kept = {(row.split, row.mode, row.step): row for row in stored.evaluations}
-        self._compare(number, "evaluations", sorted(map(list, kept)), sorted(map(list, tried)))
+        self.figures.compare(number, "evaluations", sorted(map(list, kept)), sorted(map(list, tried)))
         for key in sorted(kept.keys() & tried.keys()):
             samples = self._config.evaluation.samples if key[1] == "sampled" else 1
             groups = self._groups(tried[key], samples)
@@ -194,11 +186,11 @@ class _Check:
                 found = difference(self._baseline.get(key[:2], {}), successes(scored))
                 recomputed["difference"] = None if found is None else asdict(found)
             for name, value in recomputed.items():
-                self._compare(number, f"{key[0]} {key[1]} {name}", getattr(kept[key], name), value)
+                self.figures.compare(number, f"{key[0]} {key[1]} {name}", getattr(kept[key], name), value)
 
     def _compare_reflection(self, stored: _Stored, groups: Sequence[Group]) -> None:
         number, environment = stored.iteration.iteration, self._environment
-        self._compare(number, "reflects", stored.reflection is not None, isinstance(environment, Reflective))
+        self.figures.compare(number, "reflects", stored.reflection is not None, isinstance(environment, Reflective))
         if stored.reflection is None or not isinstance(environment, Reflective):
             return
         environment.reflect(rewarded(groups))
@@ -208,26 +200,8 @@ class _Check:
         scores, kept_scores = state.pop("node_scores", {}), kept.pop("node_scores", {})
         self._node_scores += len(kept_scores)
         for id in sorted(scores.keys() | kept_scores.keys()):
-            self._compare(number, f"node score of {id}", kept_scores.get(id), scores.get(id))
-        self._compare(number, "state", kept, state)
-
-    def _compare(
-        self, iteration: int | None, what: str, stored: Any, recomputed: Any, trajectory_id: str | None = None
-    ) -> None:
-        self._figures += 1
-        if stored == recomputed:
-            return
-        self._difference_count += 1
-        if len(self._differences) < _SHOWN:
-            self._differences.append(
-                Difference(
-                    iteration=iteration or 0,
-                    what=what,
-                    trajectory_id=trajectory_id,
-                    stored=stored,
-                    recomputed=recomputed,
-                )
-            )
+            self.figures.compare(number, f"node score of {id}", kept_scores.get(id), scores.get(id))
+        self.figures.compare(number, "state", kept, state)
 
 
 def _failure_kind(row: Trajectory) -> FailureKind:
@@ -240,17 +214,6 @@ def _lost(rows: Sequence[Trajectory]) -> list[LostRollout]:
         for row in rows
         if row.error is not None and (kind := _failure_kind(row)).is_lost
     ]
-
-
-def _unless_rounded(row: Trajectory, scored: ScoredRollout) -> float | None:
-    """Return the recomputed advantage, or the stored one if they differ by rounding only.
-
-    Earlier versions summed up the mean in another order than the engine.
-    """
-    stored, recomputed = row.advantage, scored.advantage
-    if stored is None or recomputed is None:
-        return recomputed
-    return stored if math.isclose(stored, recomputed, rel_tol=1e-9, abs_tol=1e-9) else recomputed
 
 
 def _of_kind(stored: _Stored, kind: str) -> list[Trajectory]:

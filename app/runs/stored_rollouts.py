@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from environment.base import Scenario
 from environment.json_type import Json
+from training.rollout.histories import transcript
 from training.types import Failure, FailureKind, Rollout
 
 
@@ -30,3 +31,9 @@ def stored_rollout(scenario: Scenario, row: Any, messages: Sequence[Json] = ()) 
     metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
     failure = None if row.error is None else Failure(FailureKind(row.failure or FailureKind.OTHER), row.error)
     return Rollout(row.id, scenario, cast(Any, _StoredTrajectory(messages, metrics)), row.outcome, failure)
+
+
+def judged_rollout(row: Any) -> Rollout:
+    """Return a stored rollout with what a judge reads of it."""
+    messages = transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
+    return stored_rollout(scenario_of(row), row, messages)

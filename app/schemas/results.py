@@ -228,6 +228,8 @@ class Verification(ResponseModel):
     """Number of iterations checked."""
     trajectories: int
     """Number of trajectories read."""
+    rejudgings: int
+    """Number of completed rejudgings of the run whose figures were compared, too."""
     figures: int
     """Number of figures compared."""
     node_scores: int

@@ -11,18 +11,17 @@ from typing import Any
 from app.aio.event_loops import run_on_loop, shielded
 from app.aio.retry import retry_while_database_is_down
 from app.claims.lease import Lease, LeaseLost
-from app.db.tables import EvaluationJob, Trajectory
+from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import StoredEvaluation
 from app.evaluations.rejudge_report import largest, rejudge_report
 from app.evaluations.rejudgings import RejudgingStore, StoredGroup
 from app.runs.configuration import make_judge
-from app.runs.stored_rollouts import scenario_of, stored_rollout
+from app.runs.stored_rollouts import judged_rollout
 from app.worker.evaluations.budget import EvaluationBudget
 from app.worker.measures import count_judge_calls
 from app.worker.save_iteration import verdict_row
 from environment.base import Environment, Json
 from judges.base import Judge, Judgement, JudgeServices, VerdictCache
-from training.rollout.histories import transcript
 from training.scoring import assign_rewards, judge_group
 from training.task_errors import first_of_several
 from training.types import Rollout, RunConfig, ScoredRollout
@@ -79,7 +78,7 @@ class Rejudging:
     async def _judge(self, group: StoredGroup, repeat: int, judge: Judge) -> None:
         async with self.gate:
             rows = await self._on_main_loop(lambda: self.store.whole(group.ids))
-            rollouts = [_rollout(row) for row in rows]
+            rollouts = [judged_rollout(row) for row in rows]
             order = list(range(len(rollouts)))
             if repeat:  # another order of candidates, because a judge can prefer a place
                 Random(f"{self.request.seed}/{rows[0].id}/{repeat}").shuffle(order)
@@ -129,8 +128,3 @@ class _RepeatedVerdicts:
 def _repeated(cache: VerdictCache, repeat: int) -> VerdictCache:
     """Return the cache for a repeat. The first one finds the verdicts of runs."""
     return _RepeatedVerdicts(cache, repeat) if repeat else cache
-
-
-def _rollout(row: Trajectory) -> Rollout:
-    messages = transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
-    return stored_rollout(scenario_of(row), row, messages)

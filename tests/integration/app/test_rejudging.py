@@ -19,6 +19,7 @@ from tests.fakes.scripted_judge import KEY, Raw, ScriptedJudge, completion, scri
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_evaluations import ended, reference
+from tests.integration.app.test_verify import change
 from training.learn_loop import learn_loop
 
 RUN = {
@@ -165,6 +166,41 @@ async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data
         assert repeated["judge_cost"]["requests"] > 0
         planned = await _posted(client, run_id, **CHANGES, dry_run=True)
         assert planned["cost"]["low"] <= planned["cost"]["usd"] <= planned["cost"]["high"]
+
+
+async def test_a_changed_verdict_is_found(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+
+        async def verified() -> Any:
+            return (await client.get(f"/runs/{run_id}/verify")).raise_for_status().json()
+
+        before = await verified()
+        model = (await _rejudged(client, run_id, **CHANGES, repeats=2))["evaluation_id"]
+        same = (await _rejudged(client, run_id, judge={"name": "reference"}))["evaluation_id"]
+        found = await verified()
+        assert (found["ok"], found["differences"], found["rejudgings"]) == (True, [], 2)
+        # Four figures of each verdict, the scores of the judge without a model, and the parts of two reports.
+        assert found["figures"] >= before["figures"] + 16 * 2 * 4 + 16 * 5 + 2
+
+        one = "SELECT trajectory_id FROM rejudged_rollout ORDER BY trajectory_id LIMIT 1"
+        row = "UPDATE rejudged_rollout SET {} WHERE evaluation_id = '{}' AND repeat = {} AND trajectory_id = ({})"
+        await change(database_url, row.format("reward = reward + 0.125", model, 1, one))
+        await change(database_url, row.format("score = 1 - score", same, 0, one))
+        report = f"jsonb_set(report, '{{rejudge,first_changed}}', '7') WHERE id = '{model}'"
+        await change(database_url, f"UPDATE evaluation_job SET report = {report}")
+        differing = {each["what"]: each for each in (await verified())["differences"]}
+        assert {f"reward in repeat 2 of rejudging {model}", f"first_changed in the report of rejudging {model}"} == {
+            what for what in differing if model in what
+        }
+        changed = differing[f"score in repeat 1 of rejudging {same}"]
+        assert (changed["stored"] + changed["recomputed"], changed["iteration"]) == (1.0, 1)
+        assert changed["trajectory_id"] == differing[f"reward in repeat 2 of rejudging {model}"]["trajectory_id"]
+        assert f"reward in repeat 1 of rejudging {same}" in differing
+
+        await change(database_url, f"DELETE FROM rejudged_rollout WHERE evaluation_id = '{same}' AND repeat = 0", 16)
+        lost = next(each for each in (await verified())["differences"] if each["what"] == f"rejudging {same}")
+        assert "cannot be computed: KeyError" in lost["recomputed"]
 
 
 async def test_what_cannot_be_judged_again_is_refused(data_dir: Path, database_url: str) -> None:

@@ -1,0 +1,75 @@
+"""Compares stored figures with the same ones, recomputed."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from app.db.tables import Trajectory
+from app.runs.stored_rollouts import scenario_of, stored_rollout
+from app.schemas.results import Difference
+from environment.base import Environment
+from judges.base import Judgement, Score
+from training.scoring import assign_rewards
+from training.types import Group, ScoredRollout
+
+MOST_SHOWN = 100
+
+
+class VerifiedFigures:
+    """Counts the figures that were compared, and keeps the first differences."""
+
+    def __init__(self) -> None:
+        self.count = self.difference_count = 0
+        self.differences: list[Difference] = []
+
+    def compare(
+        self, iteration: int | None, what: str, stored: Any, recomputed: Any, trajectory_id: str | None = None
+    ) -> None:
+        """Compare one figure."""
+        self.count += 1
+        if stored == recomputed:
+            return
+        self.difference_count += 1
+        if len(self.differences) < MOST_SHOWN:
+            self.differences.append(
+                Difference(
+                    iteration=iteration or 0,
+                    what=what,
+                    trajectory_id=trajectory_id,
+                    stored=stored,
+                    recomputed=recomputed,
+                )
+            )
+
+    def compare_group(
+        self, environment: Environment, rows: Sequence[Trajectory], verdicts: Sequence[Any], where: str = ""
+    ) -> Group:
+        """Reward the rows of a group again by the scores of `verdicts`, which have the rewards to compare.
+
+        They are the rows themselves, or those of a rejudging, which `where` names.
+        """
+        rollouts = [stored_rollout(scenario_of(row), row) for row in rows]
+        pairs = list(zip(rows, verdicts, strict=True))
+        scores = [Score(each.score, each.score_explanation or "") for row, each in pairs if row.error is None]
+        group = assign_rewards(environment, rollouts[0].scenario, rollouts, Judgement(scores))
+        for (row, each), scored in zip(pairs, group.rollouts, strict=True):
+            recomputed = {
+                "reward": scored.reward,
+                "success": scored.success,
+                "advantage": _unless_rounded(each.advantage, scored),
+                "reward_parts": dict(scored.reward_parts),
+            }
+            for name, value in recomputed.items():
+                self.compare(row.iteration, f"{name}{where}", getattr(each, name), value, row.id)
+        return group
+
+
+def _unless_rounded(stored: float | None, scored: ScoredRollout) -> float | None:
+    """Return the recomputed advantage, or the stored one if they differ by rounding only.
+
+    Earlier versions summed up the mean in another order than the engine.
+    """
+    recomputed = scored.advantage
+    if stored is None or recomputed is None:
+        return recomputed
+    return stored if math.isclose(stored, recomputed, rel_tol=1e-9, abs_tol=1e-9) else recomputed

@@ -1,0 +1,114 @@
+"""Verifies that the rewards and the report of a rejudging follow from its stored verdicts.
+
+The verdicts themselves are given again where that must lead to the same: by a judge that uses nothing but the rollouts,
+if its code is that of the rejudging.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from app.db import json_text
+from app.db.database import Database
+from app.db.tables import EvaluationJob, Run
+from app.domain.evaluation_state import EvaluationStatus
+from app.domain.stored_evaluation import Rejudge, StoredEvaluation
+from app.evaluations.rejudge_report import largest, rejudge_report
+from app.evaluations.rejudgings import RejudgingStore, StoredGroup
+from app.operations.verified_figures import VerifiedFigures
+from app.runs.configuration import make_environment, make_judge
+from app.runs.documents import resolve_references
+from app.runs.stored_rollouts import judged_rollout
+from environment.base import Environment
+from judges import grounding, reference, reported
+from judges.base import Judge, JudgeServices
+from training.scoring import judge_group
+from training.source_code import source_hash
+from training.types import RunConfig
+
+_REPEATABLE = (grounding.NAME, reference.NAME, reported.NAME)
+"""Judges whose verdicts depend on nothing but the rollouts and their code."""
+
+
+async def verify_rejudgings(database: Database, data_dir: Path, run: Run, figures: VerifiedFigures) -> int:
+    """Compare the figures of the run's completed rejudgings, and return the number of these."""
+    query = select(EvaluationJob).where(
+        EvaluationJob.run_id == run.id, EvaluationJob.status == EvaluationStatus.COMPLETED
+    )
+    async with database() as tx:
+        jobs = (await tx.execute(query.order_by(EvaluationJob.id))).scalars().all()
+    for job in jobs:
+        try:
+            await _verify(database, data_dir, run.stored_request.config, job, figures)
+        except Exception as error:  # of the environment, for an outcome or a score that it cannot have had
+            computed = f"cannot be computed: {type(error).__name__}: {error}"
+            figures.compare(None, f"rejudging {job.id}", "as stored", computed)
+    return len(jobs)
+
+
+async def _verify(
+    database: Database, data_dir: Path, config: RunConfig, job: EvaluationJob, figures: VerifiedFigures
+) -> None:
+    request = StoredEvaluation.parse(job.request)
+    assert request.rejudge is not None
+    assert job.report is not None
+    store = RejudgingStore(database)
+    groups = await store.groups(request.rejudge, config)
+    whole = await resolve_references(database, data_dir, request.environment, job.project)
+    with closing(await asyncio.to_thread(make_environment, whole, data_dir)) as environment:
+        for group in groups:
+            await _verify_group(store, job, request, environment, group, figures)
+    recomputed = await _report(store, job.id, request.rejudge, groups)
+    for name, value in recomputed.items():
+        figures.compare(None, f"{name} in the report of rejudging {job.id}", job.report["rejudge"].get(name), value)
+
+
+async def _verify_group(
+    store: RejudgingStore,
+    job: EvaluationJob,
+    request: StoredEvaluation,
+    environment: Environment,
+    group: StoredGroup,
+    figures: VerifiedFigures,
+) -> None:
+    assert request.rejudge is not None
+    rows, verdicts = await store.whole(group.ids), await store.whole_verdicts(job.id, group.ids)
+    scores = await _scores(_judge(request), rows)
+    for repeat in range(request.rejudge.repeats):
+        where = f" in repeat {repeat + 1} of rejudging {job.id}"
+        mine = [verdicts[row.id, repeat] for row in rows]
+        await asyncio.to_thread(figures.compare_group, environment, rows, mine, where)
+        for row, each in zip(rows, mine, strict=True):
+            if row.id in scores:
+                figures.compare(row.iteration, f"score{where}", each.score, scores[row.id], row.id)
+
+
+def _judge(request: StoredEvaluation) -> Judge | None:
+    """Return the judge, if its verdicts must be the same again."""
+    assert request.rejudge is not None
+    if request.judge.name not in _REPEATABLE or request.rejudge.code != source_hash("judges", "environment"):
+        return None
+    return make_judge(request.judge, JudgeServices())
+
+
+async def _scores(judge: Judge | None, rows: Sequence[Any]) -> dict[str, float | None]:
+    """Return the scores that the judge gives to the rollouts that finished, by their ids."""
+    if judge is None:
+        return {}
+    rollouts = [judged_rollout(row) for row in rows]
+    judgement = await judge_group(judge, rollouts[0].scenario, rollouts)
+    finished = [rollout.id for rollout in rollouts if rollout.failure is None]
+    return {id: score.value for id, score in zip(finished, judgement.scores, strict=True)}
+
+
+async def _report(store: RejudgingStore, id: str, rejudge: Rejudge, groups: Sequence[StoredGroup]) -> dict[str, Any]:
+    verdicts = await store.verdicts(id)
+    explanations = await store.explanations(id, [row.id for row in largest(groups, verdicts)])
+    found = await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
+    again: dict[str, Any] = json.loads(json_text.dumps(found))
+    return again
