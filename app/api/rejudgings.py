@@ -60,5 +60,9 @@ def _accepted(planned: Planned, started: StartedEvaluation | None = None) -> Rej
 
 
 def _brief(job: EvaluationJob) -> RejudgingBrief:
-    more = {"judge": job.request["judge"]["name"], "repeats": job.request["rejudge"]["repeats"]}
+    more = {
+        "judge": job.request["judge"]["name"],
+        "repeats": job.request["rejudge"]["repeats"],
+        "text": job.report["rejudge"]["text"] if job.report else None,
+    }
     return RejudgingBrief.model_validate(evaluation_figures(job) | more)

@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import func, select
 
 from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, Trajectory
+from app.db.tables import Checkpoint, Evaluation, EvaluationJob, Iteration, LedgerEntry, Run, Trajectory
+from app.domain.evaluation_state import EvaluationStatus
 from app.reports.rollouts import (
     MAX_DIGESTS,
     Batch,
@@ -38,6 +39,8 @@ FORMAT = "learnloop-report/1"
 _MAX_ITERATIONS = 500
 _MAX_EVALUATED = 100
 """Maximum number of iterations whose evaluations are shown."""
+_MAX_REJUDGINGS = 5
+"""Newest rejudgings that are mentioned."""
 _ROWS_AT_ONCE = 200
 _FIGURES = ("iteration", "step", "success", "malformed", "failed_rollouts")
 _REWARDS = ("mean", "median", "min", "max", "count")
@@ -70,6 +73,7 @@ async def collect(database: Database, settings: Settings, run: Run) -> Json:
         "digests": collected.digests(),
         "cost": await _cost(database, run),
         "checkpoints": await _checkpoints(database, run.id),
+        "rejudgings": await _rejudgings(database, run.id),
     }
     document["examples"] = await shown_examples(database, document)
     # What a report shows is passed on to others. Ids, hashes and figures hold no secrets.
@@ -279,4 +283,20 @@ async def _checkpoints(database: Database, run_id: str) -> list[Json]:
         {name: getattr(row, name) for name in names}
         for place, row in enumerate(rows)
         if place % every == 0 or row.is_best or row is rows[-1]
+    ]
+
+
+async def _rejudgings(database: Database, run_id: str) -> list[Json]:
+    query = (
+        select(EvaluationJob)
+        .where(EvaluationJob.run_id == run_id, EvaluationJob.status == EvaluationStatus.COMPLETED)
+        .order_by(EvaluationJob.id.desc())
+        .limit(_MAX_REJUDGINGS)
+    )
+    async with database() as tx:
+        rows = (await tx.execute(query)).scalars().all()
+    return [
+        {"evaluation_id": row.id, "judge": row.request["judge"]["name"], "text": row.report["rejudge"]["text"]}
+        for row in rows
+        if row.report is not None
     ]

@@ -41,6 +41,10 @@ def head(report: Json) -> Html:
         _test_line(report),
         _amounts(report),
         _causes(report),
+        *(
+            h("p", f"Judged again by {each['judge']}: {each['text']}", class_="muted")
+            for each in report.get("rejudgings", ())  # earlier versions wrote none
+        ),
     )
 
 

@@ -21,6 +21,8 @@ _CHANGING = (
     "settings.budget", "verdict", "cause", "cost", "checkpoint", "example", "rollouts",
 )  # fmt: skip
 """Prefixes of the figures that change if a run continues after its report was written."""
+_REJUDGING = "rejudging "
+"""Begins the names of what can be made and deleted after a report was written."""
 _OF_ROLLOUTS = ("run.pruned", "rollout", "digest", "example")
 """What cannot be compared once the service has deleted the run's trajectories because of their age."""
 
@@ -152,6 +154,7 @@ def compared_with(report: Json, current: Json) -> Comparison:
     names = [name for name in (here if went_on else {**here, **there}) if not name.startswith(left_out)]
     if went_on:  # the service can list other rollouts of a longer run
         names = [name for name in names if name in there]
+    names = [name for name in names if not name.startswith(_REJUDGING) or (name in here and name in there)]
     differences = [
         Difference(name, here.get(name, NOTHING), there.get(name, NOTHING))
         for name in names
@@ -166,6 +169,8 @@ def _named(report: Json) -> Iterator[tuple[str, Json]]:
         yield from _flat(part, report[part])
     for item in report["causes"]:
         yield from _flat(f"cause {item['cause']}", item)
+    for item in report.get("rejudgings", ()):  # earlier versions wrote none
+        yield from _flat(f"{_REJUDGING}{item['evaluation_id']}", item)
     for item in report["iterations"]["items"]:
         yield from _flat(f"iteration {item['iteration']}", item)
     for item in report["evaluations"]["items"]:

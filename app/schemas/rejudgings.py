@@ -83,3 +83,5 @@ class RejudgingBrief(EvaluationBrief):
     """Name of the judge."""
     repeats: int
     """How often each rollout is judged."""
+    text: str | None
+    """What its report says, in a sentence or two; null until it has completed."""

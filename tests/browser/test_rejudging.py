@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
+from app.domain.listed_model import ListedModel
 from tests.browser.visit import Visit
-from tests.fakes.scripted_judge import Raw, completion, scripted_judge
+from tests.fakes.scripted_judge import Raw, ScriptedJudge, completion, scripted_judge
 from tests.integration.app.served import run_with
 from tests.integration.app.test_rejudging import RUN, rejudging_service
 
@@ -20,7 +21,10 @@ _WIDTHS = (1440, 1280, 390)
 
 
 async def test_a_run_is_judged_again_by_a_noisy_judge(visit: Visit, data_dir: Path, database_url: str) -> None:
-    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+    async with (
+        scripted_judge() as judge,
+        rejudging_service(data_dir, database_url, judge, models=[_without_key(judge)]) as client,
+    ):
         judge.reply = _noisy()  # type: ignore[method-assign]
         run_id = (await client.post("/learn-loop", json=RUN)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
@@ -32,7 +36,14 @@ async def test_a_run_is_judged_again_by_a_noisy_judge(visit: Visit, data_dir: Pa
         await visit.go(f"/evaluations/{evaluation_id}")  # leads to the same page
         await expect(visit.page).to_have_url(re.compile(f"/ui/runs/{run_id}/rejudgings/{evaluation_id}$"))
         await _follow_a_change(visit)
+        await _overview(visit, run_id)
         await _delete(visit, run_id)
+        await _warned(visit)
+
+
+def _without_key(judge: ScriptedJudge) -> ListedModel:
+    """A model whose server wants a key that the operator has not given."""
+    return ListedModel.model_validate({"name": "keyless", "model": "openai/gpt-4.1-mini", "base_url": judge.url})
 
 
 def _noisy() -> Any:
@@ -69,6 +80,9 @@ async def _plan(visit: Visit) -> None:
     await _is_well_made(visit)
     await form.get_by_label("Settings as JSON").fill("")
     await form.get_by_label("From iteration").fill("")
+    await form.get_by_label("Budget in dollars").fill("0")
+    await expect(form.get_by_label("Budget in dollars")).to_have_attribute("aria-invalid", "true")
+    await form.get_by_label("Budget in dollars").fill("12.5")
     await expect(plan).to_contain_text("2 of each group")
     await expect(plan).to_contain_text("Expected costnot knownNo verdict of this judge")
     await expect(page.get_by_role("heading", name="Rejudgings of this run")).to_have_count(0)
@@ -91,6 +105,8 @@ async def _read_the_report(visit: Visit, run_id: str) -> str:
     figures = await noise.locator("dd:not(.muted)").all_inner_texts()
     assert [bool(re.fullmatch(each, text)) for each, text in zip(_NOISE, figures, strict=True)] == [True] * 3, figures
     assert figures[0] != "0.000"
+    await page.get_by_text("Settings", exact=True).click()
+    await expect(page.get_by_text('"max_usd": 12.5')).to_be_visible()
     await visit.settled()
     await _is_well_made(visit)
     return page.url.rpartition("/")[2]
@@ -110,6 +126,29 @@ async def _follow_a_change(visit: Visit) -> None:
     await page.go_back()
     await expect(page).to_have_url(address)
     await visit.settled()
+
+
+async def _overview(visit: Visit, run_id: str) -> None:
+    await visit.go(f"/runs/{run_id}")
+    sentence = visit.page.get_by_text(
+        "Judged again by correctness: Training would have gone another way from iteration 1"
+    )
+    await expect(sentence).to_be_visible()
+    await _is_well_made(visit)
+
+
+async def _warned(visit: Visit) -> None:
+    """What the service warns of stands by the form, and the rejudging is one link away."""
+    form = visit.page.get_by_role("region", name="Judge again")
+    await form.get_by_label("Judge", exact=True).select_option("correctness")
+    await form.get_by_text("Settings of the judge").click()
+    await form.get_by_label("Settings as JSON").fill('{"model": "keyless"}')
+    await expect(form.get_by_role("group", name="Plan")).to_contain_text("4with 16 rollouts")
+    await visit.button("Judge again").click()
+    await expect(form.get_by_role("status").filter(has_text="keyless")).to_contain_text("its judge may fail")
+    await _is_well_made(visit)
+    await form.get_by_role("link", name="See the rejudging").click()
+    await expect(visit.page.get_by_role("heading", name="Judged again by correctness")).to_contain_text("completed")
 
 
 async def _delete(visit: Visit, run_id: str) -> None:

@@ -647,6 +647,7 @@ export interface RejudgingBrief {
   "finished_at": string | null;
   "judge": string;
   "repeats": number;
+  "text": string | null;
 }
 
 export interface RemedyOut {

@@ -1,5 +1,6 @@
 """Stored rollouts are judged again over HTTP; the run that they belong to stays as it was."""
 
+import html
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from app.db.database import make_database, make_engine, parse_url
+from app.reports.verify import compared_with
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_judge import KEY, Raw, ScriptedJudge, completion, scripted_judge
@@ -113,7 +115,9 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
         assert await _hash(database_url) == before
 
         listed = (await client.get(f"/runs/{run_id}/rejudgings")).json()["items"]
-        assert [(each["judge"], each["repeats"]) for each in listed] == [("correctness", 1)]
+        assert [(each["judge"], each["repeats"], each["text"]) for each in listed] == [
+            ("correctness", 1, report["text"])
+        ]
         assert (await client.get("/evaluations")).json()["items"] == []
         assert (await client.get(f"/evaluations/{found['evaluation_id']}/report")).status_code == 409
 
@@ -166,6 +170,31 @@ async def test_the_same_judge_changes_nothing_and_repeats_measure_its_noise(data
         assert repeated["judge_cost"]["requests"] > 0
         planned = await _posted(client, run_id, **CHANGES, dry_run=True)
         assert planned["cost"]["low"] <= planned["cost"]["usd"] <= planned["cost"]["high"]
+
+
+async def test_the_report_on_the_run_mentions_it(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+
+        async def reported(form: str) -> httpx.Response:
+            return (await client.get(f"/runs/{run_id}/report", params={"form": form})).raise_for_status()
+
+        before = (await reported("json")).json()
+        found = await _rejudged(client, run_id, **CHANGES)
+        after, sentence = (await reported("json")).json(), found["report"]["rejudge"]["text"]
+        assert before["rejudgings"] == []
+        assert after["rejudgings"] == [
+            {"evaluation_id": found["evaluation_id"], "judge": "correctness", "text": sentence}
+        ]
+        page = html.unescape((await reported("html")).text)
+        assert f"Judged again by correctness: {sentence}</p>" in page
+        for written in (before, before | {"rejudgings": None}, after):  # None: by a version without them
+            report = {name: value for name, value in written.items() if value is not None}
+            assert compared_with(report, after).differences == []
+            assert compared_with(report, before).differences == []
+        changed = after | {"rejudgings": [after["rejudgings"][0] | {"text": "Nothing would have changed."}]}
+        [difference] = compared_with(changed, after).differences
+        assert difference == (f"rejudging {found['evaluation_id']}.text", "Nothing would have changed.", sentence)
 
 
 async def test_a_changed_verdict_is_found(data_dir: Path, database_url: str) -> None:

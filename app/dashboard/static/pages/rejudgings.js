@@ -11,14 +11,14 @@ import { Refusal } from "../parts/refusal.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Progress, Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
-import { label, visible } from "../parts/text.js";
+import { label, Text, visible } from "../parts/text.js";
 import { go, href } from "../router.js";
 import { may } from "../session.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {import("../api_types").RejudgingAccepted} Plan */
 /** @typedef {import("../api_types").RejudgingBrief} Brief */
-/** @typedef {{judge: string, settings: string, kinds: string, repeats: string, first: string, last: string}} Values */
+/** @typedef {{judge: string, settings: string, kinds: string, repeats: string, first: string, last: string, dollars: string}} Values */
 
 /** The rollouts that can be chosen, by their name in the form. @type {Record<string, string[]>} */
 const _KINDS = { training: ["train"], "held-out": ["evaluation"], both: ["train", "evaluation"] };
@@ -49,8 +49,9 @@ const columns = (runId) => [
 /** @param {{run: Run}} props */
 function JudgeAgain({ run }) {
   const judges = useLoaded((aborted) => get("judges", {}, aborted), []);
-  const [values, setValues] = useState(/** @type {Values} */ ({ judge: "", settings: "", kinds: "training", repeats: "1", first: "", last: "" }));
+  const [values, setValues] = useState(/** @type {Values} */ ({ judge: "", settings: "", kinds: "training", repeats: "1", first: "", last: "", dollars: "" }));
   const [error, setError] = useState(/** @type {Error | undefined} */ (undefined));
+  const [accepted, setAccepted] = useState(/** @type {Plan | undefined} */ (undefined));
   const body = useMemo(() => bodyOf(values), [values]);
   const plan = usePlan(run.run_id, body);
   const refusal = error ?? plan.error;
@@ -68,8 +69,9 @@ function JudgeAgain({ run }) {
   async function start() {
     setError(undefined);
     try {
-      const started = await post(path`runs/${run.run_id}/rejudge`, body);
-      go(["runs", run.run_id, "rejudgings", started.evaluation_id]);
+      const started = /** @type {Plan} */ (await post(path`runs/${run.run_id}/rejudge`, body));
+      if (started.warnings.length > 0) setAccepted(started);
+      else go(pageOf(run, started));
     } catch (failed) {
       setError(/** @type {Error} */ (failed));
       throw failed;
@@ -85,12 +87,19 @@ function JudgeAgain({ run }) {
       <${Field} field=${{ name: "repeats", label: "Repeats", type: "integer", help: "How often each rollout is judged, 1 to 8. From 2 on, the report has the judge's own noise.", standard: 1 }} ...${field("repeats")} />
       <${Field} field=${{ name: "iterations.first", label: "From iteration", type: "integer", help: "0 is the baseline, before training.", placeholder: "the first" }} ...${field("first")} />
       <${Field} field=${{ name: "iterations.last", label: "To iteration", type: "integer", help: "Included.", placeholder: "the last one saved" }} ...${field("last")} />
+      <${Field} field=${{ name: "budget.max_usd", label: "Budget in dollars", type: "number", help: "It pauses before a call of the judge's model that could exceed this.", placeholder: "no limit" }} ...${field("dollars")} />
     </div>
     <${Settings} ...${field("settings")} wrong=${body instanceof Error ? body.message : undefined} />
     <${Planned} plan=${plan} repeats=${values.repeats} />
     <div class="actions"><${Action} label="Judge again" kind="primary" disabled=${!plan.data} act=${start} /></div>
+    ${accepted && html`<section class="notice warn" role="status"><h3>It has been started, but its judge may fail</h3>
+      <ul>${accepted.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul>
+      <p><a href=${href(pageOf(run, accepted))}>See the rejudging</a></p></section>`}
   </section>`;
 }
+
+/** @param {Run} run @param {Plan} accepted */
+const pageOf = (run, { evaluation_id: id }) => ["runs", run.run_id, "rejudgings", id ?? ""];
 
 /** The settings of the judge as JSON, such as a rubric. @param {{value: string, set: (text: string) => void, wrong: string | undefined}} props */
 function Settings({ value, set, wrong }) {
@@ -107,7 +116,7 @@ function Settings({ value, set, wrong }) {
  * The request of the form. What is no number is sent as it is, so that the service says what is wrong.
  * @param {Values} values @returns {Record<string, any> | Error} an error if the judge's settings are no JSON object
  */
-function bodyOf({ judge, settings, kinds, repeats, first, last }) {
+function bodyOf({ judge, settings, kinds, repeats, first, last, dollars: limit }) {
   const config = settings.trim() ? objectIn(settings) : undefined;
   if (config instanceof Error) return config;
   const counted = (/** @type {string} */ text) => (text.trim() === "" || Number.isNaN(Number(text)) ? text : Number(text));
@@ -117,6 +126,7 @@ function bodyOf({ judge, settings, kinds, repeats, first, last }) {
     kinds: _KINDS[kinds],
     repeats: repeats.trim() === "" ? 1 : counted(repeats),
     ...(Object.keys(iterations).length > 0 && { iterations }),
+    ...(limit.trim() && { budget: { max_usd: counted(limit) } }),
   };
 }
 

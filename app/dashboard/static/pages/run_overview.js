@@ -9,6 +9,7 @@ import { html } from "../parts/html.js";
 import { Loop } from "../parts/loop.js";
 import { useLoaded } from "../parts/states.js";
 import { Progress } from "../parts/status.js";
+import { label, visible } from "../parts/text.js";
 import { described, evaluationsOf, HeldOutSwitch, kindOf, kindsOf } from "../parts/verdict.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
@@ -32,6 +33,7 @@ export function RunOverview({ data, run, query }) {
       <${RewardStrip} run=${run} iterations=${iterations} />
     </div>
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
+    <${Rejudged} run=${run} />
     ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
     ${iterations.length > 0 && html`<${Health} iterations=${iterations} />`}
     <${Spent} run=${run} />`;
@@ -55,6 +57,14 @@ function Outcome({ run, iterations, kind }) {
     <div><dt>Tokens</dt><dd>${compact(run.cost.prompt_tokens + run.cost.completion_tokens)}</dd>
       <dd class="muted">${compact(run.cost.completion_tokens)} generated</dd></div>
   </dl>`;
+}
+
+/** What the newest rejudging that has completed says. @param {{run: Run}} props */
+function Rejudged({ run }) {
+  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/rejudgings`, {}, aborted), [run.run_id]);
+  const newest = /** @type {import("../api_types").RejudgingBrief[] | undefined} */ (state.data?.items)?.find((each) => each.text !== null);
+  if (!newest) return null;
+  return html`<p class="muted"><a href=${href(["runs", run.run_id, "rejudgings", newest.evaluation_id])}>Judged again by ${label(newest.judge, 60)}</a>: ${visible(newest.text)}</p>`;
 }
 
 /** The first and the latest held-out success of a kind. @param {{run: Run, kind: Kind}} props */
