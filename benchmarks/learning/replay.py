@@ -5,9 +5,9 @@
 From iteration 3 on a planted judge takes any answer that names a date for right. That run (P) is judged again by
 `reference`, the right judge. The arms are A: a run with the right judge from the start; B: a fork of the last
 checkpoint before the damage that trains on with the right judge; D: a fork of it that first imitates the best rollouts
-by the new rewards and then makes 4 iterations; E: one that only imitates. Gain is held-out success over the base's, of
-64 greedy and 128 sampled rollouts; tokens are those that an arm sampled for training. The goal is for D: with 30% of
-A's tokens 90% of A's greedy gain, mean of the seeds, and at least 75% with each seed.
+by the new rewards and then makes 4 iterations; E: D before these, so one that only imitates. Gain is held-out success
+over the base's, of 64 greedy and 128 sampled rollouts; tokens are those that an arm sampled for training. The goal is
+for D: with 30% of A's tokens 90% of A's greedy gain, mean of the seeds, and at least 75% with each seed.
 
 Each seed has two services, one for A and one for the rest. With --directory a second call goes on where the first was
 ended, and the figures are in DIR/SEED-right.json and DIR/SEED-wrong.json.
@@ -117,6 +117,8 @@ class Work:
     def arms(self, runs: Mapping[str, str], *others: str) -> Figures:
         """Wait for the runs, evaluate their last and their best checkpoints and the other models, and return it all."""
         arms = {name: self._arm(run_id) for name, run_id in runs.items()}
+        if "D" in arms:
+            arms["E"] = self._imitation(arms["D"])
         models = dict.fromkeys([*others, *(arm[which] for arm in arms.values() for which in ("last", "best"))])
         return {"arms": arms, "success": self._success(list(models))}
 
@@ -131,6 +133,13 @@ class Work:
             "last": f"{model}@{run['iterations'][-1]['step']}",
             "best": f"{model}@{run['best_checkpoint']['step']}",
         }
+
+    def _imitation(self, arm: Figures) -> Figures:
+        """Return the figures of a run with a warm start, as if it had ended with that."""
+        supervised = [each for each in self.service.iterations(arm["run_id"]) if each["supervised"]]
+        model = f"{arm['last'].partition('@')[0]}@{supervised[-1]['step']}"
+        seconds = sum(each["timing"]["total_s"] for each in supervised)
+        return {"run_id": arm["run_id"], "tokens": 0, "seconds": seconds, "last": model, "best": model}
 
     def _success(self, models: Sequence[str]) -> Figures:
         common = {
@@ -167,7 +176,6 @@ def wrong(work: Work) -> Figures:
     warm_start = {"demonstrations": {"dataset": f"{stored['name']}@{stored['version']}"}}
     then = min(_AFTER_IMITATION, left)
     runs["D"] = work.fork("D", run_id, step, warm_start=warm_start, iterations=then)
-    runs["E"] = work.fork("E", run_id, step, warm_start=warm_start, iterations=0)
     planted = {"first_changed": report["first_changed"], "text": report["text"], "demonstrations": stored["kept"]}
     return work.arms(runs) | {"planted": planted}
 
@@ -176,22 +184,17 @@ SIDES: Mapping[str, Callable[[Work], Figures]] = {"wrong": wrong, "right": right
 """What the services of a seed do; the longer one begins."""
 
 
-def figures_of(directory: Path, seed: int, side: str, size: Size, engine: str) -> Figures:
-    """Return one side's figures of a seed: those of an earlier call, or what its service finds now."""
+def figures_of(directory: Path, seed: int, side: str, size: Size, variables: Mapping[str, str]) -> Figures:
+    """Return one side's figures of a seed: those of an earlier call, or what its service finds now.
+
+    `variables` are added to the service's environment.
+    """
     done = directory / f"{seed}-{side}.json"
     if done.exists():
         found: Figures = json.loads(done.read_text())
         return found
     data_dir = directory / f"{seed}-{side}"
-    with (
-        tempfile.TemporaryDirectory(prefix="learnloop-") as site,
-        judges_installed(Path(site) / "judges") as variables,
-        own_service(
-            data_dir,
-            waiting=lambda _: None,
-            variables={**variables, "LEARNLOOP_ENGINE_ARGS": engine, "LEARNLOOP_MAX_CONCURRENT_RUNS": "4"},
-        ) as service,
-    ):
+    with own_service(data_dir, waiting=lambda _: None, variables=variables) as service:
         found = SIDES[side](Work(service, seed, size))
     written = done.with_suffix(".part")
     written.write_text(json.dumps(found, indent=2))
@@ -254,14 +257,14 @@ def verdict(seeds: Sequence[Mapping[str, Figures]]) -> str:
     )
 
 
-def compare(directory: Path, seeds: Sequence[int], size: Size, engine: str, parallel: int) -> None:
+def compare(directory: Path, seeds: Sequence[int], size: Size, parallel: int, variables: Mapping[str, str]) -> None:
     """Run everything that is missing, print each seed's table when it is known, and at the end the means."""
     known: dict[int, dict[str, Figures]] = {seed: {} for seed in seeds}
     rows: list[dict[str, Figures]] = []
     print(_TITLE, flush=True)
     with ThreadPoolExecutor(parallel) as pool:
         places = {
-            pool.submit(figures_of, directory, seed, side, size, engine): (seed, side)
+            pool.submit(figures_of, directory, seed, side, size, variables): (seed, side)
             for side, seed in product(SIDES, seeds)
         }
         for done in as_completed(places):
@@ -276,11 +279,12 @@ def compare(directory: Path, seeds: Sequence[int], size: Size, engine: str, para
                     print(line_of(name, row), flush=True)
     if len(rows) < len(seeds):
         raise SystemExit("some seeds are not complete: another call with the same --directory goes on with them")
+    rows.sort(key=lambda each: each["A"]["seed"])
     for name, row in means(rows).items():
         print(line_of(name, row))
     for seed, found in known.items():
         planted = found["wrong"]["planted"]
-        print(f"seed {seed}: first_changed {planted['first_changed']}, expected {_SPARED + 1}; {planted['text']} ")
+        print(f"seed {seed}: first_changed {planted['first_changed']}, expected {_SPARED + 1}; {planted['text']}")
         print(f"  {planted['demonstrations']} rollouts were imitated")
     print(verdict(rows))
 
@@ -290,7 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0, 1, 2, 3, 4])
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="services at the same time")
-    parser.add_argument("--threads", type=int, default=1, help="of each service's engine")
+    parser.add_argument("--engine", default="", metavar="FLAGS", help="of each service's engine, such as '--threads 2'")
     parser.add_argument("--directory", type=Path, help="keeps the data, so that another call can go on")
     parser.add_argument("--iterations", type=int, default=14)
     parser.add_argument("--groups", type=int, default=8)
@@ -300,13 +304,12 @@ def main() -> None:
     if options.iterations <= _SPARED:
         parser.error(f"--iterations: at least {_SPARED + 1}, because the bug spares the first {_SPARED}")
     size = Size(options.iterations, options.groups, options.rollouts, options.scenarios)
-    print(
-        json.dumps({**processes.machine(), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "threads": options.threads})
-    )
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
-        directory = options.directory or Path(name)
+    print(json.dumps({**processes.machine(), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "engine": options.engine}))
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as name, judges_installed(Path(name) / "judges") as judges:
+        directory = options.directory or Path(name) / "data"
         directory.mkdir(parents=True, exist_ok=True)
-        compare(directory.absolute(), options.seeds, size, f"--threads {options.threads}", options.parallel)
+        variables = {**judges, "LEARNLOOP_ENGINE_ARGS": options.engine, "LEARNLOOP_MAX_CONCURRENT_RUNS": "4"}
+        compare(directory.absolute(), options.seeds, size, options.parallel, variables)
 
 
 if __name__ == "__main__":
