@@ -18,6 +18,8 @@ from app.db.database import Database
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.stored_evaluation import Rejudge, StoredEvaluation
+from app.domain.stored_request import Choice
+from app.errors import DATABASE_DOWN
 from app.evaluations.rejudge_report import largest, rejudge_report
 from app.evaluations.rejudgings import RejudgingStore, StoredGroup
 from app.operations.verified_figures import VerifiedFigures
@@ -27,7 +29,7 @@ from app.runs.stored_rollouts import judged_rollout
 from environment.base import Environment
 from judges import grounding, reference, reported
 from judges.base import Judge, JudgeServices
-from training.scoring import judge_group
+from training.scoring import assign_rewards, judge_group
 from training.source_code import source_hash
 from training.types import RunConfig
 
@@ -45,6 +47,8 @@ async def verify_rejudgings(database: Database, data_dir: Path, run: Run, figure
     for job in jobs:
         try:
             await _verify(database, data_dir, run.stored_request.config, job, figures)
+        except DATABASE_DOWN:
+            raise
         except Exception as error:  # of the environment, for an outcome or a score that it cannot have had
             computed = f"cannot be computed: {type(error).__name__}: {error}"
             figures.compare(None, f"rejudging {job.id}", "as stored", computed)
@@ -58,52 +62,39 @@ async def _verify(
     assert request.rejudge is not None
     assert job.report is not None
     store = RejudgingStore(database)
-    groups = await store.groups(request.rejudge, config)
+    groups, judge = await store.groups(request.rejudge, config), _judge(request.judge, request.rejudge)
     whole = await resolve_references(database, data_dir, request.environment, job.project)
     with closing(await asyncio.to_thread(make_environment, whole, data_dir)) as environment:
         for group in groups:
-            await _verify_group(store, job, request, environment, group, figures)
+            rows, verdicts = await store.whole(group.ids), await store.whole_verdicts(job.id, group.ids)
+            scores = await _scores(judge, environment, rows)
+            for repeat in range(request.rejudge.repeats):
+                where = f" in repeat {repeat + 1} of rejudging {job.id}"
+                mine = [verdicts[row.id, repeat] for row in rows]
+                await asyncio.to_thread(figures.compare_group, environment, rows, mine, where)
+                for row, each in zip(rows, mine, strict=True):
+                    if row.id in scores:
+                        figures.compare(row.iteration, f"score{where}", each.score, scores[row.id], row.id)
     recomputed = await _report(store, job.id, request.rejudge, groups)
     for name, value in recomputed.items():
         figures.compare(None, f"{name} in the report of rejudging {job.id}", job.report["rejudge"].get(name), value)
 
 
-async def _verify_group(
-    store: RejudgingStore,
-    job: EvaluationJob,
-    request: StoredEvaluation,
-    environment: Environment,
-    group: StoredGroup,
-    figures: VerifiedFigures,
-) -> None:
-    assert request.rejudge is not None
-    rows, verdicts = await store.whole(group.ids), await store.whole_verdicts(job.id, group.ids)
-    scores = await _scores(_judge(request), rows)
-    for repeat in range(request.rejudge.repeats):
-        where = f" in repeat {repeat + 1} of rejudging {job.id}"
-        mine = [verdicts[row.id, repeat] for row in rows]
-        await asyncio.to_thread(figures.compare_group, environment, rows, mine, where)
-        for row, each in zip(rows, mine, strict=True):
-            if row.id in scores:
-                figures.compare(row.iteration, f"score{where}", each.score, scores[row.id], row.id)
-
-
-def _judge(request: StoredEvaluation) -> Judge | None:
+def _judge(choice: Choice, rejudge: Rejudge) -> Judge | None:
     """Return the judge, if its verdicts must be the same again."""
-    assert request.rejudge is not None
-    if request.judge.name not in _REPEATABLE or request.rejudge.code != source_hash("judges", "environment"):
+    if choice.name not in _REPEATABLE or rejudge.code != source_hash("judges", "environment"):
         return None
-    return make_judge(request.judge, JudgeServices())
+    return make_judge(choice, JudgeServices())
 
 
-async def _scores(judge: Judge | None, rows: Sequence[Any]) -> dict[str, float | None]:
-    """Return the scores that the judge gives to the rollouts that finished, by their ids."""
+async def _scores(judge: Judge | None, environment: Environment, rows: Sequence[Any]) -> dict[str, float | None]:
+    """Return the scores that the judge gives to the rollouts, by their ids."""
     if judge is None:
         return {}
     rollouts = [judged_rollout(row) for row in rows]
-    judgement = await judge_group(judge, rollouts[0].scenario, rollouts)
-    finished = [rollout.id for rollout in rollouts if rollout.failure is None]
-    return {id: score.value for id, score in zip(finished, judgement.scores, strict=True)}
+    scenario = rollouts[0].scenario
+    group = assign_rewards(environment, scenario, rollouts, await judge_group(judge, scenario, rollouts))
+    return {each.rollout.id: each.score.value for each in group.rollouts}
 
 
 async def _report(store: RejudgingStore, id: str, rejudge: Rejudge, groups: Sequence[StoredGroup]) -> dict[str, Any]:
