@@ -20,7 +20,6 @@ from app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut
 from app.api.routers import keyed_router
 from app.backends import unusable_base_models
 from app.domain.names import PATH_PATTERN, REPO_PATTERN
-from training.statistics.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.listing import listed
 from app.model_registry.promotions import Promotions
@@ -31,6 +30,7 @@ from app.schemas.base import Name, RequestPart, ResponseModel
 from app.schemas.evaluations import EvaluationAccepted
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.protocol.model_name import ModelName
+from training.statistics.sequential import Rule
 
 router = keyed_router("models")
 

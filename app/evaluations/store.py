@@ -20,10 +20,10 @@ from app.errors import Conflict, NotAllowed, NotFound
 from app.evaluations.claims import UNOWNED
 from app.evaluations.publications import NEW
 from app.evaluations.report import models_without_figures
-from training.statistics.sequential import Decision
 from app.events.log import append_to_evaluation
 from judges.base import JudgeCall
 from training.rollout.histories import transcript
+from training.statistics.sequential import Decision
 
 _ENDINGS = {
     EvaluationStatus.COMPLETED: (Move.COMPLETE, EventType.EVALUATION_COMPLETED),

@@ -7,13 +7,13 @@ from ulid import ULID
 from app.auth.caller import Caller
 from app.domain.stored_evaluation import Trial
 from app.errors import Conflict
-from training.statistics.sequential import Rule
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.promotions import Promotions
 from app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.protocol.model_name import ModelName
+from training.statistics.sequential import Rule
 
 
 @dataclass(frozen=True, slots=True)

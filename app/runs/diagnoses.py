@@ -64,7 +64,7 @@ async def save(
 def pause_reason(changed: Sequence[Found], rule: DiagnosisRule) -> str | None:
     """Return why the rule pauses the run now: the first of the newly named diagnoses that are serious enough.
 
-    A consequence of another cause does not pause it: who resumes a run in spite of a cause accepts what follows from it.
+    A consequence of another cause does not: who resumes a run in spite of a cause accepts what follows from it.
     """
     if rule.action != "pause":
         return None
