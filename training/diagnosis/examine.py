@@ -8,10 +8,10 @@ import structlog
 from environment.base import Environment, Reflective, Solvable
 from training.backends.base import BackendRefused, BackendUnavailable, Policy, ReportingPolicy
 from training.diagnosis.collect import facts_of
-from training.diagnosis.facts import Facts, Probe
+from training.diagnosis.facts import Facts, Probe, Replay
 from training.diagnosis.replayed import replayed
 from training.diagnosis.reread import readings_of
-from training.diagnosis.true_success import true_success
+from training.diagnosis.true_success import TrueSuccess, true_success
 from training.types import IterationResult, RunConfig
 
 _PROBED_FIRST, _PROBED_EVERY = 3, 4
@@ -28,7 +28,7 @@ async def examine(
     `repeats` says that the environment promises to give equal tool calls equal results (environment/traits.py), and
     that the built-in loop made the rollouts, so that one of them can be replayed.
     """
-    facts = facts_of(result, config, await true_success(result, environment))
+    facts = facts_of(result, config, await _true_success(result, environment))
     facts = replace(
         facts,
         has_oracle=isinstance(environment, Solvable),
@@ -36,7 +36,7 @@ async def examine(
     )
     # A reflective environment has learned since the rollouts were made, and is no longer what they saw.
     if repeats and _is_probed(result, config) and not isinstance(environment, Reflective):
-        facts = replace(facts, replay=await replayed(result, config, environment))
+        facts = replace(facts, replay=await _replayed(result, config, environment))
     if not isinstance(policy, ReportingPolicy):
         return facts
     facts = replace(facts, base_model=policy.base_model, readings=readings_of(result, policy.tool_format))
@@ -46,6 +46,22 @@ async def examine(
     except (BackendUnavailable, BackendRefused, ValueError) as error:
         log.warning("the policy could not be examined", iteration=result.iteration, error=str(error))
         return facts
+
+
+async def _true_success(result: IterationResult, environment: Environment) -> TrueSuccess:
+    try:
+        return await true_success(result, environment)
+    except Exception as error:  # what an environment does wrong here must not end the run that is examined
+        log.warning("rollouts could not be checked", iteration=result.iteration, error=str(error))
+        return {}
+
+
+async def _replayed(result: IterationResult, config: RunConfig, environment: Environment) -> Replay | None:
+    try:
+        return await replayed(result, config, environment)
+    except Exception as error:  # as above
+        log.warning("no rollout could be replayed", iteration=result.iteration, error=str(error))
+        return None
 
 
 def _is_probed(result: IterationResult, config: RunConfig) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from environment.base import Environment, EpisodeFailed, ToolError
+from environment.base import Environment
 from training.diagnosis.count_group import choices_of
 from training.diagnosis.facts import Replay
 from training.rollout.fork import Fork, Message, ReplayDiffers
@@ -18,8 +18,10 @@ _SHOWN = 200
 
 
 async def replayed(result: IterationResult, config: RunConfig, environment: Environment) -> Replay | None:
-    """Replay one of the iteration's rollouts up to its last turn. Return None if none has two turns, or if the replay
-    cannot be made now."""
+    """Replay one of the iteration's rollouts up to its last turn. Return None if none has two turns.
+
+    Raises TimeoutError, and the environment's errors.
+    """
     rollout = next(_with_turns(result), None)
     if rollout is None:
         return None
@@ -30,8 +32,6 @@ async def replayed(result: IterationResult, config: RunConfig, environment: Envi
         await replay(environment, rollout.scenario, fork, limits)
     except ReplayDiffers as found:
         return Replay(rollout.id, True, found.turn, found.tool, _excerpt(found.recorded), _excerpt(found.found))
-    except (TimeoutError, EpisodeFailed, ToolError):
-        return None
     return Replay(rollout.id)
 
 
