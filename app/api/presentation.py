@@ -18,6 +18,7 @@ from app.runs.lost_rollouts import lost_warnings
 from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
+from app.runs.run_list import Listed
 from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationAccepted, EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
@@ -68,9 +69,18 @@ def run_brief(run: Run) -> RunBrief:
     return RunBrief.model_validate(_brief(run))
 
 
-def run_listed(run: Run, verdict: Verdict, curve: list[float] | None) -> RunListed:
+def run_listed(listed: Listed, verdict: Verdict, curve: list[float] | None) -> RunListed:
     """Return a run as an item of the list of runs. `curve` is None unless it was requested."""
-    more = {"verdict": asdict(verdict), "judge_usd": run.judge_cost_usd, "curve": curve}
+    run = listed.run
+    more = {
+        "settings_hash": run.settings_hash,
+        "seed": run.request.get("seed"),
+        "learning_rate": run.request.get("learning_rate"),
+        "same_settings": None if listed.same is None else listed.same._asdict(),
+        "verdict": asdict(verdict),
+        "judge_usd": run.judge_cost_usd,
+        "curve": curve,
+    }
     return RunListed.model_validate(_brief(run) | more)
 
 
@@ -207,6 +217,10 @@ def _brief(run: Run) -> dict[str, Any]:
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
+        "name": run.name,
+        "tags": run.tags,
+        "notes": run.notes,
+        "starred": run.starred,
         "links": run_links(run.id),
     }
 

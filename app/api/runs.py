@@ -1,8 +1,6 @@
-"""Runs: list, inspect, cancel, pause, resume, retry, fork and delete them."""
+"""Runs: inspect, edit, cancel, pause, resume, retry, fork and delete them."""
 
-from typing import Annotated
-
-from fastapi import Query, Response
+from fastapi import Response
 from ulid import ULID
 
 from app.api import presentation
@@ -14,7 +12,6 @@ from app.api.dependencies import (
     CurrentService,
     CurrentStarter,
     CurrentStore,
-    IdCursor,
     Limit,
     NumberCursor,
     RunId,
@@ -29,7 +26,7 @@ from app.operations.fork_run import fork
 from app.runs.reward_histogram import reward_histogram
 from app.schemas.base import Page
 from app.schemas.diagnosis import RunDiagnosis
-from app.schemas.run_request import ForkRequest, ResumeRequest
+from app.schemas.run_request import ForkRequest, ResumeRequest, RunEdit
 from app.schemas.runs import (
     Accepted,
     CheckpointOut,
@@ -38,7 +35,6 @@ from app.schemas.runs import (
     LearnLoopAccepted,
     RewardHistograms,
     RunBrief,
-    RunListed,
     RunOut,
 )
 from app.worker.runner import Runner
@@ -46,42 +42,16 @@ from app.worker.runner import Runner
 router = keyed_router("runs")
 
 
-@router.get("/runs")
-async def list_runs(
-    queries: CurrentQueries,
-    caller: CurrentCaller,
-    status: Annotated[RunStatus | None, Query(description="Only runs with this status. Default: all")] = None,
-    search: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=100,
-            pattern=r"^[^\x00]+$",
-            description="Only runs with this text in their id, model, environment or judge, in any case. Default: all",
-        ),
-    ] = None,
-    curve: Annotated[
-        int | None, Query(ge=2, le=100, description="Show a learning curve of at most this many points. Default: none")
-    ] = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
-) -> Page[RunListed]:
-    """List runs, newest first."""
-    found = await queries.runs(status=status, search=search, before=cursor, limit=limit + 1, project=caller.project)
-    curves = None if curve is None else await queries.curves([run.id for run in found[:limit]], curve)
-    verdicts = await queries.verdicts(found[:limit])
-    return presentation.page(
-        found,
-        limit,
-        lambda run: presentation.run_listed(run, verdicts[run.id], None if curves is None else curves.get(run.id, [])),
-        lambda run: run.id,
-    )
-
-
 @router.get("/runs/{run_id}", response_model=RunOut)
 async def get_run(documents: CurrentRunDocuments, run_id: RunId) -> Response:
     """Get a run. Shows status, progress, learning curve, held-out figures, best checkpoint, cost and error."""
     return Response(await documents.get(run_id), media_type="application/json")
+
+
+@router.patch("/runs/{run_id}")
+async def edit_run(store: CurrentStore, run_id: RunId, change: RunEdit) -> RunBrief:
+    """Name, tag, annotate or star a run. Training does not see any of it."""
+    return presentation.run_brief(await store.edit(run_id, change.model_dump(exclude_unset=True)))
 
 
 @router.delete("/runs/{run_id}")

@@ -50,9 +50,9 @@ class Service:
         """Start a run with POST /learn-loop."""
         return self._call("POST", "/learn-loop", json=request)
 
-    def runs(self, limit: int, status: str | None = None) -> list[Json]:
-        """Return the newest runs, newest first."""
-        return self._page("/runs", limit, {"status": status})
+    def runs(self, limit: int, **filters: Json) -> list[Json]:
+        """Return at most `limit` runs that match, newest first or by `sort`."""
+        return self._page("/runs", limit, filters)
 
     def run(self, run_id: str) -> Json:
         """Return the current state of a run."""
@@ -65,6 +65,10 @@ class Service:
     def ask_of(self, run_id: str, verb: str, body: Json = None) -> Json:
         """Cancel, pause, resume, retry or fork a run."""
         return self._call("POST", f"/runs/{_segment(run_id)}/{verb}", json=body)
+
+    def edit_run(self, run_id: str, change: Mapping[str, Json]) -> Json:
+        """Name, tag, annotate or star a run."""
+        return self._call("PATCH", f"/runs/{_segment(run_id)}", json=change)
 
     def delete_run(self, run_id: str) -> Json:
         """Delete a run that has ended, and return its last state."""

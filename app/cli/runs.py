@@ -17,6 +17,7 @@ from app.cli.event_lines import event_line
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.plot_files import check_ending, write_plot
 from app.cli.rejudge import rejudge
+from app.cli.run_edit import edit
 from app.cli.run_report import print_run, verdict_text
 from app.cli.run_request import BadRunFile, overlay, parse_settings
 from app.cli.terminal import Failure, plain, print_json, progress, results
@@ -32,13 +33,18 @@ RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 @app.command("list")
 def list_(
     status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    starred: Annotated[bool, typer.Option("--starred", help="Only starred runs.")] = False,
+    sort: Annotated[
+        str | None, typer.Option(help="What to sort by, highest first: gain, success, tokens, time and others.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of runs.")] = 20,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, newest first, with whether each one learned."""
+    """List runs, newest first or by a figure, with whether each one learned."""
     with Service(url) as service:
-        found = service.runs(limit, status)
+        found = service.runs(limit, status=status, tag=tag, starred=starred or None, sort=sort)
     if as_json:
         print_json(found)
         return
@@ -166,6 +172,7 @@ def verify(run_id: RunId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 app.command()(compare)
 app.command()(diagnose)
+app.command()(edit)
 app.command()(rejudge)
 
 
@@ -218,7 +225,15 @@ def _print_list(found: list[Any]) -> None:
     results.print(Text.from_ansi(title))
     for row, run in zip(rows, found, strict=True):
         results.print(Text.from_ansi(row))
-        results.print(Text("  ").append(verdict_text(run["verdict"])), no_wrap=True, overflow="ellipsis")
+        line = Text("  ").append(_label(run)).append(verdict_text(run["verdict"]))
+        results.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _label(run: Any) -> Text:
+    """Return what the run's owner says about it, if anything."""
+    words = [*(["\N{BLACK STAR}"] if run["starred"] else []), *([run["name"]] if run["name"] else [])]
+    words += [f"[{', '.join(run['tags'])}]"] if run["tags"] else []
+    return plain(f"{' '.join(words)}: " if words else "", "bold")
 
 
 def _held_out(on: Any) -> str:

@@ -40,15 +40,6 @@ _BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "re
 _COMPACT_COLUMNS = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
 
 
-_NAMES = (
-    Run.id,
-    func.concat(Run.model_project, literal_column("'/'"), Run.model_name),
-    Run.environment,
-    Run.judge,
-)
-"""Columns that a search for runs looks at."""
-
-
 class RunFigures(NamedTuple):
     """A run with its figures. The lists hold dicts in the API's format."""
 
@@ -137,31 +128,6 @@ class RunQueries:
         async with self._database() as tx:
             found = (await tx.execute(_FIGURES, {"run_ids": run_ids})).all()
         return {run.id: _figures(run, *lists) for run, *lists in found}
-
-    async def runs(
-        self,
-        *,
-        status: str | None,
-        before: str | None,
-        limit: int,
-        project: str | None = None,
-        search: str | None = None,
-    ) -> Sequence[Run]:
-        """Return runs of one project or of all, newest first.
-
-        `before` is a run's id; `search` matches part of a run's id, model, environment or judge.
-        """
-        query = select(Run).order_by(Run.id.desc()).limit(limit)
-        if search is not None:
-            # Names are ASCII, and comparing them without the rules of a language takes half the time.
-            query = query.where(or_(*(name.collate("C").icontains(search, autoescape=True) for name in _NAMES)))
-        if project is not None:
-            query = query.where(Run.model_project == project)
-        if status is not None:
-            query = query.where(Run.status == status)
-        if before is not None:
-            query = query.where(Run.id < before)
-        return await self._rows(query)
 
     async def curves(self, run_ids: Sequence[str], points: int) -> dict[str, list[float]]:
         """Return mean rewards by run, in the order of iterations, evenly thinned out to at most `points` per run."""

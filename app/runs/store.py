@@ -119,6 +119,15 @@ class RunStore:
             raise LeaseLost(lease)
         return PendingRequests(*row)
 
+    async def edit(self, run_id: str, changes: Mapping[str, Any]) -> Run:
+        """Change what its owner says about a run (`name`, `tags`, `notes`, `starred`). Raises NotFound."""
+        change = update(Run).where(Run.id == run_id).values(**changes).returning(Run)
+        async with self._database.begin() as tx:
+            run = (await tx.execute(change)).scalar_one_or_none()
+        if run is None:
+            raise NotFound(f"There is no run {run_id!r}.")
+        return run
+
     async def cancel(self, run_id: str, actor: str) -> RunStatus:
         """Cancel a waiting run, or ask the worker of a running one to stop. Returns the resulting status.
 

@@ -1,5 +1,6 @@
 """Bodies of the requests that start, resume and fork runs. Unknown fields are refused; every size is bounded."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -421,3 +422,41 @@ _INSTEAD = {
     "source": "set environment.config.scenarios instead",
     "backend": "it must be the backend that has the checkpoint",
 }
+
+
+class RunEdit(RequestBody):
+    """What its owner says about a run. Fields that are not given stay as they are."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "lower rate", "tags": ["paper"], "starred": True}]}
+    )
+
+    name: str | None = Field(default=None, max_length=100)
+    """What to call it: one line of at most 100 characters, without spaces at its ends. Null: by its model's name."""
+    tags: list[Annotated[str, Field(max_length=40)]] = Field(default_factory=list, max_length=20)
+    """All its tags: at most 20, each of at most 40 characters without spaces and commas."""
+    notes: str = Field(default="", max_length=10_000)
+    """Notes of at most 10,000 characters."""
+    starred: bool = False
+    """Whether it is starred."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_one_line(cls, name: str | None) -> str | None:
+        if name is not None and (name != name.strip() or len(name.splitlines()) != 1):
+            raise ValueError("A name is one line without spaces at its ends; null removes it.")
+        return name
+
+    @field_validator("tags")
+    @classmethod
+    def _are_words(cls, tags: list[str]) -> list[str]:
+        for tag in tags:
+            if re.fullmatch(r"[^\s,]+", tag) is None:
+                raise ValueError(f"A tag has no spaces and commas, unlike {tag!r}; write several as several items.")
+        return list(dict.fromkeys(tags))
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("Give at least one of name, tags, notes and starred.")
+        return self

@@ -333,13 +333,52 @@ class RunBrief(ResponseModel):
     """When a worker first started it; null before."""
     finished_at: datetime | None
     """When it ended; null before."""
+    name: str | None = None
+    """What its owner calls it; null if it has no other name than its model's."""
+    tags: list[str] = Field(default_factory=list)
+    """Its owner's tags."""
+    notes: str = ""
+    """Its owner's notes."""
+    starred: bool = False
+    """Whether its owner has starred it."""
     links: dict[str, str]
     """Paths of the run and of what belongs to it, by name."""
+
+
+class SameSettingsOut(ResponseModel):
+    """Figures of runs that differ only in their seed. A mean leaves out the runs without a value, and is null if none
+    has one."""
+
+    runs: int
+    """Number of runs."""
+    first: float | None
+    """Mean success of their baselines, from 0 to 1."""
+    means: dict[str, float | None]
+    """Mean values by what runs can be sorted by, such as `gain`, in percentage points, and `tokens`."""
+    gain_sd: float | None
+    """Standard deviation of the gain between the runs, in percentage points; null if fewer than two have one."""
+    gain_low: float | None
+    """Smallest gain, in percentage points."""
+    gain_high: float | None
+    """Largest gain, in percentage points."""
+    verdicts: dict[VerdictState, int]
+    """Number of runs by verdict."""
+    statuses: dict[RunStatus, int]
+    """Number of runs by status."""
 
 
 class RunListed(RunBrief):
     """A run in the list of runs."""
 
+    settings_hash: str
+    """Hash of its settings: runs with the same hash differ at most in their seed and in the name of their model."""
+    seed: int | None
+    """Its seed; null if an earlier version stored none."""
+    learning_rate: float | None
+    """Its learning rate; null if an earlier version stored none."""
+    same_settings: SameSettingsOut | None = None
+    """Figures of all listed runs with its settings, of which this one is the newest. Null unless `fold` was requested
+    and there are several."""
     verdict: VerdictOut
     """Whether the run learned."""
     judge_usd: float

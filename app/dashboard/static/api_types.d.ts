@@ -725,7 +725,15 @@ export interface RunListed {
   "created_at": string;
   "started_at": string | null;
   "finished_at": string | null;
+  "name": string | null;
+  "tags": (string)[];
+  "notes": string;
+  "starred": boolean;
   "links": Record<string, string>;
+  "settings_hash": string;
+  "seed": number | null;
+  "learning_rate": number | null;
+  "same_settings": SameSettingsOut | null;
   "verdict": VerdictOut;
   "judge_usd": number;
   "curve": (number)[] | null;
@@ -747,6 +755,10 @@ export interface RunOut {
   "created_at": string;
   "started_at": string | null;
   "finished_at": string | null;
+  "name": string | null;
+  "tags": (string)[];
+  "notes": string;
+  "starred": boolean;
   "links": Record<string, string>;
   "verdict": VerdictOut;
   "pruned": Record<string, string>;
@@ -776,6 +788,17 @@ export interface RunWebhookCreated {
   "id": string;
   "url": string;
   "secret": string;
+}
+
+export interface SameSettingsOut {
+  "runs": number;
+  "first": number | null;
+  "means": Record<string, number | null>;
+  "gain_sd": number | null;
+  "gain_low": number | null;
+  "gain_high": number | null;
+  "verdicts": Record<string, number>;
+  "statuses": Record<string, number>;
 }
 
 export interface SampledTokens {

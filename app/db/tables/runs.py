@@ -5,6 +5,7 @@ from datetime import datetime
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Computed,
     ForeignKey,
     Identity,
     Index,
@@ -24,6 +25,11 @@ from environment.json_type import Json
 
 _LIVE = ", ".join(sorted(f"'{status}'" for status in LIVE))
 _KNOWN = ", ".join(sorted(f"'{status}'" for status in RunStatus))
+
+_SETTINGS_HASH = (
+    "md5(((request - 'seed'::text) #- '{model,name}'::text[])::text"
+    " || coalesce(parent_run_id, '') || coalesce('@' || parent_step::text, ''))"
+)
 
 
 class Run(Claimable):
@@ -45,6 +51,7 @@ class Run(Claimable):
         Index("ix_run_status_id", "status", "id"),
         Index("ix_run_model_project_id", "model_project", "id"),
         Index("ix_run_model_project_claimed_at", "model_project", "claimed_at"),
+        Index("ix_run_settings_hash_id", "settings_hash", "id"),
     )
 
     request: Mapped[dict[str, Json]]
@@ -104,6 +111,14 @@ class Run(Claimable):
     """Comparison of before and after, written when the run completes."""
     pruned: Mapped[dict[str, Json]] = mapped_column(default=dict, server_default="{}")
     """When details of which kind were deleted because of their age (app/operations/prune.py)."""
+    name: Mapped[str | None]
+    """What its owner calls the run; None if it has no other name than its model's."""
+    tags: Mapped[list[Json]] = mapped_column(default=list, server_default="[]")
+    """Its owner's tags, in the order in which they were given."""
+    notes: Mapped[str] = mapped_column(default="", server_default="")
+    starred: Mapped[bool] = mapped_column(default=False, server_default="false")
+    settings_hash: Mapped[str] = mapped_column(Text, Computed(_SETTINGS_HASH, persisted=True))
+    """Hash of what the run learns with: runs with the same hash differ at most in their seed and their model's name."""
 
     @property
     def stored_request(self) -> StoredRequest:

@@ -67,6 +67,21 @@ async def test_a_run_is_paused_watched_and_resumed(client: httpx.AsyncClient, lo
     assert (refused.exit_code, "Cannot retry" in refused.stderr) == (1, True)
 
 
+async def test_a_run_is_named_tagged_and_starred(client: httpx.AsyncClient) -> None:
+    run_id = await _started(client)
+    await run_with(client, run_id, "completed")
+    change = ("--name", "lower rate", "--tag", "a", "--tag", "b", "--note", "why", "--star")
+    assert (await _runs(client, "edit", run_id, *change)).stdout == f"run {run_id} is edited\n"
+    refused = await _runs(client, "edit", run_id, "--untag", "c")
+    assert (refused.exit_code, refused.stderr) == (1, "learnloop: The run has no tag 'c'; its tags are: a, b.\n")
+    assert (await _runs(client, "edit", run_id, "--untag", "a", "--tag", "c", "--no-star")).exit_code == 0
+    run = (await client.get(f"/runs/{run_id}")).json()
+    edited = {name: run[name] for name in ("name", "tags", "notes", "starred")}
+    assert edited == {"name": "lower rate", "tags": ["b", "c"], "notes": "why", "starred": False}
+    assert "  lower rate [b, c]: " in (await _runs(client, "list", "--tag", "c", "--sort", "gain")).stdout
+    assert (await _runs(client, "list", "--starred")).stdout == "no runs\n"
+
+
 async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:
     loop.gates[0] = threading.Event()
     await _started(client)

@@ -1,0 +1,112 @@
+"""The list of runs."""
+
+import base64
+import json
+import re
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from app.api import presentation
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, Limit
+from app.api.routers import keyed_router
+from app.db.json_text import flaw
+from app.domain.run_state import RunStatus
+from app.errors import InvalidRequest
+from app.runs.run_list import Filters, Listed, Order, Place, RunList, SortBy
+from app.schemas.base import Page
+from app.schemas.runs import RunListed
+
+router = keyed_router("runs")
+
+_NO_NUL = r"^[^\x00]+$"
+_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+
+
+@router.get("/runs")
+async def list_runs(
+    service: CurrentService,
+    queries: CurrentQueries,
+    caller: CurrentCaller,
+    status: Annotated[RunStatus | None, Query(description="Only runs with this status. Default: all")] = None,
+    search: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=100,
+            pattern=_NO_NUL,
+            description="Only runs with this text in their id, name, model, environment, judge or tags, in any case. "
+            "Default: all",
+        ),
+    ] = None,
+    tag: Annotated[
+        str | None,
+        Query(min_length=1, max_length=40, pattern=_NO_NUL, description="Only runs with this tag. Default: all"),
+    ] = None,
+    starred: Annotated[bool | None, Query(description="Only runs that are starred, or are not. Default: all")] = None,
+    settings_hash: Annotated[
+        str | None, Query(pattern="^[0-9a-f]{32}$", description="Only runs with these settings. Default: all")
+    ] = None,
+    sort: Annotated[
+        SortBy, Query(description="What to sort by. `gain` is the latest held-out success minus the first one")
+    ] = SortBy.CREATED,
+    ascending: Annotated[bool, Query(description="Lowest, oldest or A first; runs without a value come last")] = False,
+    fold: Annotated[
+        bool, Query(description="List runs that differ only in their seed once: the newest one, with figures of all")
+    ] = False,
+    curve: Annotated[
+        int | None, Query(ge=2, le=100, description="Show a learning curve of at most this many points. Default: none")
+    ] = None,
+    cursor: Annotated[
+        str | None, Query(pattern=r"^[A-Za-z0-9_=-]{1,600}$", description="`next_cursor` of the previous page")
+    ] = None,
+    limit: Limit = 50,
+) -> Page[RunListed]:
+    """List runs, newest first or sorted by their figures."""
+    filters = Filters(caller.project, status, search, tag, starred, settings_hash)
+    order = Order(sort, ascending)
+    after = None if cursor is None else _place(cursor, order)
+    found = await RunList(service.database).page(filters, order, after, limit + 1, fold=fold)
+    runs = [each.run for each in found[:limit]]
+    curves = None if curve is None else await queries.curves([run.id for run in runs], curve)
+    verdicts = await queries.verdicts(runs)
+
+    def show(listed: Listed) -> RunListed:
+        points = None if curves is None else curves.get(listed.run.id, [])
+        return presentation.run_listed(listed, verdicts[listed.run.id], points)
+
+    return presentation.page(found, limit, show, lambda listed: _cursor(listed, order))
+
+
+def _cursor(listed: Listed, order: Order) -> str:
+    """Return the cursor of the page after this run. It names the order, because no other list continues there."""
+    if order.by is SortBy.CREATED:
+        return listed.run.id
+    place = [order.by, order.is_ascending, listed.value, listed.run.id]
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+
+
+def _place(cursor: str, order: Order) -> Place:
+    """Return the place that a cursor stands for. Raises InvalidRequest if it belongs to another order."""
+    if order.by is SortBy.CREATED:
+        known = _ID.fullmatch(cursor) is not None
+        place = Place(cursor, cursor)
+    else:
+        by, is_ascending, *rest = _read(cursor)
+        place = Place(*rest)
+        known = (by, is_ascending) == (order.by, order.is_ascending)
+        known = known and isinstance(place.value, str if order.is_by_text else float)
+    if not known:
+        told = "This cursor does not belong to this list: pass it with the `sort` and `ascending` that it came with."
+        raise InvalidRequest(("query", "cursor"), told)
+    return place
+
+
+def _read(cursor: str) -> tuple[Any, Any, Any, str]:
+    """Return what a cursor says, or only nulls if it is none."""
+    try:
+        by, is_ascending, value, run_id = json.loads(base64.urlsafe_b64decode(cursor))
+    except (ValueError, TypeError):
+        return None, None, None, ""
+    is_storable = isinstance(run_id, str) and flaw([value, run_id]) is None
+    return (by, is_ascending, value, run_id) if is_storable else (None, None, None, "")

@@ -1,0 +1,217 @@
+"""The list of runs as a table: names, tags and stars, sorted and filtered by the database, seeds as one entry."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import insert
+from ulid import ULID
+
+from app.db.database import make_database, make_engine, parse_url
+from app.db.tables import Evaluation, Run
+from app.runs.run_list import SortBy
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.fakes.stored_request import stored_request
+from tests.integration.app.served import served, settings_for
+from training.statistics.difference import difference
+
+_NOW = datetime(2026, 1, 2, tzinfo=UTC)
+SCENARIOS = 24
+RISES: dict[str, list[tuple[int, int | None]]] = {
+    "steep": [(0, 15), (1, 18), (2, 12)],
+    "flat": [(0, 1)],
+    "fell": [(0, -6)],
+    "early": [(0, None)],
+}
+"""Runs by name of their settings: the seed, and how many more of the scenarios succeed at the end."""
+
+
+def _run(name: str, seed: int, number: int) -> dict[str, Any]:
+    return {
+        "id": str(ULID()),
+        "status": "completed",
+        "request": stored_request(seed=seed, learning_rate=0.001 * (1 + len(name)), note=name)
+        | {"model": {"project": "learnloop", "name": f"{name}-{number}"}},
+        "environment": "email_search",
+        "judge": "reference",
+        "backend": "none",
+        "model_project": "learnloop",
+        "model_name": f"{name}-{number}",
+        "base_model": "none",
+        "iterations_total": 3,
+        "next_iteration": 1 + number % 3,
+        "prompt_tokens": 1000 * number,
+        "started_at": _NOW,
+        "finished_at": None if name == "flat" else _NOW + timedelta(seconds=number),
+    }
+
+
+def _evaluations(run_id: str, rise: int | None) -> list[dict[str, Any]]:
+    before = {str(n): float(n < 6) for n in range(SCENARIOS)}
+    figures: dict[str, Any] = {"scenarios": SCENARIOS, "mean_reward": 0.0, "malformed": 0.0, "turns": 2.0}
+    place = {"run_id": run_id, "split": "validation", "mode": "sampled"}
+    rows = [place | figures | {"iteration": 0, "step": 0, "success": 0.25, "difference": None}]
+    if rise is not None:
+        after = {str(n): float(n < 6 + rise) for n in range(SCENARIOS)}
+        found = difference(before, after)
+        assert found is not None
+        values = {name: getattr(found, name) for name in found.__slots__}
+        late = {"iteration": 2, "step": 2, "success": sum(after.values()) / SCENARIOS, "difference": values}
+        rows.append(place | figures | late)
+    # A kind that is no headline, and higher than all.
+    greedy = {"mode": "greedy", "iteration": 2, "step": 2, "success": 1.0, "difference": None}
+    return [*rows, place | figures | greedy]
+
+
+@dataclass
+class Table:
+    """A service with the runs, and a client of it."""
+
+    client: httpx.AsyncClient
+
+    async def page(self, **query: Any) -> Any:
+        return (await self.client.get("/runs", params=query)).raise_for_status().json()
+
+    async def items(self, **query: Any) -> list[Any]:
+        found: list[Any] = (await self.page(**query))["items"]
+        return found
+
+    async def by_pages(self, limit: int, **query: Any) -> list[Any]:
+        found: list[Any] = []
+        cursor = None
+        while True:
+            page = await self.page(limit=limit, **query, **({"cursor": cursor} if cursor else {}))
+            found += page["items"]
+            if (cursor := page["next_cursor"]) is None:
+                return found
+
+    async def edit(self, run_id: str, **change: Any) -> httpx.Response:
+        return await self.client.patch(f"/runs/{run_id}", json=change)
+
+
+@pytest.fixture
+async def table(data_dir: Path, database_url: str) -> AsyncIterator[Table]:
+    engine = make_engine(parse_url(database_url))
+    async with make_database(engine).begin() as tx:
+        kinds = [(name, seed, rise) for name, made in RISES.items() for seed, rise in made]
+        runs = [_run(name, seed, number) for number, (name, seed, _) in enumerate(kinds)]
+        await tx.execute(insert(Run), runs)
+        for run, (_, _, rise) in zip(runs, kinds, strict=True):
+            await tx.execute(insert(Evaluation), _evaluations(run["id"], rise))
+    await engine.dispose()
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        yield Table(client)
+
+
+def _names(items: Sequence[Any]) -> list[str]:
+    return [each["model"]["name"] for each in items]
+
+
+async def test_runs_are_sorted_by_their_verdicts_figures(table: Table) -> None:
+    found = await table.items(sort="gain")
+    assert _names(found) == ["steep-1", "steep-0", "steep-2", "flat-3", "fell-4", "early-5"]
+    points = [each["verdict"]["points"] for each in found]
+    assert points == [pytest.approx(100 * rise / SCENARIOS, abs=0.1) for rise in (18, 15, 12, 1, -6)] + [None]
+    assert _names(await table.items(sort="gain", ascending=True))[0] == "fell-4"
+    assert _names(await table.items(sort="gain", ascending=True))[-1] == "early-5"
+    states = [each["verdict"]["state"] for each in await table.items(sort="verdict")]
+    assert states == ["learned"] * 3 + ["no_change_shown", "got_worse", "too_early"]
+    assert _names(await table.items(sort="success"))[-1] == "fell-4"
+    assert _names(await table.items(sort="time"))[-1] == "flat-3"
+    assert _names(await table.items(sort="learning_rate", ascending=True))[0] in ("flat-3", "fell-4")
+
+
+async def test_pages_of_every_order_have_every_run_once(table: Table) -> None:
+    for sort, ascending, fold in product(SortBy, (False, True), (False, True)):
+        query = {"sort": sort, "ascending": ascending, "fold": fold}
+        whole = [each["run_id"] for each in await table.items(**query)]
+        assert len(whole) == (4 if fold else 6)
+        assert [each["run_id"] for each in await table.by_pages(3, **query)] == whole, query
+
+
+async def test_runs_that_differ_in_their_seed_are_one_entry(table: Table) -> None:
+    steep, *others = await table.items(sort="gain", fold=True)
+    assert steep["model"]["name"] == "steep-2"  # the newest
+    assert [each["same_settings"] for each in others] == [None] * 3
+    same = steep["same_settings"]
+    assert (same["runs"], same["first"], same["verdicts"], same["statuses"]) == (
+        3,
+        0.25,
+        {"learned": 3},
+        {"completed": 3},
+    )
+    assert same["means"]["gain"] == pytest.approx(100 * 15 / SCENARIOS)
+    assert same["means"]["tokens"] == 1000
+    assert (same["gain_low"], same["gain_high"]) == pytest.approx((50, 75))
+    assert same["gain_sd"] == pytest.approx(12.5)
+    members = await table.items(settings_hash=steep["settings_hash"])
+    assert [(each["seed"], each["same_settings"]) for each in members] == [(2, None), (1, None), (0, None)]
+    # Filters come first: the others of its settings are not counted.
+    [found] = await table.items(search="steep-1", fold=True)
+    assert found["same_settings"] is None
+
+
+async def test_a_run_is_named_tagged_annotated_and_starred(table: Table) -> None:
+    run_id = (await table.items(search="flat"))[0]["run_id"]
+    change = {
+        "name": "a lower rate",
+        "tags": ["paper", "lr", "paper"],
+        "notes": "Warm-up is too short.\nAgain.",
+        "starred": True,
+    }
+    edited = (await table.edit(run_id, **change)).raise_for_status().json()
+    assert {name: edited[name] for name in change} == change | {"tags": ["paper", "lr"]}
+    run = (await table.client.get(f"/runs/{run_id}")).json()
+    assert (run["name"], run["starred"], run["request"]["model"]["name"]) == ("a lower rate", True, "flat-3")
+    assert (await table.edit(run_id, starred=False)).json()["tags"] == ["paper", "lr"]
+    for query in (
+        {"tag": "lr"},
+        {"search": "LOWER"},
+        {"search": "pape"},
+        {"sort": "name", "ascending": True, "limit": 1},
+    ):
+        assert [each["run_id"] for each in await table.items(**query)] == [run_id], query
+    assert await table.items(tag="l") == await table.items(starred=True) == []
+    assert len(await table.items(starred=False)) == 6
+    assert (await table.edit(run_id, name=None)).json()["name"] is None
+
+
+BAD_EDITS: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "body", "Give at least one of name, tags, notes and starred."),
+    ({"title": "x"}, "body.title", "Unknown field"),
+    ({"name": "a\nb"}, "body.name", "A name is one line without spaces at its ends; null removes it."),
+    ({"name": " "}, "body.name", "A name is one line"),
+    ({"name": "n" * 101}, "body.name", "100 characters"),
+    ({"tags": ["two words"]}, "body.tags", "A tag has no spaces and commas, unlike 'two words'"),
+    ({"tags": ["t"] * 21}, "body.tags", "20 items"),
+    ({"tags": ["t" * 41]}, "body.tags.0", "40 characters"),
+    ({"notes": "n" * 10_001}, "body.notes", "10000 characters"),
+    ({"starred": None}, "body.starred", "boolean"),
+]
+
+
+async def test_a_bad_edit_is_refused(table: Table) -> None:
+    [newest] = await table.items(limit=1)
+    for change, where, told in BAD_EDITS:
+        reply = await table.edit(newest["run_id"], **change)
+        assert (reply.status_code, reply.headers["content-type"]) == (422, "application/problem+json")
+        [fault] = reply.json()["errors"]
+        assert ".".join(map(str, fault["loc"])) == where
+        assert told.lower() in fault["msg"].lower()
+    assert (await table.edit("nobody", starred=True)).status_code == 404
+
+
+async def test_a_cursor_of_another_order_is_refused(table: Table) -> None:
+    cursor = (await table.page(sort="gain", limit=2))["next_cursor"]
+    others: list[dict[str, Any]] = [{"sort": "name"}, {"sort": "gain", "ascending": True}, {"sort": "success"}, {}]
+    for query in others:
+        reply = await table.client.get("/runs", params={**query, "cursor": cursor})
+        assert reply.status_code == 422, query
+        assert "does not belong to this list" in reply.json()["detail"]
+    for cursor in ("bm8", "W10=", "AAAA", (await table.page(limit=2))["next_cursor"]):
+        assert (await table.client.get("/runs", params={"sort": "gain", "cursor": cursor})).status_code == 422
