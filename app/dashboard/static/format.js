@@ -11,8 +11,9 @@ const _DIGITS = new Map();
 
 /** @param {Intl.NumberFormatOptions} options @returns {(value: number) => string} */
 function formatter(options) {
-  // A minus sign is as wide as a plus sign, which a hyphen is not. What is rounded to 0 has no sign.
-  const made = new Intl.NumberFormat("en", { signDisplay: "negative", ...options });
+  // A minus sign is as wide as a plus sign, which a hyphen is not. What is rounded to 0 has no sign. The command line and
+  // the service's sentences round halves to even, too.
+  const made = new Intl.NumberFormat("en", { signDisplay: "negative", roundingMode: "halfEven", ...options });
   return (value) => made.format(value).replace("-", "\u2212");
 }
 
@@ -51,8 +52,7 @@ const _COMPACT = formatter({ notation: "compact", maximumFractionDigits: 1 });
 /** @param {number | null | undefined} value */
 export const compact = (value) => known(value, _COMPACT);
 
-// The command line and the service's sentences round halves to even, too.
-const _PERCENT = formatter({ style: "percent", maximumFractionDigits: 0, roundingMode: "halfEven" });
+const _PERCENT = formatter({ style: "percent", maximumFractionDigits: 0 });
 /** @param {number | null | undefined} share from 0 to 1 */
 export const percent = (share) => known(share, _PERCENT);
 

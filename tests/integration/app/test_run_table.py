@@ -22,6 +22,12 @@ from training.statistics.difference import difference
 
 _NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SCENARIOS = 24
+_SHAPE = {
+    "groups_per_iteration": 2,
+    "rollouts_per_group": 5,
+    "evaluation": {"every": 4, "scenarios": SCENARIOS, "test_scenarios": 64, "samples": 2},
+    "budget": None,
+}
 RISES: dict[str, list[tuple[int, int | None]]] = {
     "steep": [(0, 15), (1, 18), (2, 12)],
     "flat": [(0, 1)],
@@ -35,7 +41,7 @@ def _run(name: str, seed: int, number: int) -> dict[str, Any]:
     return {
         "id": str(ULID()),
         "status": "completed",
-        "request": stored_request(seed=seed, learning_rate=0.001 * (1 + len(name)), note=name)
+        "request": stored_request(seed=seed, learning_rate=0.001 * (1 + len(name)), note=name, **_SHAPE)
         | {"model": {"project": "learnloop", "name": f"{name}-{number}"}},
         "environment": "email_search",
         "judge": "reference",
@@ -94,8 +100,8 @@ class Table:
         return await self.client.patch(f"/runs/{run_id}", json=change)
 
 
-@pytest.fixture
-async def table(data_dir: Path, database_url: str) -> AsyncIterator[Table]:
+async def insert_runs(database_url: str) -> list[str]:
+    """Insert the runs of RISES, and return their ids."""
     engine = make_engine(parse_url(database_url))
     async with make_database(engine).begin() as tx:
         kinds = [(name, seed, rise) for name, made in RISES.items() for seed, rise in made]
@@ -104,6 +110,12 @@ async def table(data_dir: Path, database_url: str) -> AsyncIterator[Table]:
         for run, (_, _, rise) in zip(runs, kinds, strict=True):
             await tx.execute(insert(Evaluation), _evaluations(run["id"], rise))
     await engine.dispose()
+    return [run["id"] for run in runs]
+
+
+@pytest.fixture
+async def table(data_dir: Path, database_url: str) -> AsyncIterator[Table]:
+    await insert_runs(database_url)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         yield Table(client)
 

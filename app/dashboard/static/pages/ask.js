@@ -5,6 +5,7 @@ import { all, get } from "../api.js";
 import { ask } from "../ask_stream.js";
 import { Conversation } from "../parts/conversation.js";
 import { html } from "../parts/html.js";
+import { nameOf } from "../parts/run_name.js";
 import { Rate } from "../parts/rate.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { label, Text } from "../parts/text.js";
@@ -56,7 +57,7 @@ function Form({ runs, first }) {
     <form class="card" onSubmit=${submit}>
       <div class="fields">
         <label class="field"><span>Run</span><select value=${run.run_id} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
-          ${runs.map((each) => html`<option value=${each.run_id} selected=${each === run}>${label(`${each.model.project}/${each.model.name}`)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`)}
+          ${runs.map((each) => html`<option value=${each.run_id} selected=${each === run}>${nameOf(each)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`)}
         </select></label>
         ${fields.map(([name, title]) => html`<label class=${`field ${name === "question" || name === "input" ? "wide" : ""}`} key=${name}><span>${title}</span>
           <input name=${name} required=${!_OPTIONAL.has(name)} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`)}

@@ -4,6 +4,7 @@ import { all, get, path } from "../api.js";
 import { number, percent } from "../format.js";
 import { Chart } from "../parts/chart.js";
 import { html } from "../parts/html.js";
+import { nameOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Sideways } from "../parts/strip.js";
@@ -30,9 +31,6 @@ async function load(id, aborted) {
   const [run, iterations] = await Promise.all([get(path`runs/${id}`, {}, aborted), all(path`runs/${id}/iterations`, {}, { aborted })]);
   return { run, rewards: new Map(iterations.filter((each) => each.iteration > 0).map((each) => [each.iteration, each.rewards.mean])) };
 }
-
-/** @param {Run} run */
-const nameOf = (run) => label(`${run.model.project}/${run.model.name}`, 60);
 
 /** @param {{found: Compared[]}} props */
 function Whole({ found }) {

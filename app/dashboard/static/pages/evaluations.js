@@ -6,6 +6,7 @@ import { ago, compact, duration, number, percent } from "../format.js";
 import { Action } from "../parts/action.js";
 import { EvaluationHead, ranged, Share, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
+import { nameOf } from "../parts/run_name.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
@@ -44,7 +45,7 @@ function New() {
     <p class="muted">Its base model against its best checkpoint, on test scenarios that neither has seen.</p>
     <div class="filters">
       <label class="field"><span>Run</span><select value=${chosen} onChange=${(/** @type {any} */ event) => setRun(event.target.value)}>
-        ${trained.map((each) => html`<option value=${each.run_id}>${label(`${each.model.project}/${each.model.name}`)}</option>`)}</select></label>
+        ${trained.map((each) => html`<option value=${each.run_id}>${nameOf(each)}</option>`)}</select></label>
       <label class="field"><span>Scenarios</span><input inputmode="numeric" value=${scenarios} onInput=${(/** @type {any} */ event) => setScenarios(event.target.value)} /></label>
       <${Action} label="Evaluate" kind="primary" act=${start} />
     </div></details>`;

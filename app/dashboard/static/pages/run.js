@@ -2,10 +2,12 @@
 
 import { useEffect, useMemo } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
+import { EditRun, Star, Tags } from "../parts/run_edit.js";
+import { nameOf } from "../parts/run_name.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Strip } from "../parts/strip.js";
-import { label } from "../parts/text.js";
+import { Text } from "../parts/text.js";
 import { Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
 import { openRun } from "../run_data.js";
@@ -67,11 +69,12 @@ function Head({ data, run }) {
   return html`
     <p class="crumbs"><a href=${href([])}>Runs</a> / <code>${run.run_id}</code>${run.parent && html` · forked from <a href=${href(["runs", run.parent.run_id])}>${run.parent.run_id}</a> at step ${run.parent.step}`}</p>
     <div class="title-row">
-      <h1>${label(`${run.model.project}/${run.model.name}`, 45)} <${Status} status=${run.status} />
+      <h1><${Star} run=${run} changed=${data.reopen} /> ${nameOf(run, 45)} <${EditRun} run=${run} changed=${data.reopen} /> <${Status} status=${run.status} />
         ${connection && html`<span class=${`connection ${data.connection.value}`} role="status">${connection}</span>`}
       </h1>
       <${RunActions} data=${data} run=${run} />
     </div>
+    ${(run.tags.length > 0 || run.notes) && html`<p class="said"><${Tags} tags=${run.tags} /> <${Text} value=${run.notes} limit=${400} /></p>`}
     <${Verdict} verdict=${run.verdict} />
     <${Notices} data=${data} run=${run} />`;
 }

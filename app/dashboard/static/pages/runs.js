@@ -1,51 +1,55 @@
-// All runs: what each one trains, its progress, and whether it learns.
+// All runs as a table: what each one trains, its progress, and whether it learned.
 
-import { useEffect, useState } from "../vendor/hooks.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
-import { ago, compact, counted, dollars } from "../format.js";
+import { counted } from "../format.js";
 import { html } from "../parts/html.js";
-import { Sparkline } from "../parts/sparkline.js";
+import { Menu } from "../parts/menu.js";
 import { Empty, Failed, Loading } from "../parts/states.js";
-import { Progress, Status } from "../parts/status.js";
-import { label } from "../parts/text.js";
-import { Headline, Verdict } from "../parts/verdict.js";
+import { Table } from "../parts/table.js";
 import { go, href, refine } from "../router.js";
+import { COLUMNS, columnsOf, shownColumns } from "./run_columns.js";
 
 const _STATUSES = ["queued", "running", "paused", "completed", "failed", "cancelled"];
 const _EVERY_MS = 4000;
 const _COMPARED = 6;
+const _PAGE = 50;
+const _MOST = 200;
+const _APART = "apart";
 
-/** @typedef {import("../api_types").RunListed} Run */
+/** @typedef {import("./run_columns.js").Run} Run */
+/** @typedef {{search: string, status: string, tag: string, starred: string, sort: string, ascending: string, seeds: string}} Asked */
+
+/** What the address asks for. @param {URLSearchParams} query @returns {Asked} */
+function asked(query) {
+  const names = /** @type {(keyof Asked)[]} */ (["search", "status", "tag", "starred", "sort", "ascending", "seeds"]);
+  return /** @type {Asked} */ (Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""])));
+}
 
 /** @param {{query: URLSearchParams}} props */
 export function Runs({ query }) {
-  const status = query.get("status") ?? "";
-  const search = query.get("search") ?? "";
-  const list = useRuns(status, search);
+  const wanted = asked(query);
+  const [unfolded, setUnfolded] = useState(/** @type {Set<string>} */ (new Set()));
   const [chosen, setChosen] = useState(/** @type {Set<string>} */ (new Set()));
-  /** @param {string} id */
-  function choose(id) {
-    const next = new Set(chosen);
-    if (!next.delete(id)) next.add(id);
-    setChosen(next);
-  }
+  const list = useRuns(wanted, unfolded);
+  const shown = shownColumns(query.get("columns"));
+  const columns = columnsOf({ chosen, choose: (id) => setChosen(toggled(chosen, id)), unfolded, fold: (hash) => setUnfolded(toggled(unfolded, hash)), changed: list.reload }, shown);
   return html`
     <div class="title-row"><h1>Runs</h1><a class="button primary" href=${href(["start"])}>Start a run</a></div>
-    <div class="filters" role="search">
-      <label class="field"><span>Search</span>
-        <input type="search" value=${search} placeholder="model, environment, judge or id"
-          onInput=${(/** @type {any} */ event) => refine({ status, search: event.target.value })} /></label>
-      <label class="field"><span>Status</span>
-        <select value=${status} onChange=${(/** @type {any} */ event) => refine({ search, status: event.target.value })}>
-          <option value="">all</option>
-          ${_STATUSES.map((each) => html`<option value=${each}>${each}</option>`)}
-        </select></label>
+    <${Filters} query=${query} wanted=${wanted} runs=${list.runs ?? []} shown=${shown}>
       <button disabled=${chosen.size < 2 || chosen.size > _COMPARED} onClick=${() => go(["compare"], { runs: [...chosen].join(",") })}>
         Compare ${chosen.size > 0 ? counted(chosen.size, "run") : "runs"}
       </button>
       <span class="muted" role="status">${comparable(chosen.size)}</span>
-    </div>
-    ${body(list, chosen, choose, Boolean(status || search))}`;
+    <//>
+    <${Body} list=${list} columns=${columns} query=${query} wanted=${wanted} />`;
+}
+
+/** @param {Set<string>} all @param {string} one */
+function toggled(all, one) {
+  const next = new Set(all);
+  if (!next.delete(one)) next.add(one);
+  return next;
 }
 
 /** Why the marked runs cannot be compared. @param {number} marked */
@@ -54,86 +58,107 @@ function comparable(marked) {
   return marked > _COMPARED ? `At most ${_COMPARED} runs can be compared: unmark ${marked - _COMPARED}.` : "";
 }
 
+/** Change a part of the address. @param {URLSearchParams} query @param {Record<string, string>} change */
+const ask = (query, change) => refine({ ...Object.fromEntries(query), ...change });
+
+/** @param {{query: URLSearchParams, wanted: Asked, runs: Run[], shown: Set<string>, children?: any}} props */
+function Filters({ query, wanted, runs, shown, children }) {
+  const tags = [...new Set(runs.flatMap((run) => run.tags))].sort();
+  const [isStarred, isApart] = [wanted.starred === "true", wanted.seeds === _APART];
+  return html`<div class="filters" role="search">
+    <label class="field"><span>Search</span>
+      <input type="search" value=${wanted.search} placeholder="name, model, tag, environment, judge or id"
+        onInput=${(/** @type {any} */ event) => ask(query, { search: event.target.value })} /></label>
+    <label class="field"><span>Status</span>
+      <select value=${wanted.status} onChange=${(/** @type {any} */ event) => ask(query, { status: event.target.value })}>
+        <option value="">all</option>
+        ${_STATUSES.map((each) => html`<option value=${each}>${each}</option>`)}
+      </select></label>
+    <label class="field"><span>Tag</span>
+      <input class="short" list="run-tags" value=${wanted.tag} placeholder="all" autocomplete="off" onChange=${(/** @type {any} */ event) => ask(query, { tag: event.target.value.trim() })} />
+      <datalist id="run-tags">${tags.map((tag) => html`<option value=${tag}></option>`)}</datalist></label>
+    <button aria-pressed=${isStarred} onClick=${() => ask(query, { starred: isStarred ? "" : "true" })}>★ Starred</button>
+    <button aria-pressed=${!isApart} title="Runs that differ only in their seed as one row" onClick=${() => ask(query, { seeds: isApart ? "" : _APART })}>Seeds together</button>
+    <${Menu} title="Columns">
+      ${COLUMNS.map(({ name, column }) => html`<label class="check"><input type="checkbox" checked=${shown.has(name)}
+        onChange=${() => ask(query, { columns: COLUMNS.map((each) => each.name).filter((each) => toggled(shown, name).has(each)).join(",") || "none" })} /> ${column.title}</label>`)}
+    <//>
+    ${children}
+  </div>`;
+}
+
 /**
- * The newest runs, refreshed while the page is open, and older ones on request.
- * @param {string} status
- * @param {string} search
+ * The runs that are asked for, read again while the page is open, with those of the unfolded entries after them.
+ * @param {Asked} wanted
+ * @param {Set<string>} unfolded
  */
-function useRuns(status, search) {
-  const [state, setState] = useState(/** @type {{runs?: Run[], next?: string | null, error?: Error}} */ ({}));
-  const query = { status, search: search.trim(), curve: 32, limit: 50 };
+function useRuns({ search, status, tag, starred, sort, ascending, seeds }, unfolded) {
+  const [state, setState] = useState(/** @type {{runs?: Run[], isWhole?: boolean, error?: Error, asked?: string}} */ ({}));
+  const [most, setMost] = useState(_PAGE);
+  const reload = useRef(async () => {});
+  const filters = { search: search.trim(), status, tag, starred, curve: 32 };
+  const order = { sort, ascending, fold: seeds === _APART ? "" : "true" };
+  const asked = JSON.stringify([filters, order]);
+  useEffect(() => setMost(_PAGE), [asked]);
   useEffect(() => {
     const controller = new AbortController();
-    async function read() {
+    reload.current = async () => {
       try {
-        const page = await get("runs", query, controller.signal);
-        setState(({ runs = [], next }) => {
-          const last = page.items.at(-1)?.run_id ?? "";
-          const older = page.next_cursor ? runs.filter((run) => run.run_id < last) : [];
-          return { runs: [...page.items, ...older], next: older.length > 0 ? next : page.next_cursor };
-        });
+        const { runs, isWhole } = await readRuns({ ...filters, ...order }, most, controller.signal);
+        const members = await Promise.all(runs.filter((run) => run.same_settings && unfolded.has(run.settings_hash)).map((run) =>
+          get("runs", { ...filters, settings_hash: run.settings_hash, limit: _MOST }, controller.signal)));
+        const found = new Map(members.map(({ items }) => [items[0]?.settings_hash, items]));
+        const within = (/** @type {Run} */ run) => (found.get(run.settings_hash) ?? []).map((/** @type {Run} */ each) => ({ ...each, isMember: true }));
+        setState({ runs: runs.flatMap((run) => [run, ...within(run)]), isWhole, asked });
       } catch (error) {
         if (!controller.signal.aborted) setState((before) => ({ ...before, error: /** @type {Error} */ (error) }));
       }
-    }
-    setState({});
-    read();
-    const timer = setInterval(() => document.hidden || read(), _EVERY_MS);
+    };
+    reload.current();
+    const timer = setInterval(() => document.hidden || reload.current(), _EVERY_MS);
     return () => {
       controller.abort();
       clearInterval(timer);
     };
-  }, [status, search]);
-  async function more() {
-    const page = await get("runs", { ...query, cursor: state.next });
-    setState(({ runs = [] }) => ({ runs: [...runs, ...page.items], next: page.next_cursor }));
-  }
-  return { ...state, more };
+  }, [asked, most, unfolded]);
+  const isLoading = state.asked !== asked && !state.error; // the rows before are shown meanwhile, so that the focus stays
+  return { ...state, isLoading, more: () => setMost(most + _PAGE), reload: () => reload.current() };
 }
 
 /**
- * @param {ReturnType<typeof useRuns>} list
- * @param {Set<string>} chosen
- * @param {(id: string) => void} choose
- * @param {boolean} isFiltered
+ * The first runs of a list.
+ * @param {Record<string, string | number>} query @param {number} most @param {AbortSignal} aborted
+ * @returns {Promise<{runs: Run[], isWhole: boolean}>}
  */
-function body({ runs, next, error, more }, chosen, choose, isFiltered) {
-  if (!runs) return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
-  if (runs.length === 0) return isFiltered ? html`<${Empty} title="No run fits these filters" />` : html`<${Welcome} />`;
-  return html`
-    ${error && html`<${Failed} error=${error} />`}
-    <ul class="runs" aria-label="Runs, newest first">
-      ${runs.map((run) => html`<${Row} key=${run.run_id} run=${run} isChosen=${chosen.has(run.run_id)} choose=${choose} />`)}
-    </ul>
-    ${next && html`<p class="more"><button onClick=${more}>Show older runs</button></p>`}`;
+async function readRuns(query, most, aborted) {
+  /** @type {Run[]} */
+  const runs = [];
+  for (let cursor; ; ) {
+    const page = await get("runs", { ...query, cursor, limit: Math.min(_MOST, most - runs.length) }, aborted);
+    runs.push(...page.items);
+    cursor = page.next_cursor;
+    if (!cursor || runs.length >= most) return { runs, isWhole: !cursor };
+  }
 }
 
-/** @param {{run: Run, isChosen: boolean, choose: (id: string) => void}} props */
-function Row({ run, isChosen, choose }) {
-  const { progress, model } = run;
-  const tokens = run.tokens.prompt + run.tokens.completion;
-  const name = `${model.project}/${model.name}`;
-  return html`<li class="run">
-    <input type="checkbox" aria-label=${`Compare ${label(name)}`} checked=${isChosen} onChange=${() => choose(run.run_id)} />
-    <a class="run-name" href=${href(["runs", run.run_id])}>
-      <strong title=${label(name)}>${label(name)}</strong>
-      <span class="muted">${label(run.environment)} · ${label(run.judge)} · ${ago(run.created_at)}</span>
-    </a>
-    <${Status} status=${run.status} />
-    <span class="run-progress">
-      <${Progress} done=${progress.iterations_done} total=${progress.iterations_total} label="Iterations" />
-      <span class="muted">${progress.iterations_done} of ${counted(progress.iterations_total, "iteration")}</span>
-    </span>
-    <span class="run-curve"><span class="unseen">Mean reward </span><${Sparkline} values=${run.curve ?? []} /></span>
-    <span class="run-figure"><strong><${Headline} verdict=${run.verdict} /></strong>
-      <span class="muted">held-out success</span></span>
-    <span class="run-figure">
-      <strong>${tokens > 0 ? compact(tokens) : "–"}</strong>
-      <span class="muted">tokens${run.judge_usd > 0 && html` · ${dollars(run.judge_usd)}`}</span>
-    </span>
-    <${Verdict} verdict=${run.verdict} as="span" />
-    ${run.error && html`<span class="run-error wrong">${label(run.error, 200)}</span>`}
-  </li>`;
+/** @param {{list: ReturnType<typeof useRuns>, columns: import("../parts/table.js").Column[], query: URLSearchParams, wanted: Asked}} props */
+function Body({ list: { runs, isWhole, isLoading, error, more }, columns, query, wanted }) {
+  if (!runs || (runs.length === 0 && isLoading)) return error ? html`<${Failed} error=${error} />` : html`<${Loading} rows=${6} />`;
+  const isFiltered = Boolean(wanted.status || wanted.search || wanted.tag || wanted.starred);
+  if (runs.length === 0) return isFiltered ? html`<${Empty} title="No run fits these filters" />` : html`<${Welcome} />`;
+  const sorted = columns.find((column) => column.by === wanted.sort);
+  const order = sorted && { title: sorted.title, isDown: wanted.ascending !== "true" };
+  /** @param {import("../parts/table.js").Order | undefined} next */
+  function sort(next) {
+    const by = columns.find((column) => column.title === next?.title)?.by;
+    ask(query, { sort: typeof by === "string" ? by : "", ascending: next && !next.isDown ? "true" : "" });
+  }
+  return html`
+    ${error && html`<${Failed} error=${error} />`}
+    <${Table} caption="Runs" class="runs" columns=${columns} rows=${runs} order=${order} sort=${sort}
+      keyOf=${(/** @type {Run} */ run) => run.run_id + (run.same_settings ? "+" : "")}
+      toneOf=${(/** @type {Run} */ run) => (run.same_settings ? "run several" : run.isMember ? "run member" : "run")} />
+    ${!isWhole && html`<p class="more"><button onClick=${more}>Show more runs</button></p>`}`;
 }
 
 function Welcome() {

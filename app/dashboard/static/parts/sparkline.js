@@ -5,9 +5,9 @@ import { html } from "./html.js";
 
 const [_WIDTH, _HEIGHT] = [96, 26];
 
-/** @param {{values: number[]}} props */
-export function Sparkline({ values }) {
-  if (values.length === 0) return html`<span class="muted">no reward yet</span>`;
+/** @param {{values: number[], isBare?: boolean}} props `isBare`: without the latest value */
+export function Sparkline({ values, isBare = false }) {
+  if (values.length === 0) return html`<span class="muted">${isBare ? "–" : "no reward yet"}</span>`;
   const low = Math.min(...values);
   const spread = Math.max(...values) - low || 1;
   const place = (/** @type {number} */ value, /** @type {number} */ index) => [
@@ -22,6 +22,6 @@ export function Sparkline({ values }) {
       <polyline points=${points.map((point) => point.join(",")).join(" ")} />
       <circle cx=${x} cy=${y} r="2.5" />
     </svg>
-    <span class="figure">${last}</span>
+    ${!isBare && html`<span class="figure">${last}</span>`}
   </span>`;
 }

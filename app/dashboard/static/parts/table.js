@@ -13,6 +13,7 @@ const _MARGIN = 6;
  * @property {string} title
  * @property {(row: any) => any} cell
  * @property {boolean} [isNumber]
+ * @property {boolean} [isHead] whether its cells say what their rows are about
  * @property {number} [width] minimum width in a long table, in pixels
  * @property {string | ((row: any) => any)} [by] what the column is sorted by, or where a row has it, such as
  *   `rewards.mean`; without it the column cannot be sorted
@@ -24,11 +25,14 @@ const _MARGIN = 6;
  * down and texts from A, the second turns that round, and the third gives the original order back.
  * @param {Column[]} columns
  * @param {any[]} rows
+ * @param {{order?: Order, sort?: (order: Order | undefined) => void}} [elsewhere] the order and how to change it, if the
+ *   rows come in it
  */
-function useOrder(columns, rows) {
-  const [order, setOrder] = useState(/** @type {Order | undefined} */ (undefined));
+function useOrder(columns, rows, elsewhere = {}) {
+  const [own, setOwn] = useState(/** @type {Order | undefined} */ (undefined));
+  const [order, setOrder] = elsewhere.sort ? [elsewhere.order, elsewhere.sort] : [own, setOwn];
   const sorted = useMemo(() => {
-    const by = columns.find((column) => column.title === order?.title)?.by;
+    const by = elsewhere.sort ? undefined : columns.find((column) => column.title === order?.title)?.by;
     return order && by ? [...rows].sort((one, other) => compared(valueOf(one, by), valueOf(other, by), order.isDown)) : rows;
   }, [rows, order]);
   /** @param {Column} column */
@@ -104,16 +108,21 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
   </div>`;
 }
 
-/** A short table. @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number}} props */
-export function Table({ caption, columns, rows, keyOf }) {
-  const { sorted, head, state } = useOrder(columns, rows);
-  return html`<${Sideways} label=${caption}><table>
+/**
+ * A short table.
+ * @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number, class?: string,
+ *   toneOf?: (row: any) => string, order?: Order, sort?: (order: Order | undefined) => void}} props `order` and `sort` if
+ *   the rows are sorted elsewhere
+ */
+export function Table({ caption, columns, rows, keyOf, class: name = "", toneOf, order, sort }) {
+  const { sorted, head, state } = useOrder(columns, rows, { order, sort });
+  /** @param {Column} column @param {any} row */
+  const cell = ({ isHead, isNumber, cell }, row) => (isHead ? html`<th scope="row">${cell(row)}</th>` : html`<td class=${isNumber ? "num" : ""}>${cell(row)}</td>`);
+  return html`<${Sideways} label=${caption} class=${name}><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>${columns.map((column) => html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`)}</tr></thead>
     <tbody>${sorted.map(
-      (row) => html`<tr key=${keyOf(row)}>
-        ${columns.map((column) => html`<td class=${column.isNumber ? "num" : ""}>${column.cell(row)}</td>`)}
-      </tr>`,
+      (row) => html`<tr key=${keyOf(row)} class=${toneOf?.(row) ?? ""}>${columns.map((column) => cell(column, row))}</tr>`,
     )}</tbody>
   </table><//>`;
 }

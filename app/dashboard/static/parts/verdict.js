@@ -15,6 +15,11 @@ const _TONES = /** @type {Record<string, string>} */ ({ learned: "good", got_wor
 /** The sentence. @param {{verdict: VerdictOut, as?: string}} props */
 export const Verdict = ({ verdict, as = "p" }) => html`<${as} class=${`verdict ${_TONES[verdict.state]}`}>${visible(verdict.text)}<//>`;
 
+const _WORDS = /** @type {Record<string, string>} */ ({ learned: "learned", got_worse: "got worse", no_change_shown: "no change", too_early: "too early" });
+
+/** The verdict in two words; the sentence is its title. @param {{state: VerdictOut["state"], text?: string}} props */
+export const VerdictMark = ({ state, text }) => html`<span class=${`verdict-mark ${_TONES[state]}`} title=${text && visible(text)}>${_WORDS[state]}</span>`;
+
 /** The headline figure before and now. @param {{verdict: VerdictOut}} props */
 export function Headline({ verdict: { on } }) {
   if (!on) return "–";

@@ -1,0 +1,65 @@
+// What the owner of a run says about it: its star, its tags, and a form for its name, tags and notes.
+
+import { useEffect, useId, useRef, useState } from "../vendor/hooks.js";
+import { patch, path } from "../api.js";
+import { may } from "../session.js";
+import { html } from "./html.js";
+import { Refusal } from "./refusal.js";
+import { nameOf } from "./run_name.js";
+import { label } from "./text.js";
+
+/** @typedef {Pick<import("../api_types").RunListed, "run_id" | "name" | "model" | "tags" | "notes" | "starred">} Edited */
+
+/** @param {{run: Edited, changed: () => unknown}} props */
+export function Star({ run, changed }) {
+  const star = async () => (await patch(path`runs/${run.run_id}`, { starred: !run.starred }), changed());
+  const title = run.starred ? "Starred" : "Star it";
+  return html`<button class="star quiet" aria-pressed=${run.starred} aria-label=${`Star ${nameOf(run)}`} title=${title}
+    disabled=${!may("write")} onClick=${star}>${run.starred ? "★" : "☆"}</button>`;
+}
+
+/** @param {{tags: string[]}} props */
+export const Tags = ({ tags }) => html`${tags.map((tag) => html`<span class="tag" key=${tag}>${label(tag, 40)}</span>`)}`;
+
+/** A button that opens the form. @param {{run: Edited, changed: () => unknown, children?: any}} props */
+export function EditRun({ run, changed, children = "✎" }) {
+  const [isOpen, setOpen] = useState(false);
+  if (!may("write")) return null;
+  return html`<button class="quiet" aria-label=${`Edit ${nameOf(run)}`} title="Name, tags and notes" onClick=${() => setOpen(true)}>${children}</button>
+    ${isOpen && html`<${Form} run=${run} changed=${changed} close=${() => setOpen(false)} />`}`;
+}
+
+/** Escape closes it; focus then returns to where it was. @param {{run: Edited, changed: () => unknown, close: () => void}} props */
+function Form({ run, changed, close }) {
+  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  const id = useId();
+  const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
+  useEffect(() => dialog.current?.showModal(), []);
+  /** @param {any} event */
+  async function submit(event) {
+    event.preventDefault();
+    const given = new FormData(event.currentTarget);
+    const [name, tags, notes] = ["name", "tags", "notes"].map((field) => String(given.get(field)).trim());
+    setState({ isBusy: true });
+    try {
+      await patch(path`runs/${run.run_id}`, { name: name || null, tags: tags.split(/[\s,]+/).filter(Boolean), notes });
+      await changed();
+      dialog.current?.close();
+    } catch (error) {
+      setState({ error: /** @type {Error} */ (error) });
+    }
+  }
+  return html`<dialog ref=${dialog} class="edit" aria-labelledby=${id} onClose=${close}>
+    <form onSubmit=${submit}>
+      <h2 id=${id}>Name, tags and notes</h2>
+      <label class="field"><span>Name</span>
+        <input name="name" value=${run.name ?? ""} maxlength="100" autocomplete="off" placeholder=${nameOf({ ...run, name: null })} /></label>
+      <label class="field"><span>Tags</span>
+        <input name="tags" value=${run.tags.join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
+      <label class="field"><span>Notes</span><textarea name="notes" maxlength="10000">${run.notes}</textarea></label>
+      ${state.error && html`<${Refusal} error=${state.error} />`}
+      <div class="answers"><button type="button" onClick=${() => dialog.current?.close()}>Cancel</button>
+        <button class="primary" disabled=${state.isBusy}>Save</button></div>
+    </form>
+  </dialog>`;
+}

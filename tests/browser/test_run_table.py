@@ -1,0 +1,87 @@
+"""The table of runs: sorted, filtered, its columns chosen, seeds unfolded, runs named and starred."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import expect
+
+from tests.browser.visit import Visit
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_run_table import insert_runs
+
+pytestmark = pytest.mark.long
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def base(data_dir: Path, database_url: str) -> AsyncIterator[str]:
+    await insert_runs(database_url)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        yield str(client.base_url).rstrip("/")
+
+
+async def test_the_table_is_sorted_filtered_and_unfolded_and_the_address_says_how(visit: Visit, base: str) -> None:
+    page = visit.page
+    await visit.open(base)
+    rows = page.locator(".run")
+    await expect(rows).to_have_count(4)
+    several = page.locator(".run.several")
+    await expect(several).to_contain_text("3 runs")
+    await expect(several).to_contain_text("25% → 88%")
+    await expect(several).to_contain_text("+62 ± 12")
+    points = page.get_by_role("columnheader", name="Points")
+    await points.get_by_role("button").click()
+    await expect(points).to_have_attribute("aria-sort", "descending")
+    await expect(rows.last).to_contain_text("early-5")
+    await points.get_by_role("button").click()
+    await expect(page).to_have_url(f"{base}/?sort=gain&ascending=true")
+    await expect(rows.first).to_contain_text("fell-4")
+    await expect(points.get_by_role("button")).to_be_focused()
+    await page.reload()
+    await expect(points).to_have_attribute("aria-sort", "ascending")
+    await several.get_by_role("button", name="3 runs like").click()
+    await expect(page.locator(".run.member .run-name")).to_have_text(["steep-2", "steep-1", "steep-0"])
+    assert await visit.inaccessible() == []
+    await visit.button("Seeds together").click()
+    await expect(rows).to_have_count(6)
+    await visit.text("Columns").click()
+    await page.get_by_label("Learning rate").check()
+    await page.get_by_label("Status").last.uncheck()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("columnheader", name="Learning rate")).to_be_visible()
+    await expect(page.get_by_role("columnheader", name="Status")).to_have_count(0)
+    await page.get_by_label("Search").fill("steep-1")
+    await expect(rows).to_have_count(1)
+    await expect(page).to_have_url(re.compile("columns=.*learning_rate.*search=steep-1|search=steep-1.*learning_rate"))
+
+
+async def test_a_run_is_named_tagged_and_starred_in_the_table_and_on_its_page(visit: Visit, base: str) -> None:
+    page = visit.page
+    await visit.open(base)
+    await page.get_by_role("button", name="Edit learnloop/flat-3").click()
+    await page.get_by_label("Name", exact=True).fill("a lower rate")
+    await page.get_by_label("Tags", exact=True).fill("paper, lr")
+    assert await visit.inaccessible() == []
+    await visit.button("Save").click()
+    row = page.locator(".run", has_text="a lower rate")
+    await expect(row.locator(".tag")).to_have_text(["paper", "lr"])
+    await row.get_by_role("button", name="Star a lower rate").click()
+    await expect(row.get_by_role("button", name="Star a lower rate")).to_have_attribute("aria-pressed", "true")
+    await visit.button("★ Starred").click()
+    await expect(page.locator(".run")).to_have_count(1)
+    await page.get_by_label("Tag", exact=True).fill("other")
+    await page.keyboard.press("Enter")
+    await expect(visit.text("No run fits these filters")).to_be_visible()
+    await visit.open(base)
+    await visit.link("a lower rate").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("a lower rate")
+    await page.get_by_role("button", name="Edit a lower rate").click()
+    await page.get_by_label("Name", exact=True).fill("")
+    await page.get_by_label("Notes", exact=True).fill("Too short.")
+    await visit.button("Save").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("learnloop/flat-3")
+    await expect(visit.text("Too short.")).to_be_visible()
+    assert await visit.inaccessible() == []
