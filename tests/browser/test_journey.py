@@ -40,6 +40,7 @@ async def test_a_run_from_the_form_to_a_promoted_checkpoint(
             await _compare(visit)
             await _ask_and_rate(visit)
             await _promote(visit)
+            await _promote_from_the_run(visit)
             await _own_agent(visit)
 
 
@@ -121,6 +122,24 @@ async def _promote(visit: Visit) -> None:
     await expect(page.get_by_role("region", name="Promote", exact=True)).to_be_hidden()  # the service has answered
     await visit.link("Models").first.click()
     await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/live")
+
+
+async def _promote_from_the_run(visit: Visit) -> None:
+    page = visit.page
+    await visit.link("learnloop/clerk").first.click()
+    await visit.link("a run, iteration 1").click()
+    await visit.button("Promote").click()
+    sheet = page.get_by_role("dialog", name="Promote a checkpoint")
+    trial = sheet.get_by_label("Only if better than")
+    await trial.select_option("live")
+    await expect(visit.button("Start the trial")).to_be_visible()
+    assert await visit.inaccessible() == []
+    await trial.select_option("")
+    await sheet.get_by_label("Name", exact=True).fill("next")
+    await visit.button("Promote it").click()
+    await expect(sheet).to_be_hidden()
+    await visit.link("Models").first.click()
+    await expect(page.get_by_role("region", name="Promoted names")).to_contain_text("learnloop/next")
 
 
 async def _own_agent(visit: Visit) -> None:

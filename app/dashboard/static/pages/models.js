@@ -4,8 +4,8 @@ import { useState } from "../vendor/hooks.js";
 import { get, path, post, remove, url } from "../api.js";
 import { duration, moment, percent } from "../format.js";
 import { Action } from "../parts/action.js";
-import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
+import { Promote } from "../parts/promote.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
@@ -82,6 +82,7 @@ export function ModelPage({ project, name }) {
 /** @param {{project: string, name: string, checkpoints: Checkpoint[], reload: () => void}} props */
 function Checkpoints({ project, name, checkpoints, reload }) {
   const [promoting, setPromoting] = useState(/** @type {number | undefined} */ (undefined));
+  const promoted = checkpoints.find((each) => each.step === promoting);
   const columns = [
     { title: "Step", by: "step", cell: (/** @type {Checkpoint} */ each) => html`<strong>${each.step}</strong>${each.is_best && html` <span class="status good">best</span>`}` },
     { title: "Held-out success", by: "success", isNumber: true, cell: (/** @type {Checkpoint} */ each) => percent(each.success) },
@@ -96,28 +97,8 @@ function Checkpoints({ project, name, checkpoints, reload }) {
       </span>` },
   ];
   return html`
-    ${promoting !== undefined && html`<${Promote} project=${project} name=${name} checkpoint=${checkpoints.find((each) => each.step === promoting)} done=${() => (setPromoting(undefined), reload())} />`}
+    ${promoted && html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${promoted.step}</h2>
+      <${Promote} key=${promoted.step} project=${project} name=${name} checkpoints=${[promoted]} runId=${promoted.run_id} done=${() => (setPromoting(undefined), reload())} /></section>`}
     <section class="card"><h2>Checkpoints</h2>
       <${Table} caption="Checkpoints" rows=${[...checkpoints].reverse()} keyOf=${(/** @type {Checkpoint} */ each) => each.step} columns=${columns} /></section>`;
-}
-
-/** @param {{project: string, name: string, checkpoint: Checkpoint, done: () => void}} props */
-function Promote({ project, name, checkpoint, done }) {
-  const [as, setAs] = useState("live");
-  const [trial, setTrial] = useState("");
-  const [said, setSaid] = useState("");
-  async function promote() {
-    const made = await post(path`models/${project}/${name}/promote`, { step: checkpoint.step, as, ...(trial ? { if_better_than: trial } : {}) });
-    if (made.evaluation_id) setSaid(made.evaluation_id);
-    else done();
-  }
-  return html`<section class="card narrow" aria-label="Promote"><h2>Promote step ${checkpoint.step}</h2>
-    <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${checkpoint.is_best ? ", the best of its run" : ""}.
-      ${checkpoint.run_id && html` <a href=${href(["runs", checkpoint.run_id, "held-out"])}>Read them, before and after</a>`}</p>
-    <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />
-    <${Field} field=${{ name: "if_better_than", label: "Only if better than", type: "string", placeholder: "no trial",
-        help: "A promoted name. Both attempt the same held-out scenarios until it is clear which is better." }} value=${trial} set=${setTrial} faults=${[]} />
-    <div class="actions"><${Action} label=${trial ? "Start the trial" : "Promote it"} kind="primary" disabled=${!as.trim()} act=${promote} /><button onClick=${done}>Close</button></div>
-    ${said && html`<p role="status">The trial is running: <a href=${href(["evaluations", said])}>see it</a>.</p>`}
-  </section>`;
 }

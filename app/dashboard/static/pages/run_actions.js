@@ -1,12 +1,19 @@
 // The actions that a run's status allows.
 
-import { path, post, remove } from "../api.js";
+import { useState } from "../vendor/hooks.js";
+import { all, path, post, remove } from "../api.js";
 import { Action } from "../parts/action.js";
+import { Dialog } from "../parts/dialog.js";
 import { html } from "../parts/html.js";
+import { Promote } from "../parts/promote.js";
+import { Loaded, useLoaded } from "../parts/states.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
+import { may } from "../session.js";
 import { shortageOf } from "./run_notices.js";
 import { Share } from "./share.js";
+
+/** @typedef {import("../api_types").CheckpointOut} Checkpoint */
 
 /** @param {{data: import("../run_data.js").RunData, run: import("../api_types").RunOut}} props */
 export function RunActions({ data, run }) {
@@ -27,6 +34,7 @@ export function RunActions({ data, run }) {
     ${["queued", "running"].includes(run.status) && html`<${Action} label="Pause" act=${command("pause")} />`}
     ${run.status === "paused" && !isShort && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
     ${run.status === "failed" && html`<${Action} label="Retry" kind="primary" act=${command("retry")} />`}
+    ${run.best_checkpoint && may("write") && html`<${PromoteRun} run=${run} />`}
     ${run.best_checkpoint && html`<a class="button" href=${href(["start"], { fork: id })}>Fork</a>`}
     ${isLive &&
     html`<${Action} label="Cancel" kind="danger" confirm="Cancel this run for good? What it has learned is kept."
@@ -35,4 +43,21 @@ export function RunActions({ data, run }) {
     html`<${Action} label="Delete" kind="danger" act=${erase}
       confirm="Delete this run with its trajectories, events and model? That cannot be undone." />`}
   </div>`;
+}
+
+/** Promotes one of the run's checkpoints, by default the best. @param {{run: import("../api_types").RunOut}} props */
+function PromoteRun({ run }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<button onClick=${() => setOpen(true)}>Promote</button>
+    ${isOpen && html`<${Dialog} title="Promote a checkpoint" close=${() => setOpen(false)}>${(/** @type {() => void} */ close) => html`<${OfRun} run=${run} done=${close} />`}<//>`}`;
+}
+
+/** @param {{run: import("../api_types").RunOut, done: () => void}} props */
+function OfRun({ run, done }) {
+  const state = useLoaded((aborted) => all(path`runs/${run.run_id}/checkpoints`, {}, { aborted }), [run.run_id]);
+  return html`<${Loaded} state=${state}>${(/** @type {Checkpoint[]} */ made) => {
+    const kept = made.filter((each) => !each.deleted_at).sort((one, other) => Number(other.is_best) - Number(one.is_best) || other.step - one.step);
+    if (kept.length === 0) return html`<p>The run has no checkpoint that is kept.</p>`;
+    return html`<${Promote} project=${run.model.project} name=${run.model.name} checkpoints=${kept} runId=${run.run_id} done=${done} />`;
+  }}<//>`;
 }

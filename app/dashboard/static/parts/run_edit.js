@@ -1,8 +1,9 @@
 // What the owner of a run says about it: its star, its tags, and a form for its name, tags and notes.
 
-import { useEffect, useId, useRef, useState } from "../vendor/hooks.js";
+import { useState } from "../vendor/hooks.js";
 import { patch, path } from "../api.js";
 import { may } from "../session.js";
+import { Dialog } from "./dialog.js";
 import { html } from "./html.js";
 import { Refusal } from "./refusal.js";
 import { nameOf } from "./run_name.js";
@@ -29,14 +30,11 @@ export function EditRun({ run, changed, children = "✎" }) {
     ${isOpen && html`<${Form} run=${run} changed=${changed} close=${() => setOpen(false)} />`}`;
 }
 
-/** Escape closes it; focus then returns to where it was. @param {{run: Edited, changed: () => unknown, close: () => void}} props */
+/** @param {{run: Edited, changed: () => unknown, close: () => void}} props */
 function Form({ run, changed, close }) {
-  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  const id = useId();
   const [state, setState] = useState(/** @type {{isBusy?: boolean, error?: Error}} */ ({}));
-  useEffect(() => dialog.current?.showModal(), []);
-  /** @param {any} event */
-  async function submit(event) {
+  /** @param {any} event @param {() => void} leave */
+  async function submit(event, leave) {
     event.preventDefault();
     const given = new FormData(event.currentTarget);
     const [name, tags, notes] = ["name", "tags", "notes"].map((field) => String(given.get(field)).trim());
@@ -44,22 +42,20 @@ function Form({ run, changed, close }) {
     try {
       await patch(path`runs/${run.run_id}`, { name: name || null, tags: tags.split(/[\s,]+/).filter(Boolean), notes });
       await changed();
-      dialog.current?.close();
+      leave();
     } catch (error) {
       setState({ error: /** @type {Error} */ (error) });
     }
   }
-  return html`<dialog ref=${dialog} class="edit" aria-labelledby=${id} onClose=${close}>
-    <form onSubmit=${submit}>
-      <h2 id=${id}>Name, tags and notes</h2>
+  return html`<${Dialog} title="Name, tags and notes" close=${close}>${(/** @type {() => void} */ leave) => html`
+    <form onSubmit=${(/** @type {any} */ event) => submit(event, leave)}>
       <label class="field"><span>Name</span>
         <input name="name" value=${run.name ?? ""} maxlength="100" autocomplete="off" placeholder=${nameOf({ ...run, name: null })} /></label>
       <label class="field"><span>Tags</span>
         <input name="tags" value=${run.tags.join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
       <label class="field"><span>Notes</span><textarea name="notes" maxlength="10000">${run.notes}</textarea></label>
       ${state.error && html`<${Refusal} error=${state.error} />`}
-      <div class="answers"><button type="button" onClick=${() => dialog.current?.close()}>Cancel</button>
+      <div class="answers"><button type="button" onClick=${leave}>Cancel</button>
         <button class="primary" disabled=${state.isBusy}>Save</button></div>
-    </form>
-  </dialog>`;
+    </form>`}<//>`;
 }
