@@ -48,6 +48,7 @@ USED = (
     "PromotionOut",
     "Readiness",
     "RejudgingAccepted",
+    "RunComparison",
     "RejudgingBrief",
     "RewardHistograms",
     "RunDiagnosis",

@@ -66,6 +66,10 @@ class Service:
         """Cancel, pause, resume, retry or fork a run."""
         return self._call("POST", f"/runs/{_segment(run_id)}/{verb}", json=body)
 
+    def comparison(self, run_id: str, other_id: str) -> Json:
+        """Return the held-out scenarios that one run answers and another does not."""
+        return self._call("GET", f"/runs/{_segment(run_id)}/comparison", params={"other": other_id})
+
     def edit_run(self, run_id: str, change: Mapping[str, Json]) -> Json:
         """Name, tag, annotate or star a run."""
         return self._call("PATCH", f"/runs/{_segment(run_id)}", json=change)

@@ -1,8 +1,6 @@
 """`learnloop runs compare`: the settings in which two runs differ, and what came of it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from statistics import fmean
 from typing import Annotated
 
 import typer
@@ -12,9 +10,9 @@ from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, Url
 from app.cli.terminal import plain, print_json, results
 from environment.json_type import Json
-from training.statistics.difference import Difference, difference
 
-_KINDS = (("validation", "sampled"), ("validation", "greedy"), ("test", "sampled"), ("test", "greedy"))
+_SHOWN = 5
+"""Number of scenarios that are printed for each run."""
 _NAMES = ("model.name", "seed")
 """Settings that differ in runs that are compared for another reason."""
 
@@ -25,10 +23,10 @@ def compare(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two runs: settings that differ, held-out success paired by scenario, and what was diagnosed."""
+    """Compare two runs: settings that differ, held-out questions won and lost, and what was diagnosed."""
     with Service(url) as service:
         runs = [service.run(id) for id in (one, other)]
-        latest = [_latest(service, run) for run in runs]
+        held_out = service.comparison(one, other)["held_out"]
         causes = [service.diagnosis(run["run_id"])["cause"] for run in runs]
     settings = [dict(_flat(run["request"])) for run in runs]
     differing = {
@@ -36,35 +34,19 @@ def compare(
         for name in sorted(settings[0].keys() | settings[1].keys())
         if settings[0].get(name) != settings[1].get(name)
     }
-    found = {
-        f"{split} {mode}": difference(latest[0][split, mode], latest[1][split, mode])
-        for split, mode in _KINDS
-        if (split, mode) in latest[0] and (split, mode) in latest[1]
-    }
     if as_json:
-        held_out = {kind: None if each is None else asdict(each) for kind, each in found.items()}
+        compared = {f"{each['split']} {each['mode']}": _as_json(each) for each in held_out}
         texts = [run["verdict"]["text"] for run in runs]
-        print_json({"settings": differing, "held_out": held_out, "verdicts": texts, "causes": causes})
+        print_json({"settings": differing, "held_out": compared, "verdicts": texts, "causes": causes})
         return
-    for line in _lines(runs, differing, found, causes):
+    for line in _lines(runs, differing, held_out, causes):
         results.print(line, soft_wrap=True)
 
 
-def _latest(service: Service, run: Json) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the success by scenario in the newest evaluation of each kind."""
-    found = {}
-    for split, mode in _KINDS:
-        of_kind = [each for each in run["evaluations"] if (each["split"], each["mode"]) == (split, mode)]
-        iterations = [each["iteration"] for each in of_kind]
-        if not iterations:
-            continue
-        filters = {"kind": "evaluation", "split": split, "mode": mode, "iteration": max(iterations)}
-        successes: dict[str, list[bool]] = {}
-        for row in service.trajectories(run["run_id"], **filters):
-            if row["reward"] is not None or row["error"] is not None:
-                successes.setdefault(row["scenario_id"], []).append(bool(row["success"]))
-        found[split, mode] = {id: fmean(each) for id, each in successes.items()}
-    return found
+def _as_json(kind: Json) -> Json:
+    wins = {"a_wins": kind["run_wins"], "b_wins": kind["other_wins"]}
+    ids = {name: [each["scenario_id"] for each in found] for name, found in wins.items()}
+    return None if kind["difference"] is None else {**kind["difference"], **ids}
 
 
 def _flat(value: Json, path: str = "") -> Iterator[tuple[str, Json]]:
@@ -77,7 +59,7 @@ def _flat(value: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def _lines(
-    runs: list[Json], differing: Mapping[str, list[Json]], found: Mapping[str, Difference | None], causes: list[Json]
+    runs: list[Json], differing: Mapping[str, list[Json]], held_out: list[Json], causes: list[Json]
 ) -> Iterator[Text]:
     for letter, run, cause in zip("AB", runs, causes, strict=True):
         model = f"{run['model']['project']}/{run['model']['name']}"
@@ -91,17 +73,30 @@ def _lines(
     if not shown:
         yield plain("   none but name and seed")
     yield plain("held-out success of B minus A, newest evaluations, paired by scenario", "bold")
-    for kind, each in found.items():
-        if each is None:
-            yield plain(f"   {kind}: no scenario in common")
-            continue
-        shown_as = "a difference" if each.is_shown else "no difference shown"
-        yield plain(
-            f"   {kind}: {100 * each.mean:+.0f} points [{100 * each.low:+.0f}, {100 * each.high:+.0f}], "
-            f"{each.scenarios} scenarios, {each.changed} differ: {shown_as}"
-        )
-    if not found:
+    for number, kind in enumerate(held_out):
+        yield from _held_out(kind, number == 0)
+    if not held_out:
         yield plain("   both have no held-out evaluation of the same kind")
+
+
+def _held_out(kind: Json, is_headline: bool) -> Iterator[Text]:
+    name, found = f"{kind['split']} {kind['mode']}", kind["difference"]
+    if found is None:
+        yield plain(f"   {name}: no scenario in common")
+        return
+    shown_as = "a difference" if found["is_shown"] else "no difference shown"
+    yield plain(
+        f"   {name}: {100 * found['mean']:+.0f} points [{100 * found['low']:+.0f}, {100 * found['high']:+.0f}], "
+        f"{found['scenarios']} scenarios, {kind['other_better']} won and {kind['run_better']} lost by B: {shown_as}"
+    )
+    for title, wins in (("B", kind["other_wins"]), ("A", kind["run_wins"])) if is_headline else ():
+        for each in wins[:_SHOWN]:
+            task = each["scenario"]["task"]
+            asked = task.get("question") or task.get("prospect") or each["scenario_id"]
+            shares = f"A {each['run']['success']:.0%}, B {each['other']['success']:.0%}"
+            yield plain(f"      {title} is better: {_short(asked)} ({shares})")
+        if len(wins) > _SHOWN:
+            yield plain(f"      {title} is better on {len(wins) - _SHOWN} more; the page of the comparison lists them")
 
 
 def _short(value: Json) -> str:

@@ -139,6 +139,18 @@ export interface ComparedEvaluations {
   "smallest_points": number | null;
 }
 
+export interface ComparedKindOut {
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "run_iteration": number;
+  "other_iteration": number;
+  "difference": RunDifference | null;
+  "run_better": number;
+  "other_better": number;
+  "run_wins": (DecidedScenarioOut)[];
+  "other_wins": (DecidedScenarioOut)[];
+}
+
 export interface Continued {
   "turn": number;
   "label": string;
@@ -147,6 +159,13 @@ export interface Continued {
   "reward": number | null;
   "turns": number | null;
   "next": (NextAction)[];
+}
+
+export interface DecidedScenarioOut {
+  "scenario_id": string;
+  "scenario": Record<string, any>;
+  "run": SideOut;
+  "other": SideOut;
 }
 
 export interface DefaultOut {
@@ -691,6 +710,12 @@ export interface Rewards {
   "count": number;
 }
 
+export interface RunComparison {
+  "run_id": string;
+  "other_id": string;
+  "held_out": (ComparedKindOut)[];
+}
+
 export interface RunCost {
   "seconds": number;
   "prompt_tokens": number;
@@ -707,6 +732,15 @@ export interface RunDiagnosis {
   "cause": Cause | null;
   "diagnoses": (DiagnosisOut)[];
   "not_examined": (NotExaminedOut)[];
+}
+
+export interface RunDifference {
+  "scenarios": number;
+  "changed": number;
+  "mean": number;
+  "low": number;
+  "high": number;
+  "is_shown": boolean;
 }
 
 export interface RunListed {
@@ -863,6 +897,11 @@ export interface ShowcaseEmail {
 export interface ShowcaseScenario {
   "id": string;
   "task": Record<string, any>;
+}
+
+export interface SideOut {
+  "success": number;
+  "trajectory_id": string;
 }
 
 export interface SupervisedFigures {

@@ -38,8 +38,8 @@ class Ran:
     stderr: str
 
 
-async def _runs(client: httpx.AsyncClient, *arguments: str) -> Ran:
-    """In a process of its own: the service's log goes to this one's output."""
+async def run_command(client: httpx.AsyncClient, *arguments: str) -> Ran:
+    """Run `learnloop runs` in a process of its own: the service's log goes to this one's output."""
     process = await asyncio.create_subprocess_exec(
         *learnloop("runs", *arguments, "--url", str(client.base_url)),
         cwd=ROOT,
@@ -58,12 +58,12 @@ async def test_a_run_is_paused_watched_and_resumed(client: httpx.AsyncClient, lo
     loop.gates[1] = threading.Event()
     run_id = await _started(client)
     await until(loop.has_entered(1).is_set)
-    assert (await _runs(client, "pause", run_id)).stdout == f"run {run_id} is paused\n"
-    watching = asyncio.create_task(_runs(client, "watch", run_id))
+    assert (await run_command(client, "pause", run_id)).stdout == f"run {run_id} is paused\n"
+    watching = asyncio.create_task(run_command(client, "watch", run_id))
     loop.gates[1].set()
-    assert (await _runs(client, "resume", run_id)).stdout == f"run {run_id} is queued\n"
+    assert (await run_command(client, "resume", run_id)).stdout == f"run {run_id} is queued\n"
     assert (await watching).exit_code == 0
-    refused = await _runs(client, "retry", run_id)
+    refused = await run_command(client, "retry", run_id)
     assert (refused.exit_code, "Cannot retry" in refused.stderr) == (1, True)
 
 
@@ -71,15 +71,15 @@ async def test_a_run_is_named_tagged_and_starred(client: httpx.AsyncClient) -> N
     run_id = await _started(client)
     await run_with(client, run_id, "completed")
     change = ("--name", "lower rate", "--tag", "a", "--tag", "b", "--note", "why", "--star")
-    assert (await _runs(client, "edit", run_id, *change)).stdout == f"run {run_id} is edited\n"
-    refused = await _runs(client, "edit", run_id, "--untag", "c")
+    assert (await run_command(client, "edit", run_id, *change)).stdout == f"run {run_id} is edited\n"
+    refused = await run_command(client, "edit", run_id, "--untag", "c")
     assert (refused.exit_code, refused.stderr) == (1, "learnloop: The run has no tag 'c'; its tags are: a, b.\n")
-    assert (await _runs(client, "edit", run_id, "--untag", "a", "--tag", "c", "--no-star")).exit_code == 0
+    assert (await run_command(client, "edit", run_id, "--untag", "a", "--tag", "c", "--no-star")).exit_code == 0
     run = (await client.get(f"/runs/{run_id}")).json()
     edited = {name: run[name] for name in ("name", "tags", "notes", "starred")}
     assert edited == {"name": "lower rate", "tags": ["b", "c"], "notes": "why", "starred": False}
-    assert "  lower rate [b, c]: " in (await _runs(client, "list", "--tag", "c", "--sort", "gain")).stdout
-    assert (await _runs(client, "list", "--starred")).stdout == "no runs\n"
+    assert "  lower rate [b, c]: " in (await run_command(client, "list", "--tag", "c", "--sort", "gain")).stdout
+    assert (await run_command(client, "list", "--starred")).stdout == "no runs\n"
 
 
 async def test_watch_says_why_a_run_waits(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:
@@ -110,25 +110,25 @@ async def test_a_failed_run_is_retried_and_a_finished_one_forked_and_deleted(
     run_id = await _started(client)
     await run_with(client, run_id, "failed")
     loop.fail_at = None
-    assert (await _runs(client, "retry", run_id)).exit_code == 0
+    assert (await run_command(client, "retry", run_id)).exit_code == 0
     await run_with(client, run_id, "completed")
     options = ("--checkpoint", "1", "--name", "other", "--set", "iterations=1", "--set", "evaluation.every=2", "--json")
-    made = await _runs(client, "fork", run_id, *options)
+    made = await run_command(client, "fork", run_id, *options)
     fork = (await client.get(f"/runs/{json.loads(made.stdout)['run_id']}")).json()
     assert (fork["parent"]["step"], fork["model"]["name"], fork["request"]["iterations"]) == (1, "other", 1)
     assert fork["request"]["evaluation"]["every"] == 2
-    assert "must look like" in (await _runs(client, "fork", run_id, "--set", "iterations")).stderr
-    assert (await _runs(client, "delete", run_id)).stdout == f"run {run_id} is deleted\n"
+    assert "must look like" in (await run_command(client, "fork", run_id, "--set", "iterations")).stderr
+    assert (await run_command(client, "delete", run_id)).stdout == f"run {run_id} is deleted\n"
     assert (await client.get(f"/runs/{run_id}")).status_code == 404
-    assert (await _runs(client, "delete", run_id)).exit_code == 1
+    assert (await run_command(client, "delete", run_id)).exit_code == 1
 
 
 async def test_events_are_lines_and_can_be_followed_to_the_end(client: httpx.AsyncClient, loop: ScriptedLoop) -> None:
     loop.gates[2] = threading.Event()
     run_id = await _started(client)
     await until(loop.has_entered(2).is_set)
-    following = asyncio.create_task(_runs(client, "events", run_id, "--follow", "--json"))
-    now = (await _runs(client, "events", run_id)).stdout.splitlines()
+    following = asyncio.create_task(run_command(client, "events", run_id, "--follow", "--json"))
+    now = (await run_command(client, "events", run_id)).stdout.splitlines()
     assert [line.split()[4] for line in now] == [
         "run.created",
         "run.started",
@@ -139,4 +139,4 @@ async def test_events_are_lines_and_can_be_followed_to_the_end(client: httpx.Asy
     followed = [json.loads(line) for line in (await following).stdout.splitlines()]
     assert [event["seq"] for event in followed] == list(range(1, 7))
     assert followed[-1]["type"] == "run.completed"
-    assert "There is no run" in (await _runs(client, "events", "none", "--follow")).stderr
+    assert "There is no run" in (await run_command(client, "events", "none", "--follow")).stderr

@@ -1,4 +1,4 @@
-// Compares runs: their curves in one chart, and the settings that differ.
+// Compares runs: their curves in one chart, held-out questions won and lost, and the settings that differ.
 
 import { all, get, path } from "../api.js";
 import { number, percent } from "../format.js";
@@ -11,6 +11,7 @@ import { Sideways } from "../parts/strip.js";
 import { label } from "../parts/text.js";
 import { Headline, Verdict } from "../parts/verdict.js";
 import { href } from "../router.js";
+import { WonLost } from "./won_lost.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
 /** @typedef {{run: Run, rewards: Map<number, number | null>}} Compared */
@@ -23,7 +24,7 @@ export function Compare({ query }) {
   const state = useLoaded((aborted) => Promise.all(ids.map((id) => load(id, aborted))), [ids.join()]);
   if (ids.length === 0) return html`<${Empty} title="Nothing to compare"><p>Mark some runs in <a href=${href([])}>the list</a>.</p><//>`;
   return html`<p class="crumbs"><a href=${href([])}>Runs</a></p><h1>Compare runs</h1>
-    <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) => html`<${Whole} found=${found} />`}<//>`;
+    <${Loaded} state=${state} rows=${8}>${(/** @type {Compared[]} */ found) => html`<${Whole} found=${found} query=${query} />`}<//>`;
 }
 
 /** @param {string} id @param {AbortSignal} aborted @returns {Promise<Compared>} */
@@ -32,8 +33,8 @@ async function load(id, aborted) {
   return { run, rewards: new Map(iterations.filter((each) => each.iteration > 0).map((each) => [each.iteration, each.rewards.mean])) };
 }
 
-/** @param {{found: Compared[]}} props */
-function Whole({ found }) {
+/** @param {{found: Compared[], query: URLSearchParams}} props */
+function Whole({ found, query }) {
   const x = [...new Set(found.flatMap(({ rewards }) => [...rewards.keys()]))].sort((one, other) => one - other);
   const held = found.map(({ run }) => new Map(run.evaluations.filter((each) => each.split === "validation" && each.mode === "sampled").map((each) => [each.iteration, each.success])));
   const heldX = [...new Set(held.flatMap((each) => [...each.keys()]))].sort((one, other) => one - other);
@@ -42,6 +43,7 @@ function Whole({ found }) {
       <${Chart} title="Held-out success" note="validation, sampled" x=${heldX} format=${percent} range=${[0, 1]}
         lines=${found.map(({ run }, index) => ({ label: nameOf(run), color: _COLOURS[index], values: heldX.map((each) => held[index].get(each) ?? null) }))} />
     </div>
+    ${found.length > 1 && html`<${WonLost} runs=${found.map(({ run }) => run)} query=${query} />`}
     <section class="card"><h2>Figures and settings</h2><${Sideways} label="Figures and settings"><table>
       <thead><tr><th scope="col">Figure</th>${found.map(({ run }) => html`<th scope="col"><a href=${href(["runs", run.run_id])}>${nameOf(run)}</a></th>`)}</tr></thead>
       <tbody>

@@ -4,7 +4,7 @@ import { ago, compact, counted, dollars, duration, NONE, number, signed } from "
 import { GainBar } from "../parts/gain.js";
 import { html } from "../parts/html.js";
 import { EditRun, Star, Tags } from "../parts/run_edit.js";
-import { nameOf } from "../parts/run_name.js";
+import { nameOf, shortNameOf } from "../parts/run_name.js";
 import { Sparkline } from "../parts/sparkline.js";
 import { Status } from "../parts/status.js";
 import { label, visible } from "../parts/text.js";
@@ -51,9 +51,6 @@ export function columnsOf(table, shown) {
     { title: "", cell: (/** @type {Run} */ run) => !run.same_settings && html`<${EditRun} run=${run} changed=${table.changed} />` },
   ];
 }
-
-/** A name without the project. Of one that was made from the run's id the end, in which such names differ. @param {Run} run */
-const shortNameOf = ({ name, model }) => label(name ?? model.name.replace(/^run-[0-9a-z]{20}([0-9a-z]{6})$/, "run …$1"), 60);
 
 /** @param {Run} run @param {Table} table */
 function single(run, { chosen, choose, changed }) {

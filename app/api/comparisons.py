@@ -1,0 +1,33 @@
+"""Comparisons of two runs."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentQueries, RunId
+from app.api.routers import keyed_router
+from app.auth.tenancy import RUN, require
+from app.operations.compare_runs import compare_runs
+from app.schemas.comparison import ComparedKindOut, RunComparison
+
+router = keyed_router("runs")
+
+
+@router.get("/runs/{run_id}/comparison")
+async def compare_with(
+    database: CurrentDatabase,
+    queries: CurrentQueries,
+    caller: CurrentCaller,
+    run_id: RunId,
+    other: Annotated[str, Query(max_length=64, pattern=r"^[^\x00]+$", description="Id of the other run")],
+) -> RunComparison:
+    """List the held-out scenarios that one run answers and another does not."""
+    await require(database, caller, RUN, other)
+    for id in (run_id, other):
+        await queries.require_run(id)
+    found = await compare_runs(database, run_id, other)
+    return RunComparison(
+        run_id=run_id,
+        other_id=other,
+        held_out=[ComparedKindOut.model_validate(each, from_attributes=True) for each in found],
+    )

@@ -1,0 +1,130 @@
+"""Compares two runs by the held-out scenarios on which one of them succeeds and the other does not."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Integer, Row, cast, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.database import Database
+from app.db.tables import Evaluation, Trajectory
+from app.runs.resume_point import evaluated_successes
+from environment.json_type import Json
+from training.statistics.difference import Difference, difference
+
+MAX_SCENARIOS = 200
+"""Maximum number of scenarios that are listed for each of the two runs."""
+Kind = tuple[str, str]
+"""Split and mode of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs on a scenario."""
+
+    success: float
+    """Share of its rollouts that did the task, from 0 to 1."""
+    trajectory_id: str
+    """A rollout that succeeded in the run that is better, or failed in the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedScenario:
+    """A scenario on which one run succeeds more often than the other."""
+
+    scenario_id: str
+    scenario: Mapping[str, Json]
+    """Task and reference."""
+    run: Side
+    other: Side
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedKind:
+    """The newest evaluations of one kind by both runs."""
+
+    split: str
+    mode: str
+    run_iteration: int
+    other_iteration: int
+    difference: Difference | None
+    """The other run's success minus this one's; None if they have no scenario in common."""
+    run_better: int
+    """Number of scenarios on which this run succeeds more often."""
+    other_better: int
+    run_wins: Sequence[DecidedScenario]
+    """The scenarios on which this run succeeds more often, largest difference first; at most MAX_SCENARIOS."""
+    other_wins: Sequence[DecidedScenario]
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    run_id: str
+    iteration: int
+    successes: Mapping[str, float]
+
+
+async def compare_runs(database: Database, run_id: str, other_id: str) -> list[ComparedKind]:
+    """Compare the runs' newest evaluations of each kind that both have."""
+    async with database() as tx:
+        ours, theirs = [await _newest(tx, id) for id in (run_id, other_id)]
+        return [await _compared(tx, kind, ours[kind], theirs[kind]) for kind in ours if kind in theirs]
+
+
+async def _newest(tx: AsyncSession, run_id: str) -> dict[Kind, _Newest]:
+    """Return a run's newest evaluation of each kind, sampled validation first."""
+    newest = select(Evaluation.split, Evaluation.mode, func.max(Evaluation.iteration))
+    mine = newest.where(Evaluation.run_id == run_id).group_by(Evaluation.split, Evaluation.mode)
+    rows = (await tx.execute(mine.order_by(Evaluation.split.desc(), Evaluation.mode.desc()))).all()
+    successes = {iteration: await evaluated_successes(tx, run_id, iteration) for *_, iteration in rows}
+    return {
+        (split, mode): _Newest(run_id, iteration, successes[iteration].get((split, mode), {}))
+        for split, mode, iteration in rows
+    }
+
+
+async def _compared(tx: AsyncSession, kind: Kind, run: _Newest, other: _Newest) -> ComparedKind:
+    gains = {id: other.successes[id] - share for id, share in run.successes.items() if id in other.successes}
+    lost, won = [id for id in gains if gains[id] < 0], [id for id in gains if gains[id] > 0]
+    lost.sort(key=lambda id: (gains[id], id))
+    won.sort(key=lambda id: (-gains[id], id))
+    return ComparedKind(
+        *kind,
+        run.iteration,
+        other.iteration,
+        difference(run.successes, other.successes),
+        len(lost),
+        len(won),
+        await _decided(tx, kind, run, other, lost[:MAX_SCENARIOS], is_run_better=True),
+        await _decided(tx, kind, run, other, won[:MAX_SCENARIOS], is_run_better=False),
+    )
+
+
+async def _decided(
+    tx: AsyncSession, kind: Kind, run: _Newest, other: _Newest, ids: Sequence[str], *, is_run_better: bool
+) -> list[DecidedScenario]:
+    ours = await _rollouts(tx, kind, run, ids, succeeded=is_run_better)
+    theirs = await _rollouts(tx, kind, other, ids, succeeded=not is_run_better)
+    return [
+        DecidedScenario(
+            id, ours[id].scenario, Side(run.successes[id], ours[id].id), Side(other.successes[id], theirs[id].id)
+        )
+        for id in ids
+    ]
+
+
+async def _rollouts(
+    tx: AsyncSession, kind: Kind, of: _Newest, ids: Iterable[str], *, succeeded: bool
+) -> dict[str, Row[str, str, dict[str, Json]]]:
+    """Return one rollout of each scenario, one that ended as wanted if there is one."""
+    row = Trajectory
+    success = cast(func.coalesce(row.success, False), Integer)
+    query = (
+        select(row.scenario_id, row.id, row.scenario)
+        .ext(distinct_on(row.scenario_id))
+        .where(row.run_id == of.run_id, row.iteration == of.iteration, row.kind == "evaluation")
+        .where(row.split == kind[0], row.mode == kind[1], row.scenario_id.in_(ids))
+        .order_by(row.scenario_id, success.desc() if succeeded else success, row.seq)
+    )
+    return {each.scenario_id: each for each in await tx.execute(query)}
