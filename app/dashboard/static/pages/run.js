@@ -4,6 +4,7 @@ import { useEffect, useMemo } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
 import { EditRun, Star, Tags } from "../parts/run_edit.js";
 import { nameOf } from "../parts/run_name.js";
+import { useRunNotice } from "../parts/run_notice.js";
 import { Failed, Loading } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Strip } from "../parts/strip.js";
@@ -64,6 +65,7 @@ export function RunPage({ id, part, query }) {
 
 /** @param {{data: RunData, run: import("../api_types").RunOut}} props */
 function Head({ data, run }) {
+  useRunNotice(run);
   const isNews = run.status === "running" || data.connection.value === "lost"; // nothing moves while a run waits or is paused
   const connection = isNews && _CONNECTIONS[data.connection.value];
   return html`

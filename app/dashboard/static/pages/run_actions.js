@@ -6,6 +6,7 @@ import { Action } from "../parts/action.js";
 import { Dialog } from "../parts/dialog.js";
 import { html } from "../parts/html.js";
 import { Promote } from "../parts/promote.js";
+import { NoticeSwitch } from "../parts/run_notice.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
@@ -30,6 +31,7 @@ export function RunActions({ data, run }) {
   const isShort = shortageOf(data) !== undefined; // its notice asks for a new limit
   const isLive = !ENDED.has(run.status);
   return html`<div class="actions">
+    <${NoticeSwitch} run=${run} />
     <${Share} id=${id} />
     ${["queued", "running"].includes(run.status) && html`<${Action} label="Pause" act=${command("pause")} />`}
     ${run.status === "paused" && !isShort && html`<${Action} label="Resume" kind="primary" act=${command("resume")} />`}
