@@ -6,6 +6,7 @@ import { needsKey } from "./api.js";
 import { pageOf } from "./pages/index.js";
 import { SignIn } from "./pages/sign_in.js";
 import { html } from "./parts/html.js";
+import { KeyHelp } from "./parts/key_help.js";
 import { Failed } from "./parts/states.js";
 import { Strip } from "./parts/strip.js";
 import { ThemeSwitch } from "./parts/theme_switch.js";
@@ -74,7 +75,7 @@ function App() {
     <header class="side">
       <a class="brand" href=${href([])}><span class="mark" aria-hidden="true"></span>Learnloop</a>
       <${Navigation} />
-      <div class="side-end"><${ServiceState} /><${SignedIn} /><a href="docs">API reference</a><${ThemeSwitch} /></div>
+      <div class="side-end"><${ServiceState} /><${SignedIn} /><a href="docs">API reference</a><${KeyHelp} /><${ThemeSwitch} /></div>
     </header>
     ${needsKey.value ? html`<main id="main" tabindex="-1"><${SignIn} /></main>` : html`<${Page} />`}`;
 }

@@ -67,7 +67,7 @@ function Filters({ query, wanted, runs, shown, children }) {
   const [isStarred, isApart] = [wanted.starred === "true", wanted.seeds === _APART];
   return html`<div class="filters" role="search">
     <label class="field"><span>Search</span>
-      <input type="search" value=${wanted.search} placeholder="name, model, tag, environment, judge or id"
+      <input type="search" aria-keyshortcuts="/" value=${wanted.search} placeholder="name, model, tag, environment, judge or id"
         onInput=${(/** @type {any} */ event) => ask(query, { search: event.target.value })} /></label>
     <label class="field"><span>Status</span>
       <select value=${wanted.status} onChange=${(/** @type {any} */ event) => ask(query, { status: event.target.value })}>

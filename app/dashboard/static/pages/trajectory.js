@@ -85,10 +85,10 @@ function Neighbours({ runId, trajectory }) {
   const state = useLoaded((aborted) => all(path`runs/${runId}/trajectories`, query, { aborted, most: 400 }), [trajectory.id]);
   const others = /** @type {Brief[]} */ (state.data ?? []).sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity));
   const place = others.findIndex((each) => each.id === trajectory.id);
-  const link = (/** @type {Brief | undefined} */ each, /** @type {string} */ text) =>
-    each ? html`<a class="button" href=${href(["runs", runId, "trajectories", each.id])}>${text}</a>` : html`<button disabled>${text}</button>`;
+  const link = (/** @type {Brief | undefined} */ each, /** @type {string} */ text, /** @type {string} */ rel) =>
+    each ? html`<a class="button" rel=${rel} href=${href(["runs", runId, "trajectories", each.id])}>${text}</a>` : html`<button disabled>${text}</button>`;
   return html`<nav class="actions" aria-label="Other rollouts of this scenario">
-    ${link(others[place - 1], "← Better reward")}${link(place < 0 ? undefined : others[place + 1], "Worse reward →")}
+    ${link(others[place - 1], "← Better reward", "prev")}${link(place < 0 ? undefined : others[place + 1], "Worse reward →", "next")}
     <span class="muted">${place >= 0 && `${place + 1} of ${others.length} by reward`}</span>
     ${kind === "train" && html`<a href=${href(["runs", runId, "group"], { iteration, scenario })}>The group side by side</a>`}
     ${kind === "evaluation" && html`<a href=${href(["runs", runId, "held-out"], { scenario })}>Before and after training</a>`}
