@@ -23,6 +23,7 @@ from app.api import (
     datasets,
     demonstrations,
     documents,
+    engine_state,
     evaluations,
     events,
     feedback,
@@ -109,6 +110,7 @@ _PARTS = (
     rejudgings,
     training,
     health,
+    engine_state,
     metrics,
     dashboard,
 )

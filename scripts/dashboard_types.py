@@ -30,6 +30,7 @@ USED = (
     "DemonstrationsOut",
     "EndpointCreated",
     "EndpointOut",
+    "EngineOut",
     "EvaluationBrief",
     "app__schemas__evaluations__EvaluationOut",
     "EventOut",

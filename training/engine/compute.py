@@ -60,8 +60,9 @@ class Compute:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The weights used for sampling and training."""
-        return {"training_weights": self._engine.training_weights}
+        """The weights used for sampling and training, and what the engine computes on."""
+        devices = [asdict(each) for each in self._engine.devices]
+        return {"training_weights": self._engine.training_weights, "devices": devices}
 
     def start(self) -> None:
         """Start the thread."""

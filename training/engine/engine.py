@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import structlog
 import torch
 
+from training.engine.devices import DeviceFigures, device_figures
 from training.engine.fingerprint import fingerprint
 from training.engine.memory import free_bytes, is_out_of_memory, release_reserved, total_bytes
 from training.engine.registry.base_models import parameter_count
@@ -141,6 +142,11 @@ class Engine:
         self._in_flight: dict[str, int] = {}  # number of requests by weights key, least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key
         self._policies: dict[str, tuple[int, Policy]] = {}  # (step, policy) by model id; least recently used first
+
+    @property
+    def devices(self) -> list[DeviceFigures]:
+        """What it computes on. Can be read from any thread."""
+        return device_figures(_devices(self._device))
 
     @property
     def training_weights(self) -> Literal["exact", "fp8"]:

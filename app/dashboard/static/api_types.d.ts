@@ -227,6 +227,12 @@ export interface DemonstrationsOut {
   "links": Record<string, string>;
 }
 
+export interface DeviceOut {
+  "name": string;
+  "memory_used_bytes": number | null;
+  "memory_total_bytes": number | null;
+}
+
 export interface DiagnosisOut {
   "cause": Cause;
   "state": "active" | "cleared";
@@ -288,6 +294,22 @@ export interface EndpointOut {
   "disabled_at": string | null;
   "disabled_reason": string | null;
   "created_at": string;
+}
+
+export interface EngineOut {
+  "state": EngineState;
+  "uptime_s": number | null;
+  "devices": (DeviceOut)[];
+  "batch_size": number | null;
+  "requests_waiting": number | null;
+  "cache_tokens": number | null;
+  "cache_capacity_tokens": number | null;
+  "sampled_tokens": number | null;
+  "prefilled_tokens": number | null;
+  "reused_tokens": number | null;
+  "train_steps": number | null;
+  "sampling_s": number | null;
+  "training_s": number | null;
 }
 
 export type EngineState = "starting" | "ready" | "failed" | "stopped" | "shared" | "unresponsive";

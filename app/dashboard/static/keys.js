@@ -14,7 +14,7 @@ export const KEYS = [
   [["↓", "↑"], "The same from a row that has the focus"],
   [["←", "→"], "On the page of a rollout, the one with the better and with the worse reward"],
   [["Enter"], "Open the row"],
-  [["?"], "Show the keys"],
+  [["?"], "Show these shortcuts"],
 ];
 
 /** Whether the dialog with the keys is shown. */

@@ -123,6 +123,10 @@ async def test_only_who_has_the_key_gets_in(base: Path, tmp_path: Path) -> None:
             assert health["status"] == "ok"
             assert health["busy_seconds"] == {"sampling": 0.0, "training": 0.0}
             assert health["training_weights"] == "exact"
+            [device] = health["devices"]
+            assert device["name"].startswith("CPU, ")
+            assert 0 < device["memory_used_bytes"] < device["memory_total_bytes"]
+            assert health["uptime_s"] > 0
             assert health["reproducible"] is None  # no model has been loaded and checked yet
 
             async def endless() -> "object":

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
@@ -35,6 +36,7 @@ from training.engine.tokens import ChatTokenizer
 from training.protocol.responses.request import ResponsesRequest
 
 Body = TypeVar("Body", bound=BaseModel)
+_STARTED = time.monotonic()
 log = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES = 256 << 20
@@ -104,7 +106,14 @@ async def _health(compute: Computing, _: Request) -> Response:
         "reason": found.reason if found else "No model has been loaded yet.",
     }
     figures = {**asdict(compute.sampling), "train_steps": compute.train_steps}
-    status = {"status": "ok", "busy_seconds": asdict(compute.busy_seconds), "figures": figures, **checked}
+    uptime = time.monotonic() - _STARTED
+    status = {
+        "status": "ok",
+        "uptime_s": uptime,
+        "busy_seconds": asdict(compute.busy_seconds),
+        "figures": figures,
+        **checked,
+    }
     return JSONResponse({**status, **compute.details})
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from training.engine.computing import BusySeconds, Steps
+from training.engine.devices import DeviceFigures
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import ModelRecord, Target
 from training.engine.reproducibility import Reproducibility
@@ -198,6 +199,7 @@ class WorkerFigures:
     loaded: Sequence[str]
     """Keys of the weights that it has loaded for sampling."""
     reproducibility: Reproducibility | None
+    devices: Sequence[DeviceFigures] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,6 +295,7 @@ class WorkerPool:
         specs = [handle.spec for handle in self._handles]
         return {
             "training_weights": "fp8" if any(spec.fp8_training for spec in specs) else "exact",
+            "devices": [asdict(device) for figures in self._figures for device in figures.devices],
             "workers": [_health(handle) for handle in self._handles],
         }
 

@@ -103,7 +103,7 @@ class _Worker:
 
     def _figures(self) -> WorkerFigures:
         busy, engine = replace(self._compute.busy_seconds), self._engine
-        return WorkerFigures(self._compute.sampling, busy, engine.loaded, engine.reproducibility)
+        return WorkerFigures(self._compute.sampling, busy, engine.loaded, engine.reproducibility, engine.devices)
 
     def _take(self, message: ToWorker) -> None:
         if isinstance(message, Cancel):

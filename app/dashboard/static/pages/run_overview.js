@@ -4,6 +4,7 @@ import { useEffect, useRef } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
 import { compact, counted, dollars, duration, number, percent, whole, wilson } from "../format.js";
 import { Chart } from "../parts/chart.js";
+import { EngineStrip } from "../parts/engine_strip.js";
 import { HeatStrip } from "../parts/heat_strip.js";
 import { html } from "../parts/html.js";
 import { Loop } from "../parts/loop.js";
@@ -27,6 +28,7 @@ export function RunOverview({ data, run, query }) {
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   return html`
     <${Loop} run=${run} remaining=${remaining(run, iterations)} />
+    ${run.status === "running" && run.backend === "embedded" && html`<${EngineStrip} />`}
     <${HeldOutSwitch} run=${run} query=${query} />
     <div class="charts two">
       <${HeldOutChart} run=${run} kind=${kind} />
