@@ -145,7 +145,9 @@ def create_app(
         limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
         async with (
             open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
-            open_run_documents(app.state.service.database, limits) as app.state.run_documents,
+            open_run_documents(
+                app.state.service.database, limits, settings.machine_price_per_hour
+            ) as app.state.run_documents,
             open_callers(app.state.service.database, settings) as app.state.callers,
             idempotency.purging(app.state.service.database),
             every(_PRUNE_EVERY_S, partial(prune, app.state.service.database, settings), "prune"),

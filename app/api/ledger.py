@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 from sqlalchemy import select
 
-from app.api.dependencies import CurrentDatabase, CurrentStore, Limit, NumberCursor, RunId
+from app.api.dependencies import CurrentDatabase, CurrentSettings, CurrentStore, Limit, NumberCursor, RunId
 from app.api.presentation import ledger_totals
 from app.api.routers import keyed_router
 from app.db.tables import LedgerEntry, Run
 from app.domain.stored_request import Budget
-from app.runs.ledger import Totals, totals
+from app.runs.ledger import Totals, machine_usd, totals
 from app.schemas.results import BudgetState, Ledger, LedgerRow
 
 router = keyed_router("results")
@@ -17,7 +17,12 @@ router = keyed_router("results")
 
 @router.get("/runs/{run_id}/ledger")
 async def get_ledger(
-    store: CurrentStore, database: CurrentDatabase, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    store: CurrentStore,
+    database: CurrentDatabase,
+    settings: CurrentSettings,
+    run_id: RunId,
+    cursor: NumberCursor = None,
+    limit: Limit = 50,
 ) -> Ledger:
     """List what each phase of a run's iterations used: tokens, seconds and dollars. Wasted work is listed, too."""
     run = await store.get(run_id)
@@ -30,12 +35,18 @@ async def get_ledger(
     async with database() as tx:
         rows = (await tx.execute(query)).scalars().all()
         sums = await totals(tx, run_id)
+    price = settings.machine_price_per_hour
     return Ledger(
-        items=[LedgerRow.model_validate(row, from_attributes=True) for row in rows[:limit]],
+        items=[_row(row, price) for row in rows[:limit]],
         next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None,
-        totals=ledger_totals(sums),
+        totals=ledger_totals(sums, price),
         budget=_budget(run, sums),
     )
+
+
+def _row(row: LedgerEntry, price_per_hour: float | None) -> LedgerRow:
+    shown = LedgerRow.model_validate(row, from_attributes=True)
+    return shown.model_copy(update={"machine_usd": machine_usd(row.seconds, price_per_hour)})
 
 
 def _budget(run: Run, sums: Totals) -> BudgetState:

@@ -13,7 +13,7 @@ from app.operations.start_evaluation import StartedEvaluation
 from app.operations.start_run import Started
 from app.results.showcase import showcase_email, shows_email
 from app.runs.diagnoses import causes_of
-from app.runs.ledger import Totals
+from app.runs.ledger import Totals, machine_usd
 from app.runs.lost_rollouts import lost_warnings
 from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
@@ -84,8 +84,8 @@ def run_listed(listed: Listed, verdict: Verdict, curve: list[float] | None) -> R
     return RunListed.model_validate(_brief(run) | more)
 
 
-def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
-    """Return a run with its figures and its position in the queue."""
+def run_whole(figures: RunFigures, queue: QueuePosition | None, price_per_hour: float | None) -> RunOut:
+    """Return a run with its figures, its position in the queue, and its cost at the machine's price."""
     run = figures.run
     return RunOut.model_validate(
         _brief(run)
@@ -107,7 +107,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
             "summary": run.summary,
             "pruned": run.pruned,
             "webhooks": figures.deliveries,
-            "cost": ledger_totals(figures.used).model_dump()
+            "cost": ledger_totals(figures.used, price_per_hour).model_dump()
             | {
                 "judge_usd": run.judge_cost_usd,
                 "judge_prompt_tokens": run.judge_prompt_tokens,
@@ -120,13 +120,14 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None) -> RunOut:
     )
 
 
-def ledger_totals(sums: Totals) -> LedgerTotals:
-    """Return the sums of a ledger."""
+def ledger_totals(sums: Totals, price_per_hour: float | None) -> LedgerTotals:
+    """Return the sums of a ledger, with the price of its time."""
     return LedgerTotals(
         seconds=sums.seconds,
         prompt_tokens=sums.usage.prompt_tokens,
         completion_tokens=sums.usage.completion_tokens,
         usd=sums.usage.usd,
+        machine_usd=machine_usd(sums.seconds, price_per_hour),
         wasted_tokens=sums.wasted.tokens,
         wasted_usd=sums.wasted.usd,
     )

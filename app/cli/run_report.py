@@ -31,6 +31,8 @@ def print_run(run: Json) -> None:
     facts.add_row("model", f"{model['project']}/{model['name']}, from {model['base_model']}")
     facts.add_row("iterations", f"{place['iterations_done']} of {place['iterations_total']}{_since(run)}")
     facts.add_row("rollouts", f"{run['rollouts']:,}, {run['tokens']['completion']:,} tokens sampled")
+    if (machine_usd := run.get("cost", {}).get("machine_usd")) is not None:
+        facts.add_row("machine time", f"${machine_usd:,.2f} for {duration(run['cost']['seconds'])}")
     if run["best_checkpoint"]:
         best = run["best_checkpoint"]
         low_high = best.get("interval")

@@ -91,6 +91,7 @@ def _written(settings: Settings) -> Json:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "engine_device": settings.engine_device,
+        "machine_price_per_hour": settings.machine_price_per_hour,
     }
 
 

@@ -75,13 +75,16 @@ def _test_line(report: Json) -> Html | None:
 def _amounts(report: Json) -> Html:
     run, cost = report["run"], report["cost"]
     tokens = sum(sums["prompt_tokens"] + sums["completion_tokens"] for sums in cost["phases"].values())
+    worked_s = sum(phase_seconds(report).values())
+    price = report["written"].get("machine_price_per_hour")  # reports of earlier versions have none
     spent = [sums["usd"] for sums in cost["phases"].values() if sums["usd"] is not None]
     amounts = {
         "iterations": f"{run['iterations_done']:,}"
         + (f" of {run['iterations_total']:,}" if run["iterations_done"] != run["iterations_total"] else ""),
         "rollouts": f"{report['rollouts']['total']:,}",
         "tokens": f"{tokens:,}",
-        "working time": duration(sum(phase_seconds(report).values())),
+        "working time": duration(worked_s),
+        "machine time": None if price is None else f"{dollars(worked_s / 3600 * price)} at {dollars(price)} an hour",
         "judge models": dollars(sum(spent)) if spent else None,
         "seed": str(run["seed"]),
     }

@@ -25,6 +25,8 @@ class LedgerRow(ResponseModel):
     """Number of tokens that the agent and the judges generated."""
     usd: float | None
     """Price of the judge calls in US dollars; null if no price is known."""
+    machine_usd: float | None = None
+    """Price of its time in US dollars; null unless `LEARNLOOP_MACHINE_PRICE_PER_HOUR` is set."""
     wasted: bool
     """Whether the work was lost, for example because a worker died before saving it."""
 
@@ -41,6 +43,8 @@ class LedgerTotals(ResponseModel):
     """Number of tokens that the agent and the judges generated, wasted ones included."""
     usd: float | None = None
     """Price of the judge calls in US dollars, wasted ones included; null if no price is known."""
+    machine_usd: float | None = None
+    """Price of `seconds` in US dollars; null unless `LEARNLOOP_MACHINE_PRICE_PER_HOUR` is set. No budget counts it."""
     wasted_tokens: int = 0
     """Number of prompt and generated tokens whose work was lost."""
     wasted_usd: float | None = None

@@ -539,6 +539,7 @@ export interface LedgerRow {
   "prompt_tokens": number;
   "completion_tokens": number;
   "usd": number | null;
+  "machine_usd": number | null;
   "wasted": boolean;
 }
 
@@ -743,6 +744,7 @@ export interface RunCost {
   "prompt_tokens": number;
   "completion_tokens": number;
   "usd": number | null;
+  "machine_usd": number | null;
   "wasted_tokens": number;
   "wasted_usd": number | null;
   "judge_usd": number;

@@ -55,7 +55,7 @@ function Outcome({ run, iterations, kind }) {
     <div><dt>Rollouts</dt><dd>${whole(run.rollouts)}</dd>
       <dd class="muted"><a href=${href(["runs", run.run_id, "trajectories"])}>Read them</a></dd></div>
     <div><dt>Working time</dt><dd>${duration(run.cost.seconds)}</dd>
-      <dd class="muted">${dollars(run.cost.usd ?? 0)} paid to others</dd></div>
+      <dd class="muted">${run.cost.machine_usd !== null && `${dollars(run.cost.machine_usd)} of machine time, `}${dollars(run.cost.usd ?? 0)} paid to others</dd></div>
     <div><dt>Tokens</dt><dd>${compact(run.cost.prompt_tokens + run.cost.completion_tokens)}</dd>
       <dd class="muted">${compact(run.cost.completion_tokens)} generated</dd></div>
   </dl>`;
@@ -159,6 +159,7 @@ function Spent({ run }) {
   const limits = [
     { name: "Tokens", spent: run.cost.prompt_tokens + run.cost.completion_tokens, most: budget?.max_tokens, format: compact },
     { name: "Minutes", spent: run.cost.seconds / 60, most: budget?.max_minutes, format: (/** @type {number} */ value) => number(value, 1) },
+    ...(run.cost.machine_usd === null ? [] : [{ name: "Machine time", spent: run.cost.machine_usd, most: null, format: dollars }]),
     { name: "Dollars", spent: run.cost.usd ?? 0, most: budget?.max_usd, format: dollars },
   ];
   return html`<section class="card"><h2>Spent</h2>
