@@ -25,12 +25,12 @@ import { href } from "../router.js";
 /** Those that can be left out, by their names in the address, and whether they are shown at first. @type {{name: string, isUsual: boolean, column: Column}[]} */
 export const COLUMNS = [
   { name: "environment", isUsual: false, column: { title: "Task", by: "environment", cell: (/** @type {Run} */ run) => label(run.environment, 30) } },
+  { name: "verdict", isUsual: true, column: { title: "Verdict", by: "verdict", cell: verdict } },
   { name: "status", isUsual: true, column: { title: "Status", by: "status", cell: status } },
-  { name: "verdict", isUsual: true, column: { title: "Verdict", by: "verdict", isNumber: false, cell: verdict } },
   { name: "reward", isUsual: true, column: { title: "Reward", cell: (/** @type {Run} */ run) => html`<${Sparkline} values=${run.curve ?? []} isBare=${true} />` } },
   { name: "success", isUsual: true, column: { title: "Held out", by: "success", cell: (/** @type {Run} */ run) => html`<${GainBar} gain=${gainOf(run)} />` } },
   { name: "gain", isUsual: true, column: { title: "Points", by: "gain", isNumber: true, cell: points } },
-  { name: "iterations", isUsual: true, column: { title: "Iterations", by: "iterations", isNumber: true, cell: iterations } },
+  { name: "iterations", isUsual: true, column: { title: "Done", by: "iterations", isNumber: true, cell: iterations } },
   { name: "time", isUsual: true, column: { title: "Time", by: "time", isNumber: true, cell: (/** @type {Run} */ run) => duration(mean(run, "time", secondsOf(run))) } },
   { name: "tokens", isUsual: true, column: { title: "Tokens", by: "tokens", isNumber: true, cell: (/** @type {Run} */ run) => compact(mean(run, "tokens", run.tokens.prompt + run.tokens.completion) || null) } },
   { name: "learning_rate", isUsual: false, column: { title: "Learning rate", by: "learning_rate", isNumber: true, cell: (/** @type {Run} */ run) => run.learning_rate ?? NONE } },
@@ -110,7 +110,7 @@ function commonest(counts, mark) {
   const found = Object.entries(counts).sort(([, one], [, other]) => other - one);
   const all = found.reduce((sum, [, count]) => sum + count, 0);
   const title = found.map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
-  return html`<span title=${title}>${mark(found[0][0])}${found.length > 1 && html` <span class="muted">${found[0][1]} of ${all}</span>`}</span>`;
+  return html`<span title=${title}>${mark(found[0][0])}${found.length > 1 && html` <span class="muted">${found[0][1]}/${all}</span>`}</span>`;
 }
 
 /** @param {Run} run */
