@@ -30,7 +30,7 @@ _REPORT_HEIGHT = 800
 
 def completed_run(service: Service) -> Json | None:
     """Return the newest completed run."""
-    found = service.runs(1, "completed")
+    found = service.runs(1, status="completed")
     return found[0] if found else None
 
 
