@@ -1,0 +1,132 @@
+"""A run's held-out scenarios over its checkpoints, and what its agent does differently, as the API tells them."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import insert, select, text, update
+
+from app.db.database import make_database, make_engine, parse_url
+from app.db.tables import Checkpoint, Evaluation, Trajectory
+from app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, FilmCheckpoint, chosen
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+
+HELD_OUT = {
+    0: [True, False, False, False, True, False, False],
+    1: [True, False, True, True, True, False, False],
+    2: [True, False, True, False, False, True, False],
+}
+
+
+async def _ended(client: httpx.AsyncClient, **request: Any) -> str:
+    body = {"iterations": 2, "model": {"name": "a"}} | request
+    run_id: str = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+    await run_with(client, run_id, "completed")
+    return run_id
+
+
+async def _film(client: httpx.AsyncClient, run_id: str, **query: Any) -> Any:
+    return (await client.get(f"/runs/{run_id}/film", params=query)).raise_for_status().json()
+
+
+def _calling(keywords: list[str]) -> list[Any]:
+    arguments = json.dumps({"keywords": keywords})
+    call = {"id": "c1", "type": "function", "function": {"name": "search_inbox", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "a question", "tool_calls": [{"function": {"name": "not the agent's"}}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "nothing", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "the answer", "tool_calls": None},
+    ]
+
+
+async def test_scenarios_are_sorted_by_when_they_were_learned(data_dir: Path, database_url: str) -> None:
+    async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
+        run_id = await _ended(client)
+        film = await _film(client, run_id)
+        places = [(each["iteration"], each["step"], each["is_kept"]) for each in film["checkpoints"]]
+        assert places == [(0, 0, True), (1, 1, True), (2, 2, True)]
+        assert [each["success"] for each in film["checkpoints"]] == [sum(each) / 7 for each in HELD_OUT.values()]
+        rows = [(each["scenario_id"][-1], each["trend"], each["learned_at"]) for each in film["scenarios"]]
+        assert rows == [
+            ("0", "known", 0),
+            ("2", "learned", 1),
+            ("5", "learned", 2),
+            ("3", "lost", None),
+            ("4", "got_worse", None),
+            ("1", "never", None),
+            ("6", "never", None),
+        ]
+        first = film["scenarios"][0]
+        assert (first["task"], first["expected"]) == ({"question": "what 0?"}, "that")
+        assert (first["right"], first["rollouts"]) == ([1, 1, 1], [1, 1, 1])
+        assert (film["checkpoints_total"], film["scenarios_total"], film["behaviours"]) == (3, 7, [])
+        assert (await _film(client, run_id, split="test"))["checkpoints"] == []
+        assert (await client.get("/runs/none/film")).status_code == 404
+        assert (await client.get(f"/runs/{run_id}/film", params={"split": "all"})).status_code == 422
+
+
+async def test_what_the_agent_does_differently_is_read_from_its_tool_calls(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
+        run_id = await _ended(client)
+        mine = (Trajectory.run_id == run_id, Trajectory.kind == "evaluation")
+        async with make_database(engine).begin() as tx:
+            await tx.execute(update(Trajectory).where(*mine).values(messages=_calling(["one"])))
+            late = update(Trajectory).where(*mine, Trajectory.iteration == 2)
+            await tx.execute(late.values(messages=_calling(["one", "two"])))
+            await tx.execute(update(Checkpoint).where(Checkpoint.step == 1).values(deleted_at=datetime.now(UTC)))
+        film = await _film(client, run_id)
+        assert [each["is_kept"] for each in film["checkpoints"]] == [True, False, True]
+        [one] = film["behaviours"]
+        assert one["what"] == "the first call is `search_inbox` with at least 2 values in `keywords`"
+        assert (one["before"], one["after"], one["points"]["mean"]) == (0, 1, 100)
+        assert film["behaviours_compared"] == 4
+    await engine.dispose()
+
+
+async def test_a_long_run_has_a_film_of_bounded_size(data_dir: Path, database_url: str) -> None:
+    engine = make_engine(parse_url(database_url))
+    async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
+        run_id = await _ended(client)
+        await _lengthen(engine, run_id, iterations=1_000, scenarios=250)
+        response = await client.get(f"/runs/{run_id}/film")
+        film = response.raise_for_status().json()
+        assert (film["checkpoints_total"], len(film["checkpoints"])) == (1_003, MAX_CHECKPOINTS)
+        assert [film["checkpoints"][place]["iteration"] for place in (0, -1)] == [0, 1_002]
+        assert len(film["scenarios"][0]["task"]["question"]) <= 201
+        assert (film["scenarios_total"], len(film["scenarios"])) == (257, MAX_SCENARIOS)
+        assert len(response.content) < 150_000
+    await engine.dispose()
+
+
+async def _lengthen(engine: Any, run_id: str, iterations: int, scenarios: int) -> None:
+    """Give the run further evaluations, of which the last one has rollouts on so many more scenarios."""
+    last = select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.iteration == 2)
+    async with make_database(engine).begin() as tx:
+        row = vars((await tx.execute(last)).scalar_one())
+        columns = {column.name: row[column.name] for column in Evaluation.__table__.columns}
+        more = [columns | {"iteration": 3 + n, "step": 3 + n} for n in range(iterations)]
+        await tx.execute(insert(Evaluation), more)
+        given = {"id": "concat('more-', n)", "scenario_id": "concat('more-', n)", "iteration": str(iterations + 2)}
+        given |= {"step": str(iterations + 2), "scenario": "cast(:scenario AS jsonb)"}
+        names = [column.name for column in Trajectory.__table__.columns if column.name != "seq"]
+        values = ", ".join(given.get(name, name) for name in names)
+        copies = f"""
+            INSERT INTO trajectory ({", ".join(names)}) SELECT {values} FROM trajectory, generate_series(1, :many) AS n
+            WHERE run_id = :run_id AND iteration = 2 AND trajectory.scenario_id = 'validation:0'
+        """
+        scenario = json.dumps({"task": {"question": "w" * 5_000}, "reference": {"answer": "t" * 5_000}})
+        await tx.execute(text(copies), {"run_id": run_id, "many": scenarios, "scenario": scenario})
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, MAX_CHECKPOINTS, MAX_CHECKPOINTS + 1, 1_000])
+def test_the_first_and_the_last_checkpoint_are_always_shown(count: int) -> None:
+    shown = [each.iteration for each in chosen([FilmCheckpoint(n, n, 0.0, True) for n in range(count)])]
+    assert len(shown) == min(count, MAX_CHECKPOINTS) == len(set(shown))
+    assert shown == sorted(shown)
+    assert not shown or (shown[0], shown[-1]) == (0, count - 1)
