@@ -158,6 +158,7 @@ def create_app(
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database_engine.url)
             app.state.judging = HeavyReads(app.state.service.database_engine.url)
+            app.state.scoring = HeavyReads(app.state.service.database_engine.url)
             app.state.metrics = MetricsPage(app.state.service)
             yield
 

@@ -76,6 +76,11 @@ async def _judging(request: Request) -> HeavyReads:
     return judging
 
 
+async def _scoring(request: Request) -> HeavyReads:
+    scoring: HeavyReads = request.app.state.scoring
+    return scoring
+
+
 async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
@@ -96,6 +101,8 @@ CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
 CurrentJudging = Annotated[HeavyReads, Depends(_judging)]
 """Like CurrentHeavyReads but with a separate queue, because a judge model can take minutes."""
+CurrentScoring = Annotated[HeavyReads, Depends(_scoring)]
+"""Like CurrentHeavyReads but with a separate queue, because the engine may be training."""
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """The caller of the request. Requests for public paths have none."""
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items to return")]

@@ -3,12 +3,25 @@
 from typing import Annotated
 
 from fastapi import Query
+from pydantic import Field
 
-from app.api.dependencies import CurrentQueries, CurrentService, Limit, NumberCursor, RunId, ScenarioId, TrajectoryId
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentQueries,
+    CurrentScoring,
+    CurrentService,
+    Limit,
+    NumberCursor,
+    RunId,
+    ScenarioId,
+    TrajectoryId,
+)
 from app.api.presentation import page
 from app.api.routers import keyed_router
+from app.operations.likelihood import likelihood
 from app.runs.finished_rollouts import finished_rollouts
 from app.schemas.base import Page
+from app.schemas.likelihood import Likelihood, LikelihoodRequest, ScoredTurn
 from app.schemas.trajectories import (
     FinishedRollout,
     FinishedRollouts,
@@ -28,8 +41,8 @@ async def list_trajectories(
     queries: CurrentQueries,
     run_id: RunId,
     iteration: Annotated[
-        int | None,
-        Query(ge=0, lt=2**31, description="Only rollouts of this iteration, from 0. Default: all"),
+        list[Annotated[int, Field(ge=0, lt=2**31)]] | None,
+        Query(max_length=100, description="Only rollouts of this iteration, from 0. Can be repeated. Default: all"),
     ] = None,
     scenario_id: ScenarioId = None,
     split: Annotated[Split | None, Query(description="Only rollouts of this split. Default: all")] = None,
@@ -84,3 +97,25 @@ async def get_tokens(queries: CurrentQueries, trajectory_id: TrajectoryId) -> Sa
     """Get the tokens that the agent sampled in a trajectory. Each has its log-probability."""
     turns = await queries.tokens(trajectory_id)
     return SampledTokens.model_validate({"trajectory_id": trajectory_id, "turns": turns})
+
+
+@router.post("/trajectories/{trajectory_id}/likelihood")
+async def score_tokens(
+    service: CurrentService,
+    queries: CurrentQueries,
+    scoring: CurrentScoring,
+    caller: CurrentCaller,
+    trajectory_id: TrajectoryId,
+    request: LikelihoodRequest,
+) -> Likelihood:
+    """Score a rollout's sampled tokens by two checkpoints of its run, to see what training made likelier.
+
+    Nothing is stored. The response comes when the backend has scored all tokens.
+    """
+    row = await queries.trajectory(trajectory_id)
+    turns = await scoring.do(caller.namespace, lambda database: likelihood(database, service.connect, row, request))
+    return Likelihood(
+        trajectory_id=trajectory_id,
+        checkpoints=request.checkpoints,
+        turns=[ScoredTurn.model_validate(each, from_attributes=True) for each in turns],
+    )

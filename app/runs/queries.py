@@ -193,13 +193,21 @@ class RunQueries:
         )
 
     async def trajectories(
-        self, run_id: str, *, after: int, limit: int, **filters: str | int | None
+        self,
+        run_id: str,
+        *,
+        after: int,
+        limit: int,
+        iteration: Sequence[int] | None = None,
+        **filters: str | None,
     ) -> Sequence[Row[Any]]:
         """Return trajectories without their bulky columns in the order of saving, from the one after `after`.
 
-        `filters` are columns with the values to match; None matches any.
+        `iteration` are the iterations to match, and `filters` columns with the values to match; None matches any.
         """
         query = select(*_COMPACT_COLUMNS).where(Trajectory.run_id == run_id, Trajectory.seq > after)
+        if iteration is not None:
+            query = query.where(Trajectory.iteration.in_(iteration))
         for name, value in filters.items():
             column: InstrumentedAttribute[Any] = getattr(Trajectory, name)
             query = query if value is None else query.where(column == value)

@@ -28,6 +28,9 @@ class RecordedRollout:
     scenario: Scenario
     conversation: "Sequence[Message | Choice]"
     """Its messages in order; what the model said are choices, with token ids if the rollout was archived."""
+    tools: Sequence[Json]
+    """The tools that the model was offered. Only an archived rollout has them exactly as the model was shown them: the
+    database does not keep the order of keys."""
     number: int | None
     """Its number among the rollouts of its iteration that were made for the same purpose; None if it was not
     archived."""
@@ -48,7 +51,7 @@ async def recorded_rollout(database: Database, row: Trajectory) -> RecordedRollo
         if found is not None:
             return found
     conversation = await asyncio.to_thread(lambda: [_choice(each) for each in row.messages])
-    return RecordedRollout(scenario, conversation, None)
+    return RecordedRollout(scenario, conversation, row.tools, None)
 
 
 def _purpose(row: Trajectory) -> Purpose | None:
@@ -70,7 +73,7 @@ def _find(id: str, scenario: Scenario, records: Sequence[Any]) -> RecordedRollou
             entry, rollout = EntryName.parse(name), load_rollout(scenario, text)
             assert entry is not None
             conversation = cast(Any, rollout.trajectory.messages_and_choices)
-            return RecordedRollout(scenario, conversation, entry.number)
+            return RecordedRollout(scenario, conversation, rollout.trajectory.tools or [], entry.number)
     return None
 
 

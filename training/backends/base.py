@@ -201,6 +201,21 @@ class ReportingPolicy(Policy, Protocol):
         unlikely tokens. Raises BackendUnavailable."""
 
 
+@runtime_checkable
+class ScoringPolicy(Policy, Protocol):
+    """A policy that scores recorded replies."""
+
+    async def reply_logprobs(
+        self, step: int, conversation: Sequence[Mapping[str, Json]], tools: Sequence[Json], replies: Sequence[int]
+    ) -> Sequence[float | None]:
+        """Return the log-probabilities that the checkpoint of a step gives to the sampled tokens of replies, one after
+        the other, each given everything before it; None for unlikely tokens.
+
+        `conversation` has messages and choices as ART dumps them, and `replies` are indices of choices in it. Raises
+        BackendUnavailable, or ValueError if the backend refuses the conversation.
+        """
+
+
 class Backend(Protocol):
     """A place where policies are sampled and trained."""
 

@@ -194,6 +194,22 @@ class EmbeddedPolicy(FencedPolicy):
         scores: list[float | None] = found["logprobs"]
         return scores
 
+    async def reply_logprobs(
+        self, step: int, conversation: Sequence[Mapping[str, Json]], tools: Sequence[Json], replies: Sequence[int]
+    ) -> Sequence[float | None]:
+        """Return the log-probabilities that the engine's sampler gives to the sampled tokens of replies. Raises
+        BackendUnavailable, or ValueError if the engine refuses the conversation."""
+        body = {
+            "model": self.endpoint(step).model,
+            "messages_and_choices": conversation,
+            "tools": tools or None,
+            "replies": replies,
+        }
+        with self._server.translated():
+            found = await self._client.post("/preview/logprobs/replies", cast_to=dict[str, Any], body=body)
+        scores: list[float | None] = found["logprobs"]
+        return scores
+
     def endpoint(self, step: int | None = None) -> Endpoint:
         """Return where the checkpoint of a step (None for the newest) is sampled."""
         name = ModelName(self._model.project, self._model.name, step)

@@ -31,10 +31,13 @@ from training.engine.sampling.requests import SampleRequest
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.sft import SftOptions, read_examples
-from training.engine.trainer.trajectories import Group, counts, read_groups
+from training.engine.trainer.trajectories import Group, counts, read_conversation, read_groups, replies
 from training.tuning import Tuning
 
 MAX_WAIT_S = 30.0
+MAX_SCORED_TOKENS = 1_024
+"""Maximum number of tokens of replies that one request scores. Each is a request to the sampler."""
+_SCORED_AT_ONCE = 64
 DEFAULT_PAGE = 20
 MAX_PAGE = 1000
 
@@ -77,6 +80,13 @@ class _DeleteCheckpoints(_Body):
 class _ScoreTokens(_Body):
     model: str
     token_ids: Annotated[list[Annotated[list[Step], Field(min_length=2)]], Field(max_length=64)]
+
+
+class _ScoreReplies(_Body):
+    model: str
+    messages_and_choices: list[dict[str, Json]]
+    tools: list[dict[str, Json]] | None = None
+    replies: list[Step]
 
 
 class _LogTrajectories(_Body):
@@ -129,6 +139,7 @@ class TrainingApi:
             Route("/models/{model_id}/checkpoints/{step:int}/export", self.export_checkpoint, methods=["GET"]),
             Route("/models/{model_id}/checkpoints/{step:int}/measured", self.get_measured, methods=["GET"]),
             Route("/logprobs", self.score_tokens, methods=["POST"]),
+            Route("/logprobs/replies", self.score_replies, methods=["POST"]),
             Route("/training-jobs", self.create_training_job, methods=["POST"]),
             Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
             Route("/training-jobs/{job_id}", self.get_job, methods=["GET"]),
@@ -244,7 +255,34 @@ class TrainingApi:
         scores = await asyncio.gather(*(self._score(target, ids) for ids in body.token_ids))
         return JSONResponse({"model": target.key, "logprobs": scores})
 
-    async def _score(self, target: Target, ids: list[int]) -> float | None:
+    async def score_replies(self, request: Request) -> Response:
+        """Return the log-probabilities that the sampler gives to the sampled tokens of a conversation's replies, each
+        given everything before it; null for tokens that are not among the 20 likeliest. `replies` are message
+        indices."""
+        body = await read_body(request, _ScoreReplies, self.max_body_bytes)
+        target = await asyncio.to_thread(self.registry.resolve, body.model)
+        ids, places = await asyncio.to_thread(self._replies, target, body)
+        scores: list[float | None] = []
+        for start in range(0, len(places), _SCORED_AT_ONCE):  # those that follow find the beginning in the cache
+            some = places[start : start + _SCORED_AT_ONCE]
+            scores += await asyncio.gather(*(self._score(target, ids[: place + 1]) for place in some))
+        return JSONResponse({"model": target.key, "logprobs": scores})
+
+    def _replies(self, target: Target, body: _ScoreReplies) -> tuple[Sequence[int], list[int]]:
+        """Return a conversation's token ids, and the positions of the sampled tokens of the requested replies. Raises
+        ApiError and BadTrajectory."""
+        conversation = read_conversation({"messages_and_choices": body.messages_and_choices, "tools": body.tools})
+        sequence, parts = replies(conversation, self.tokenizer(target))
+        if unknown := [index for index in body.replies if index not in parts]:
+            what = f"message {unknown[0]} is not a reply with sampled tokens"
+            raise ApiError(400, what, code="invalid_value", param="replies")
+        places = [sequence.trained[place] for index in body.replies for place in parts[index]]
+        if len(places) > MAX_SCORED_TOKENS:
+            what = f"{len(places)} tokens are more than {MAX_SCORED_TOKENS}"
+            raise ApiError(400, what, code="invalid_value", param="replies")
+        return sequence.ids, places
+
+    async def _score(self, target: Target, ids: Sequence[int]) -> float | None:
         asked = SampleRequest(
             tuple(ids[:-1]), target.key, max_tokens=1, temperature=0.0, seed=0, top_logprobs=MAX_TOP_LOGPROBS
         )

@@ -146,6 +146,22 @@ def read_groups(value: Json) -> list[Group]:
     return groups
 
 
+def read_conversation(value: Json) -> Conversation:
+    """Parse one conversation of a trajectory, as ART dumps it. Raises BadTrajectory."""
+    return _conversation(value, "conversation")
+
+
+def replies(conversation: Conversation, tokenizer: SequenceTokenizer) -> tuple[TokenSequence, dict[int, range]]:
+    """Return the token sequence of a conversation, and for each reply with sampled tokens the part of `trained` that
+    is its own, by message index. Raises BadTrajectory."""
+    sequence = _tokenised(conversation, tokenizer)
+    parts, start = {}, 0
+    for message in sorted(conversation.exact):
+        parts[message] = range(start, start + len(conversation.exact[message]))
+        start = parts[message].stop
+    return sequence, parts
+
+
 def sequences(groups: Sequence[Group], tokenizer: SequenceTokenizer, *, scale_rewards: bool) -> Iterator[TrainSequence]:
     """Yield the token sequences of all trajectories with an advantage, in the order given. Raises BadTrajectory.
 

@@ -1,0 +1,120 @@
+"""Scores the tokens of a recorded rollout by checkpoints of its run: how likely each of them would sample them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from app.backends import Connect
+from app.db.database import Database
+from app.db.tables import Checkpoint, Run, Trajectory
+from app.errors import Conflict, InvalidRequest, Unavailable
+from app.processes.engine import EngineUnavailable
+from app.runs.configuration import model_spec
+from app.runs.queries import RunQueries
+from app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
+from app.schemas.likelihood import MAX_TOKENS, LikelihoodRequest
+from environment.json_type import Json
+from training.backends.base import BackendRefused, BackendUnavailable, ScoringPolicy
+from training.rollout.chat import sampled_ids
+from training.rollout.fork import Message
+
+if TYPE_CHECKING:
+    from openai.types.chat.chat_completion import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTurn:
+    """A turn of the agent, with the log-probabilities of its tokens by checkpoint; None for unlikely tokens."""
+
+    message: int
+    texts: list[str]
+    logprobs: list[list[float | None]]
+
+
+async def likelihood(
+    database: Database, connect: Connect, row: Trajectory, request: LikelihoodRequest
+) -> list[ScoredTurn]:
+    """Return the turns of a rollout with the log-probabilities that the two checkpoints give to their tokens.
+
+    Raises InvalidRequest for a checkpoint or turn that does not exist or for too many tokens; Conflict if a checkpoint
+    was deleted, the rollout's tokens are not known, or its backend cannot score; or Unavailable.
+    """
+    if row.run_id is None:
+        raise Conflict(f"Rollout {row.id} belongs to no run, so there are no checkpoints of its run to compare.")
+    run = await _run(database, row.run_id, request.checkpoints)
+    recorded = await recorded_rollout(database, row)
+    known = [place for place, item in enumerate(recorded.conversation) if _is_known(item)]
+    sampled = await RunQueries(database).tokens(row.id)
+    turns = _chosen([turn for turn in sampled if turn["message"] in known], row, request.turn)
+    replies = [turn["message"] for turn in turns]
+    scores = await _scores(connect, run, request.checkpoints, recorded, replies)
+    return [
+        ScoredTurn(
+            turn["message"],
+            turn["texts"],
+            [list(islice(of_checkpoint, len(turn["texts"]))) for of_checkpoint in scores],
+        )
+        for turn in turns
+    ]
+
+
+async def _run(database: Database, run_id: str, steps: Sequence[int]) -> Run:
+    """Return the run. Raises InvalidRequest or Conflict unless it keeps these checkpoints."""
+    async with database() as tx:
+        for place, step in enumerate(steps):
+            found = await tx.get(Checkpoint, (run_id, step))
+            if found is None:
+                raise InvalidRequest(("body", "checkpoints", place), f"Run {run_id} has no checkpoint {step}.")
+            if found.deleted_at is not None:
+                raise Conflict(f"Checkpoint {step} of run {run_id} was deleted.")
+        return await tx.get_one(Run, run_id)
+
+
+def _is_known(item: "Message | Choice") -> bool:
+    """Return whether the token ids of a message are known."""
+    return not isinstance(item, dict) and bool(sampled_ids(item))
+
+
+def _chosen(turns: Sequence[Json], row: Trajectory, number: int | None) -> Sequence[Json]:
+    """Return the requested ones of the turns with known tokens. Raises Conflict or InvalidRequest."""
+    where = ("body", "turn")
+    places = [place for place, message in enumerate(row.messages) if message["role"] == "assistant"]
+    if number is not None and number > len(places):
+        raise InvalidRequest(where, f"Rollout {row.id} has {len(places)} turns, so there is no turn {number}.")
+    chosen = [turn for turn in turns if number is None or turn["message"] == places[number - 1]]
+    if not chosen:
+        raise Conflict(
+            f"The token ids of rollout {row.id} are not known: its backend did not report them, or they were deleted "
+            "because of their age."
+        )
+    if (count := sum(len(turn["texts"]) for turn in chosen)) > MAX_TOKENS:
+        what = "a turn" if number is None else "a shorter turn"
+        raise InvalidRequest(
+            where, f"{count:,} tokens are more than {MAX_TOKENS:,}, the most of a request; give {what}."
+        )
+    return chosen
+
+
+async def _scores(
+    connect: Connect, run: Run, steps: Sequence[int], recorded: RecordedRollout, replies: Sequence[int]
+) -> list[Iterator[float | None]]:
+    """Return the log-probabilities of all tokens of the replies by checkpoint. Raises Conflict or Unavailable."""
+    dumped = [item if isinstance(item, dict) else item.model_dump(mode="json") for item in recorded.conversation]
+    try:
+        backend = await connect(run.backend)
+        try:
+            there = await backend.checkpoints(run.model_project, run.model_name)
+            for step in steps:
+                if step not in there:  # also keeps `register` from making the model anew
+                    raise Conflict(f"The backend has no files of checkpoint {step} of run {run.id} any more.")
+            policy = await backend.register(model_spec(run))
+            if not isinstance(policy, ScoringPolicy):
+                raise Conflict(f"The backend {run.backend} of run {run.id} cannot score tokens.")
+            return [iter(await policy.reply_logprobs(step, dumped, recorded.tools, replies)) for step in steps]
+        finally:
+            await backend.close()
+    except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
+        raise Unavailable(str(error)) from error
+    except ValueError as error:
+        raise Conflict(f"The backend {run.backend} cannot score this rollout: {error}") from error

@@ -1,0 +1,44 @@
+"""Bodies of the request that scores a rollout's tokens by other checkpoints, and of its response."""
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from app.schemas.base import RequestBody, ResponseModel
+
+MAX_TOKENS = 1_024
+"""Maximum number of tokens that one request scores. Each is one short request to the backend per checkpoint."""
+
+
+class LikelihoodRequest(RequestBody):
+    """Which checkpoints score which turns of a rollout."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"checkpoints": [0, 14]}]})
+
+    checkpoints: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=2, max_length=2)
+    """Steps of two checkpoints of the rollout's run that are kept."""
+    turn: int | None = Field(default=None, ge=1, le=1_000)
+    """Only this turn, from 1. Default: all turns. One request scores at most 1,024 tokens."""
+
+
+class ScoredTurn(ResponseModel):
+    """The tokens of one turn of the agent."""
+
+    message: int
+    """Place of the turn in `messages` of the trajectory, from 0."""
+    texts: list[str]
+    """The tokens as text, as in `GET /trajectories/{trajectory_id}/tokens`."""
+    logprobs: list[list[float | None]] = Field(min_length=2, max_length=2)
+    """For each checkpoint the natural log-probability of each token, given everything before it; null for a token that
+    is not among the likeliest ones that the backend reports."""
+
+
+class Likelihood(ResponseModel):
+    """How likely two checkpoints find the tokens of a rollout."""
+
+    trajectory_id: str
+    """Id of the trajectory."""
+    checkpoints: list[int]
+    """Steps of the two checkpoints."""
+    turns: list[ScoredTurn]
+    """The turns whose tokens were sampled, in order."""
