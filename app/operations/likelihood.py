@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class ScoredTurn:
     """A turn of the agent, with the log-probabilities of its tokens by checkpoint; None for unlikely tokens."""
 
+    turn: int
+    """The turn, from 1."""
     message: int
     texts: list[str]
     logprobs: list[list[float | None]]
@@ -49,13 +51,15 @@ async def likelihood(
     turns = _chosen([turn for turn in sampled if turn["message"] in known], row, request.turn)
     replies = [turn["message"] for turn in turns]
     scores = await _scores(connect, run, request.checkpoints, recorded, replies)
+    places = _replies(row)
     return [
         ScoredTurn(
-            turn["message"],
-            turn["texts"],
-            [list(islice(of_checkpoint, len(turn["texts"]))) for of_checkpoint in scores],
+            places.index(each["message"]) + 1,
+            each["message"],
+            each["texts"],
+            [list(islice(of_checkpoint, len(each["texts"]))) for of_checkpoint in scores],
         )
-        for turn in turns
+        for each in turns
     ]
 
 
@@ -76,10 +80,15 @@ def _is_known(item: "Message | Choice") -> bool:
     return not isinstance(item, dict) and bool(sampled_ids(item))
 
 
+def _replies(row: Trajectory) -> list[int]:
+    """Return the indices of the agent's turns in the messages."""
+    return [place for place, message in enumerate(row.messages) if message["role"] == "assistant"]
+
+
 def _chosen(turns: Sequence[Json], row: Trajectory, number: int | None) -> Sequence[Json]:
     """Return the requested ones of the turns with known tokens. Raises Conflict or InvalidRequest."""
     where = ("body", "turn")
-    places = [place for place, message in enumerate(row.messages) if message["role"] == "assistant"]
+    places = _replies(row)
     if number is not None and number > len(places):
         raise InvalidRequest(where, f"Rollout {row.id} has {len(places)} turns, so there is no turn {number}.")
     chosen = [turn for turn in turns if number is None or turn["message"] == places[number - 1]]

@@ -24,6 +24,8 @@ class LikelihoodRequest(RequestBody):
 class ScoredTurn(ResponseModel):
     """The tokens of one turn of the agent."""
 
+    turn: int
+    """The turn, from 1."""
     message: int
     """Place of the turn in `messages` of the trajectory, from 0."""
     texts: list[str]

@@ -23,7 +23,7 @@ async def test_all_pictures_are_taken(browser: "Browser", data_dir: Path, databa
         run = await run_with(client, run_id, "completed")
         with Service(str(client.base_url)) as service:
             files = await take_pictures(browser, service, run, tmp_path)
-    assert {file.name for file in files} == {"run.png", "trajectory.png", "before_after.png", "report.png"}
+    assert {file.name for file in files} == {"run.png", "trajectory.png", "film.png", "report.png"}
     assert {file.name for file in tmp_path.iterdir()} == {file.name for file in files}
     for file in files:
         assert int.from_bytes(file.read_bytes()[16:20], "big") == WIDTH

@@ -25,11 +25,13 @@ export class ApiError extends Error {
 
 /**
  * @param {string} path relative to the root of the service
- * @param {Record<string, string | number | boolean | null | undefined>} [query] null and undefined are left out
+ * @param {Record<string, string | number | boolean | null | undefined | number[]>} [query] null and undefined are left
+ *   out; a list is given as often as it has values
  */
 export function url(path, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const search = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  const each = Object.entries(query).flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map((one) => ({ name, one })));
+  const given = each.filter(({ one }) => one !== null && one !== undefined && one !== "");
+  const search = new URLSearchParams(given.map(({ name, one }) => [name, String(one)])).toString();
   return new URL(path.replace(/^\//, "") + (search && `?${search}`), document.baseURI).href;
 }
 

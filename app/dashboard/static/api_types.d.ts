@@ -106,6 +106,13 @@ export interface BeforeAndNow {
   "now": number | null;
 }
 
+export interface BehaviourOut {
+  "what": string;
+  "before": number;
+  "after": number;
+  "points": IntervalOut;
+}
+
 export interface BestCheckpoint {
   "step": number;
   "success": number | null;
@@ -376,6 +383,35 @@ export interface ExpectedCost {
   "reason": string;
 }
 
+export interface FilmCheckpoint {
+  "iteration": number;
+  "step": number;
+  "success": number;
+  "is_kept": boolean;
+}
+
+export interface FilmOut {
+  "run_id": string;
+  "split": "train" | "validation" | "test";
+  "mode": "sampled" | "greedy";
+  "checkpoints_total": number;
+  "checkpoints": (FilmCheckpoint)[];
+  "scenarios_total": number;
+  "scenarios": (FilmScenario)[];
+  "behaviours": (BehaviourOut)[];
+  "behaviours_compared": number;
+}
+
+export interface FilmScenario {
+  "scenario_id": string;
+  "task": Record<string, any>;
+  "expected": string | null;
+  "trend": Trend;
+  "learned_at": number | null;
+  "right": (number)[];
+  "rollouts": (number)[];
+}
+
 export interface FinishedRollout {
   "id": string;
   "iteration": number;
@@ -541,6 +577,12 @@ export interface LedgerRow {
   "usd": number | null;
   "machine_usd": number | null;
   "wasted": boolean;
+}
+
+export interface Likelihood {
+  "trajectory_id": string;
+  "checkpoints": (number)[];
+  "turns": (ScoredTurn)[];
 }
 
 export interface MethodOut {
@@ -884,6 +926,13 @@ export interface ScenarioSetOut {
 
 export type Scope = "read" | "write" | "operator";
 
+export interface ScoredTurn {
+  "turn": number;
+  "message": number;
+  "texts": (string)[];
+  "logprobs": ((number | null)[])[];
+}
+
 export interface SessionFeedbackOut {
   "event_id": string;
   "confidence": number;
@@ -1006,6 +1055,8 @@ export interface TrajectoryOut {
   "score_parts": Record<string, number>;
   "reward_parts": Record<string, number>;
 }
+
+export type Trend = "known" | "learned" | "lost" | "changed" | "got_worse" | "never";
 
 export interface TrialOut {
   "decision": "promote" | "refuse" | "undecided" | "overtaken";

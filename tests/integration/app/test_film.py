@@ -66,7 +66,7 @@ async def test_scenarios_are_sorted_by_when_they_were_learned(data_dir: Path, da
         assert (first["right"], first["rollouts"]) == ([1, 1, 1], [1, 1, 1])
         assert (film["checkpoints_total"], film["scenarios_total"], film["behaviours"]) == (3, 7, [])
         assert (await _film(client, run_id, split="test"))["checkpoints"] == []
-        some = {"kind": "evaluation", "scenario_id": "validation:2", "iteration": [0, 2]}
+        some: dict[str, Any] = {"kind": "evaluation", "scenario_id": "validation:2", "iteration": [0, 2]}
         frames = (await client.get(f"/runs/{run_id}/trajectories", params=some)).raise_for_status().json()["items"]
         assert [(each["iteration"], each["success"]) for each in frames] == [(0, False), (2, True)]
         assert (await client.get("/runs/none/film")).status_code == 404

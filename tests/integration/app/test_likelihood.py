@@ -53,6 +53,7 @@ async def test_the_checkpoint_that_sampled_a_rollout_scores_it_as_it_did_then(
             scored = (await _score(client, rollout["id"], 0, 1)).raise_for_status().json()
             assert [each["texts"] for each in scored["turns"]] == [each["texts"] for each in stored]
             assert [each["message"] for each in scored["turns"]] == [each["message"] for each in stored]
+            assert [each["turn"] for each in scored["turns"]] == list(range(1, rollout["turns"] + 1))
             for turn, then in zip(scored["turns"], stored, strict=True):
                 before, after = turn["logprobs"]
                 assert before == pytest.approx(then["logprobs"], abs=_ROUNDING)

@@ -1,90 +1,171 @@
-// Before and after: held-out scenarios done by the base model and by later checkpoints.
+// What a run learned: its held-out scenarios over the evaluated checkpoints, and what the agent does differently since.
 
-import { all, path } from "../api.js";
-import { percent } from "../format.js";
-import { Expected } from "../parts/expected.js";
+import { useEffect, useRef } from "../vendor/hooks.js";
+import { get, path } from "../api.js";
+import { counted, percent, signed, whole } from "../format.js";
 import { html } from "../parts/html.js";
-import { SideBySide } from "../parts/side_by_side.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
-import { Text } from "../parts/text.js";
+import { Sideways } from "../parts/strip.js";
+import { label } from "../parts/text.js";
 import { described, evaluationsOf, HeldOutSwitch, kindOf } from "../parts/verdict.js";
 import { href, refine } from "../router.js";
+import { Player } from "./film_player.js";
 import { taskOf } from "./trajectories.js";
 
-/** @typedef {import("../api_types").TrajectoryBrief} Brief */
+/** @typedef {import("../api_types").FilmOut} Film */
+/** @typedef {Film["checkpoints"][number]} Checkpoint */
+/** @typedef {Film["scenarios"][number]} Scenario */
+/** @typedef {Scenario["trend"]} Trend */
 /** @typedef {import("../api_types").RunOut} Run */
-/** @typedef {import("../parts/verdict.js").Evaluation} Evaluation */
 /** @typedef {import("../parts/verdict.js").Kind} Kind */
-/** @typedef {{evaluation: Evaluation, isBest: boolean, made: Map<string, Brief[]>}} Column */
+/** @typedef {{run: Run, kind: Kind, film: Film, shown: Scenario[], scenario: Scenario | undefined, at: number, trend: string | null}} View `at`: index of the checkpoint */
 
-const _COLUMNS = 8;
+/** Height of the table's head and foot, which stay in place. */
+const _EDGE_PX = 30;
+/** @type {{trend: Trend, title: string}[]} */
+const _TRENDS = [
+  { trend: "known", title: "Right before and after" },
+  { trend: "learned", title: "Learned" },
+  { trend: "lost", title: "Learned and lost" },
+  { trend: "changed", title: "Changed" },
+  { trend: "got_worse", title: "Got worse" },
+  { trend: "never", title: "Never right" },
+];
 
 /** @param {import("./run.js").PartProps} props */
 export function HeldOut({ run, query }) {
   const kind = kindOf(run, query);
-  const state = useLoaded((aborted) => load(run, kind, aborted), [run.run_id, run.progress.iterations_done, kind.name]);
-  const scenario = query.get("scenario");
+  const evaluated = evaluationsOf(run, kind).length;
+  const state = useLoaded((aborted) => get(path`runs/${run.run_id}/film`, { split: kind.split, mode: kind.mode }, aborted), [run.run_id, kind.name, evaluated]);
   return html`<${HeldOutSwitch} run=${run} query=${query} />
-    <${Loaded} state=${state} rows=${6}>${(/** @type {Column[]} */ columns) => {
-    if (columns.length === 0) return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
-    return scenario ? html`<${One} run=${run} kind=${kind} columns=${columns} scenario=${scenario} />` : html`<${Matrix} run=${run} kind=${kind} columns=${columns} />`;
-  }}<//>`;
+    <${Loaded} state=${state} rows=${6}>${(/** @type {Film} */ film) => {
+      if (film.checkpoints.length === 0) return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
+      if (film.scenarios.length === 0) return html`<${Empty} title="The trajectories were deleted"><p>This service keeps them for some days only.</p><//>`;
+      return html`<${Behaviours} film=${film} /><${FilmOf} ...${viewOf(run, kind, film, query)} />`;
+    }}<//>`;
 }
 
-/** Load the rollouts of a kind by the base, the best and the newest checkpoints. @param {Run} run @param {Kind} kind @param {AbortSignal} aborted */
-async function load(run, kind, aborted) {
-  const judged = evaluationsOf(run, kind).map((evaluation) => ({ evaluation, isBest: evaluation.step === run.best_checkpoint?.step }));
-  const shown = judged.filter((each, index) => index === 0 || each.isBest || index > judged.length - _COLUMNS + 1);
-  const columns = await Promise.all(
-    shown.map(async (each) => {
-      const query = { kind: "evaluation", split: kind.split, mode: kind.mode, iteration: each.evaluation.iteration };
-      const found = /** @type {Brief[]} */ (await all(path`runs/${run.run_id}/trajectories`, query, { aborted, most: 1000 }));
-      const made = /** @type {Map<string, Brief[]>} */ (new Map());
-      for (const rollout of found) made.set(rollout.scenario_id, [...(made.get(rollout.scenario_id) ?? []), rollout]);
-      return { ...each, made };
-    }),
-  );
-  return columns.filter((column) => column.made.size > 0);
+/** What the address shows of a film. @param {Run} run @param {Kind} kind @param {Film} film @param {URLSearchParams} query @returns {View} */
+function viewOf(run, kind, film, query) {
+  const trend = query.get("trend");
+  const shown = film.scenarios.filter((each) => !trend || each.trend === trend);
+  const named = shown.find((each) => each.scenario_id === query.get("scenario"));
+  const last = film.checkpoints.length - 1;
+  const at = film.checkpoints.findIndex((each) => String(each.step) === query.get("step"));
+  return { run, kind, film, shown, scenario: named ?? shown.find((each) => each.trend === "learned") ?? shown[0], at: at === -1 ? last : at, trend };
 }
 
-/** @param {Column} column */
-const titleOf = ({ evaluation: { iteration, step }, isBest }) => `${iteration === 0 ? "Before" : `Step ${step}`}${isBest ? " (best)" : ""}`;
+/** @param {View} view @param {{scenario?: Scenario, at?: number, trend?: string | null}} change */
+function show(view, { scenario = view.scenario, at = view.at, trend = view.trend }) {
+  refine({ held: view.kind.name, trend, scenario: scenario?.scenario_id, step: view.film.checkpoints[at].step });
+}
 
-/** @param {{run: Run, kind: Kind, columns: Column[]}} props */
-function Matrix({ run, kind, columns }) {
-  const scenarios = [...columns[0].made.values()].map(([first]) => first);
-  return html`<section class="card"><h2>The same scenarios, before and after</h2>
-    <p class="muted">${described(kind, scenarios.length)}; the agent never trains on them. Choose one to read what changed.</p>
-    <div class="scroll" tabindex="0" role="region" aria-label="Success by scenario and checkpoint"><table class="matrix">
-      <thead><tr><th scope="col">Scenario</th>${columns.map((column) => html`<th scope="col">${titleOf(column)}</th>`)}</tr></thead>
-      <tbody>${scenarios.map((scenario) => html`<tr key=${scenario.scenario_id}>
-          <th scope="row"><a href=${href(["runs", run.run_id, "held-out"], { held: kind.name, scenario: scenario.scenario_id })}><${Text} value=${taskOf(scenario)} limit=${160} /></a></th>
-          ${columns.map(({ made }) => html`<td><${Mark} made=${made.get(scenario.scenario_id)} /></td>`)}
-        </tr>`)}
-        <tr><th scope="row">All</th>${columns.map(({ evaluation }) => html`<td><strong>${percent(evaluation.success)}</strong></td>`)}</tr>
-      </tbody>
-    </table></div>
+/** @param {{film: Film}} props */
+function Behaviours({ film: { behaviours, behaviours_compared: compared, checkpoints } }) {
+  if (checkpoints.length < 2) return null;
+  return html`<section class="card behaviours"><h2>What it does differently</h2>
+    ${behaviours.length === 0
+      ? html`<p class="muted">Nothing that chance could not explain: ${counted(compared, "feature")} of its tool calls and of how rollouts end were compared between the first and the last evaluation.</p>`
+      : html`<ul>${behaviours.map(
+          (each) => html`<li><strong>${percent(each.before)} <span aria-label="to">→</span> ${percent(each.after)}</strong>
+            <span><${Named} text=${each.what} /> <span class="muted">${signed(each.points.mean, 0)} points, 95% interval ${signed(each.points.low, 0)} to ${signed(each.points.high, 0)}</span></span></li>`,
+        )}</ul>
+        <p class="muted small">Shares of rollouts in the first and in the last evaluation, paired by scenario: what changed most of ${counted(compared, "feature")} of tool calls and endings.</p>`}
   </section>`;
 }
 
-/** @param {{made: Brief[] | undefined}} props */
-function Mark({ made }) {
-  if (!made) return html`<span class="muted">–</span>`;
-  const right = made.filter((each) => each.success).length;
-  const tone = right === made.length ? "good" : right === 0 ? "bad-ink" : "muted";
-  if (made.length > 1) return html`<span class=${tone}>${right} of ${made.length}</span>`;
-  return right ? html`<span class="good" aria-label="success">✓</span>` : html`<span class="bad-ink" aria-label="no success">✗</span>`;
+/** A text in which the names of tools stand in backticks. @param {{text: string}} props */
+const Named = ({ text }) => html`${text.split("`").map((part, index) => (index % 2 ? html`<code>${label(part, 60)}</code>` : label(part, 200)))}`;
+
+/** @param {View} view */
+function FilmOf(view) {
+  const { film, shown, scenario, at } = view;
+  const keyed = (/** @type {KeyboardEvent} */ event) => {
+    const [target, step] = [/** @type {HTMLElement} */ (event.target), _KEYS[event.key]];
+    if (!step || event.altKey || event.ctrlKey || event.metaKey || target.closest("input, select, textarea, .side-by-side")) return;
+    event.preventDefault();
+    const [along, down] = step;
+    const row = scenario ? shown.indexOf(scenario) : 0;
+    show(view, { at: bounded(at + along, film.checkpoints.length), scenario: shown[bounded(row + down, shown.length)] });
+  };
+  return html`<div class="film" onKeyDown=${keyed}>
+    <section class="card"><h2>${filmTitle(view)}</h2>
+      <${Trends} ...${view} />
+      ${shown.length === 0 ? html`<p class="muted">No scenario is of this kind.</p>` : html`<${Matrix} ...${view} />`}
+      <p class="muted small">The agent never trains on them. A bar is the share of a checkpoint's rollouts that were right. Choose one to watch it; ← and → go through the checkpoints, ↑ and ↓ through the scenarios.</p>
+    </section>
+    ${scenario && html`<${Player} run=${view.run} kind=${view.kind} film=${film} scenario=${scenario} title=${taskOf(asTrajectory(scenario))} at=${at} go=${(/** @type {number} */ to) => show(view, { at: to })} />`}
+  </div>`;
 }
 
-/** @param {{run: Run, kind: Kind, columns: Column[], scenario: string}} props */
-function One({ run, kind, columns, scenario }) {
-  const sides = columns.flatMap((column) => {
-    const found = column.made.get(scenario)?.[0];
-    return found ? [{ id: found.id, title: titleOf(column), href: href(["runs", run.run_id, "trajectories", found.id]) }] : [];
-  });
-  const task = columns.map(({ made }) => made.get(scenario)?.[0]).find((each) => each !== undefined);
-  return html`<div class="title-row"><h2>${task ? html`<${Text} value=${taskOf(task)} limit=${300} />` : "Unknown scenario"}</h2>
-      <button onClick=${() => refine({ held: kind.name })}>All scenarios</button></div>
-    ${task && html`<${Expected} scenario=${task.scenario} />`}
-    ${sides.length > 0 ? html`<${SideBySide} sides=${sides} />` : html`<${Empty} title="This scenario was not evaluated" />`}`;
+/** @type {Record<string, [number, number]>} */
+const _KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** @param {number} index @param {number} count */
+const bounded = (index, count) => Math.max(0, Math.min(count - 1, index));
+
+/** @param {View} view */
+function filmTitle({ film, kind }) {
+  const { checkpoints, checkpoints_total: evaluated, scenarios, scenarios_total: total } = film;
+  const some = scenarios.length < total ? `${whole(scenarios.length)} of ` : "";
+  const made = checkpoints.length < evaluated ? `${checkpoints.length} of ${counted(evaluated, "checkpoint")}` : counted(evaluated, "checkpoint");
+  return html`${some}${described(kind, total)} <span class="muted">by ${made}, sorted by when they were learned</span>`;
+}
+
+/** Shows one trend only. @param {View} view */
+function Trends(view) {
+  const counts = Map.groupBy(view.film.scenarios, (each) => each.trend);
+  const shows = (/** @type {string | null} */ trend) => show(view, { trend, scenario: undefined });
+  return html`<div class="switch" role="group" aria-label="Scenarios to show">
+    <button aria-pressed=${!view.trend} onClick=${() => shows(null)}>All ${whole(view.film.scenarios.length)}</button>
+    ${_TRENDS.filter(({ trend }) => counts.has(trend) || trend === view.trend).map(
+      ({ trend, title }) => html`<button key=${trend} aria-pressed=${view.trend === trend} onClick=${() => shows(trend)}>${title} ${whole(counts.get(trend)?.length ?? 0)}</button>`,
+    )}
+  </div>`;
+}
+
+/** @param {View} view */
+function Matrix(view) {
+  const { run, film, shown, scenario, at } = view;
+  const chosen = useRef(/** @type {HTMLTableRowElement | null} */ (null));
+  useEffect(() => {
+    const [row, box] = [chosen.current, /** @type {HTMLElement | null | undefined} */ (chosen.current?.closest(".film-box"))];
+    if (!row || !box) return;
+    if (box.contains(document.activeElement)) row.querySelector("a")?.focus({ preventScroll: true }); // an arrow key leads on from there
+    const [shown, edges] = [row.getBoundingClientRect(), box.getBoundingClientRect()];
+    const isCut = shown.top < edges.top + _EDGE_PX || shown.bottom > edges.bottom - _EDGE_PX;
+    if (isCut) box.scrollTop += shown.top - edges.top - edges.height / 2; // only the table scrolls, not the page
+  }, [scenario?.scenario_id, view.trend]);
+  const place = (/** @type {Scenario} */ each) => href(["runs", run.run_id, "held-out"], { held: view.kind.name, trend: view.trend, scenario: each.scenario_id, step: film.checkpoints[at].step });
+  const groups = _TRENDS.map(({ trend, title }) => ({ title, rows: shown.filter((each) => each.trend === trend) })).filter(({ rows }) => rows.length > 0);
+  return html`<${Sideways} class="film-box" label="Scenarios by checkpoints"><table class="matrix">
+    <thead><tr><th scope="col">Scenario</th>${film.checkpoints.map((each, index) => html`<th scope="col" class=${index === at ? "now" : ""}>${headOf(each, run)}</th>`)}</tr></thead>
+    ${groups.map(({ title, rows }) => html`<tbody key=${title}>
+      <tr class="trend"><th scope="rowgroup" colspan=${film.checkpoints.length + 1}>${title}</th></tr>
+      ${rows.map((each) => html`<tr key=${each.scenario_id} ref=${each === scenario ? chosen : undefined} class=${each === scenario ? "chosen" : ""}>
+        <th scope="row"><a href=${place(each)} aria-current=${each === scenario ? "true" : undefined} onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each })}>${label(taskOf(asTrajectory(each)), 160)}</a></th>
+        ${each.rollouts.map((made, index) => html`<td class=${index === at ? "now" : ""} onClick=${(/** @type {MouseEvent} */ event) => chose(event, view, { scenario: each, at: index })}><${Share} right=${each.right[index]} made=${made} /></td>`)}
+      </tr>`)}
+    </tbody>`)}
+    <tfoot><tr><th scope="row">All</th>${film.checkpoints.map((each) => html`<td>${percent(each.success)}</td>`)}</tr></tfoot>
+  </table><//>`;
+}
+
+/** @param {MouseEvent} event @param {View} view @param {{scenario?: Scenario, at?: number}} change */
+function chose(event, view, change) {
+  if (event.metaKey || event.ctrlKey || event.shiftKey) return; // opened elsewhere
+  event.preventDefault();
+  show(view, change);
+}
+
+/** @param {Scenario} scenario */
+const asTrajectory = ({ scenario_id: id, task }) => ({ scenario_id: id, scenario: { task } });
+
+/** @param {Checkpoint} checkpoint @param {Run} run */
+const headOf = ({ iteration, step }, run) => html`${iteration === 0 ? "Before" : step}${step === run.best_checkpoint?.step && html`<span title="best checkpoint" aria-label=", the best">★</span>`}`;
+
+/** @param {{right: number, made: number}} props */
+function Share({ right, made }) {
+  if (made === 0) return html`<span class="muted">–</span>`;
+  return html`<span class="cell" role="img" aria-label=${`${right} of ${made} right`} title=${`${right} of ${made} right`} style=${{ "--share": right / made }}></span>`;
 }

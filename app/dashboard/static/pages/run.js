@@ -31,7 +31,7 @@ const _PARTS = [
   { name: "", title: "Overview", part: RunOverview },
   { name: "iterations", title: "Iterations", part: RunIterations },
   { name: "trajectories", title: "Trajectories", part: RunTrajectories },
-  { name: "held-out", title: "Before and after", part: HeldOut },
+  { name: "held-out", title: "What it learned", part: HeldOut },
   { name: "rejudgings", title: "Judges", part: RunJudges },
   { name: "emails", title: "Emails and graph", part: Sales, when: (run) => run.environment === "sales_email" },
   { name: "events", title: "Events", part: RunEvents },

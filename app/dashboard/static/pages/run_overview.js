@@ -77,7 +77,7 @@ function HeldOutFigure({ run, kind }) {
   const [low, high] = wilson(latest.success, latest.scenarios);
   return html`<div><dt>Held-out success</dt>
     <dd>${percent(first.success)}${latest !== first && html` <span aria-label="to">→</span> ${percent(latest.success)}`}</dd>
-    <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)}</dd></div>`;
+    <dd class="muted">${percent(low)} to ${percent(high)} of ${described(kind, latest.scenarios)} · <a href=${href(["runs", run.run_id, "held-out"], { held: kind.name })}>Watch them</a></dd></div>`;
 }
 
 /**

@@ -80,7 +80,7 @@ const backTo = (run, { kind, iteration }) => href(["runs", run, "trajectories"],
 
 /** The trajectories of its group, ordered by reward. @param {{runId: string, trajectory: Trajectory}} props */
 function Neighbours({ runId, trajectory }) {
-  const { iteration, kind, mode, scenario_id: scenario, split } = trajectory;
+  const { iteration, kind, mode, scenario_id: scenario, split, step } = trajectory;
   const query = { iteration, kind, mode, split, scenario_id: scenario };
   const state = useLoaded((aborted) => all(path`runs/${runId}/trajectories`, query, { aborted, most: 400 }), [trajectory.id]);
   const others = /** @type {Brief[]} */ (state.data ?? []).sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity));
@@ -91,7 +91,7 @@ function Neighbours({ runId, trajectory }) {
     ${link(others[place - 1], "← Better reward", "prev")}${link(place < 0 ? undefined : others[place + 1], "Worse reward →", "next")}
     <span class="muted">${place >= 0 && `${place + 1} of ${others.length} by reward`}</span>
     ${kind === "train" && html`<a href=${href(["runs", runId, "group"], { iteration, scenario })}>The group side by side</a>`}
-    ${kind === "evaluation" && html`<a href=${href(["runs", runId, "held-out"], { scenario })}>Before and after training</a>`}
+    ${kind === "evaluation" && html`<a href=${href(["runs", runId, "held-out"], { held: split === "test" ? "test" : mode, scenario, step })}>Through the checkpoints</a>`}
   </nav>`;
 }
 

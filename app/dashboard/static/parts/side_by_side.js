@@ -1,5 +1,6 @@
 // Rollouts of one scenario side by side, turn by turn, with the first turn in which they differ.
 
+import { useRef } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
 import { number } from "../format.js";
 import { html } from "./html.js";
@@ -58,15 +59,16 @@ function firstDifference(one, other) {
   return -1;
 }
 
-/** @param {{sides: Side[]}} props */
+/** While others are loaded, those before stay, so that a reader who goes through many sees no gap. @param {{sides: Side[]}} props */
 export function SideBySide({ sides }) {
+  const last = useRef(/** @type {{sides: Side[], found: Trajectory[]} | undefined} */ (undefined));
   const state = useLoaded(
-    (aborted) => Promise.all(sides.map((side) => get(path`trajectories/${side.id}`, {}, aborted))),
+    async (aborted) => ({ sides, found: await Promise.all(sides.map((side) => get(path`trajectories/${side.id}`, {}, aborted))) }),
     [sides.map((side) => side.id).join()],
   );
-  return html`<${Loaded} state=${state} rows=${6}>
-    ${(/** @type {Trajectory[]} */ found) => html`<${Columns} sides=${sides} found=${found} />`}
-  <//>`;
+  last.current = state.data ?? last.current;
+  if (state.error || !last.current) return html`<${Loaded} state=${state} rows=${6}>${() => null}<//>`;
+  return html`<${Columns} ...${last.current} />${!state.data && html`<span class="loading unseen" role="status">Loading …</span>`}`;
 }
 
 /** @param {{sides: Side[], found: Trajectory[], replayed?: number}} props `replayed`: number of first turns that were not sampled */
