@@ -23,9 +23,10 @@ async def get_film(
     split: Annotated[Split, Query(description="Split of the scenarios")] = "validation",
     mode: Annotated[Mode, Query(description="Sampled or greedy rollouts")] = "sampled",
 ) -> FilmOut:
-    """Show when a run learned each held-out scenario, and what its agent does differently since.
+    """Get the film of a run: its held-out scenarios by evaluated checkpoints.
 
-    The size of the response is bounded: see `checkpoints` and `scenarios`.
+    Shows when each scenario was learned, and what the agent does differently since. The size of the response is
+    bounded: see `checkpoints` and `scenarios`.
     """
     await queries.require_run(run_id)
     found = await film(database, run_id, split, mode)

@@ -108,9 +108,9 @@ async def score_tokens(
     trajectory_id: TrajectoryId,
     request: LikelihoodRequest,
 ) -> Likelihood:
-    """Score a rollout's sampled tokens by two checkpoints of its run, to see what training made likelier.
+    """Score a rollout's sampled tokens by two checkpoints of its run.
 
-    Nothing is stored. The response comes when the backend has scored all tokens.
+    Shows what training made likelier. Nothing is stored. The response comes when the backend has scored all tokens.
     """
     row = await queries.trajectory(trajectory_id)
     turns = await scoring.do(caller.namespace, lambda database: likelihood(database, service.connect, row, request))
