@@ -86,7 +86,7 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
-_NO_NUL = r"^[^\x00]+$"
+NO_NUL = r"^[^\x00]+$"
 """Excludes U+0000, which Postgres text cannot contain, so no such id exists."""
 
 CurrentSettings = Annotated[Settings, Depends(_settings)]
@@ -110,8 +110,8 @@ NumberCursor = Annotated[str | None, Query(pattern=r"^\d{1,18}$", description="`
 IdCursor = Annotated[
     str | None, Query(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$", description="`next_cursor` of the previous page")
 ]
-RunId = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the run")]
-TrajectoryId = Annotated[str, Path(max_length=200, pattern=_NO_NUL, description="Id of the trajectory")]
+RunId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the run")]
+TrajectoryId = Annotated[str, Path(max_length=200, pattern=NO_NUL, description="Id of the trajectory")]
 ScenarioId = Annotated[
-    str | None, Query(max_length=400, pattern=_NO_NUL, description="Only rollouts of this scenario. Default: all")
+    str | None, Query(max_length=400, pattern=NO_NUL, description="Only rollouts of this scenario. Default: all")
 ]

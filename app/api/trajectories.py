@@ -6,6 +6,7 @@ from fastapi import Query
 from pydantic import Field
 
 from app.api.dependencies import (
+    NO_NUL,
     CurrentCaller,
     CurrentQueries,
     CurrentScoring,
@@ -20,13 +21,18 @@ from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.operations.likelihood import likelihood
 from app.runs.finished_rollouts import finished_rollouts
+from app.runs.outcomes import outcomes
+from app.runs.rollout_filters import conditions
 from app.schemas.base import Page
 from app.schemas.likelihood import Likelihood, LikelihoodRequest, ScoredTurn
 from app.schemas.trajectories import (
+    EndCounts,
     FinishedRollout,
     FinishedRollouts,
     Kind,
     Mode,
+    Outcomes,
+    PartMeans,
     SampledTokens,
     Split,
     TrajectoryBrief,
@@ -48,6 +54,38 @@ async def list_trajectories(
     split: Annotated[Split | None, Query(description="Only rollouts of this split. Default: all")] = None,
     mode: Annotated[Mode | None, Query(description="Only sampled, or only greedy rollouts. Default: both")] = None,
     kind: Annotated[Kind | None, Query(description="Only rollouts made for this. Default: all")] = None,
+    success: Annotated[
+        bool | None, Query(description="Only rollouts that did their task, or only those that did not. Default: all")
+    ] = None,
+    end: Annotated[
+        str | None,
+        Query(
+            max_length=100,
+            pattern=NO_NUL,
+            description="Only rollouts that ended so: `finish` of their outcome, or `failed`. Default: all",
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        Query(
+            max_length=200,
+            pattern=NO_NUL,
+            description="Only rollouts whose reward has a part of this name other than 0. Default: all",
+        ),
+    ] = None,
+    tool: Annotated[
+        str | None,
+        Query(max_length=200, pattern=NO_NUL, description="Only rollouts that called this tool. Default: all"),
+    ] = None,
+    text: Annotated[
+        str | None,
+        Query(
+            min_length=2,
+            max_length=200,
+            pattern=NO_NUL,
+            description="Only rollouts with this text in a message or a tool call, in any case. Default: all",
+        ),
+    ] = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[TrajectoryBrief]:
@@ -62,6 +100,7 @@ async def list_trajectories(
         split=split,
         mode=mode,
         kind=kind,
+        where=conditions(success=success, end=end, part=part, tool=tool, text=text),
     )
     return page(
         found,
@@ -83,6 +122,24 @@ async def list_finished_rollouts(
     total, found = await finished_rollouts(service.database, run_id, limit)
     items = [FinishedRollout.model_validate(each, from_attributes=True) for each in found]
     return FinishedRollouts(total=total, items=items)
+
+
+@router.get("/runs/{run_id}/outcomes")
+async def list_outcomes(
+    service: CurrentService,
+    queries: CurrentQueries,
+    run_id: RunId,
+    kind: Annotated[Kind, Query(description="Only rollouts made for this")] = "train",
+) -> Outcomes:
+    """Count how a run's rollouts ended over its iterations, and average the parts of their rewards."""
+    await queries.require_run(run_id)
+    found = await outcomes(service.database, run_id, kind)
+    return Outcomes(
+        every=found.every,
+        iterations=found.iterations,
+        ends=[EndCounts(end=end, counts=counts) for end, counts in found.ends.items()],
+        parts=[PartMeans(part=part, means=means) for part, means in found.parts.items()],
+    )
 
 
 @router.get("/trajectories/{trajectory_id}")

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
+from sqlalchemy import ColumnElement, and_, func, literal_column, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Trajectory
+from app.runs.rollout_filters import END
 from app.statistics.behaviours import Act, Behaviours, behaviours
 from app.statistics.trends import Trend, learned_at, order, trend
 from environment.json_type import Json
@@ -27,7 +28,6 @@ MAX_ACTS = 1_000
 _LONGEST = 200
 """Maximum number of characters of a text of a task and of an expected answer."""
 _MOST_FIELDS = 12
-_FAILED = "failed"
 _CALLS: ColumnElement[list[Json]] = literal_column(
     """jsonb_path_query_array(trajectory.messages, '$[*] ? (@.role == "assistant").tool_calls[*].function')"""
 )
@@ -193,9 +193,8 @@ def _cut(value: Json) -> Json:
 
 async def _acts(tx: AsyncSession, place: _Place, checkpoint: FilmCheckpoint) -> list[Act]:
     """Return what the agent did in the rollouts of an evaluation. Messages are left in the database."""
-    end = case((Trajectory.error.is_not(None), _FAILED), else_=Trajectory.outcome["finish"].as_string())
     query = (
-        select(Trajectory.scenario_id, end, _CALLS)
+        select(Trajectory.scenario_id, END, _CALLS)
         .where(place.of([checkpoint.iteration]), Trajectory.step == checkpoint.step)
         .order_by(Trajectory.seq)
         .limit(MAX_ACTS)

@@ -199,13 +199,15 @@ class RunQueries:
         after: int,
         limit: int,
         iteration: Sequence[int] | None = None,
+        where: Sequence[ColumnElement[bool]] = (),
         **filters: str | None,
     ) -> Sequence[Row[Any]]:
         """Return trajectories without their bulky columns in the order of saving, from the one after `after`.
 
         `iteration` are the iterations to match, and `filters` columns with the values to match; None matches any.
+        `where` are further conditions.
         """
-        query = select(*_COMPACT_COLUMNS).where(Trajectory.run_id == run_id, Trajectory.seq > after)
+        query = select(*_COMPACT_COLUMNS).where(Trajectory.run_id == run_id, Trajectory.seq > after, *where)
         if iteration is not None:
             query = query.where(Trajectory.iteration.in_(iteration))
         for name, value in filters.items():

@@ -101,6 +101,39 @@ class FinishedRollouts(ResponseModel):
     """The newest ones, newest first."""
 
 
+class EndCounts(ResponseModel):
+    """How many rollouts ended in one way."""
+
+    end: str
+    """`finish` of the outcome; `failed` for rollouts that failed, `other` for rare ends, empty if the environment does
+    not say how they ended."""
+    counts: list[int]
+    """Number of rollouts in each column."""
+
+
+class PartMeans(ResponseModel):
+    """One part of the rewards."""
+
+    part: str
+    """Name of the part; `other` for the sum of small ones."""
+    means: list[float | None]
+    """Its mean in each column over the rollouts with a reward, where a rollout without it counts as 0; null without
+    rewards."""
+
+
+class Outcomes(ResponseModel):
+    """How a run's rollouts ended and what their rewards are made of, in columns of iterations."""
+
+    every: int
+    """Number of iterations that share a column; there are up to 121 columns."""
+    iterations: list[int]
+    """The last iteration of each column. Columns without rollouts are left out."""
+    ends: list[EndCounts]
+    """Ways to end, the most frequent one first."""
+    parts: list[PartMeans]
+    """Parts of the reward, the largest one first."""
+
+
 class SampledTurn(ResponseModel):
     """The tokens of one turn of the agent."""
 

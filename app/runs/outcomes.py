@@ -1,0 +1,88 @@
+"""Counts how a run's rollouts ended and averages the parts of their rewards, over its iterations.
+
+The size of the result is bounded: iterations share columns, and rare ends and parts share a name.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Float, Select, cast, func, select
+
+from app.db.database import Database
+from app.db.tables import Run, Trajectory
+from app.runs.rollout_filters import END
+
+MAX_COLUMNS = 120
+MAX_NAMES = 8
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Figures by column. A column has `every` iterations and is named by its last one."""
+
+    every: int
+    iterations: list[int]
+    ends: dict[str, list[int]]
+    """Number of rollouts by how they ended; empty where the environment does not say it."""
+    parts: dict[str, list[float | None]]
+    """Mean of each part of the reward over the rollouts that have a reward; None without any."""
+
+
+async def outcomes(database: Database, run_id: str, kind: str) -> Outcomes:
+    """Return the figures of a run's rollouts of a kind."""
+    mine = (Trajectory.run_id == run_id, Trajectory.kind == kind, Trajectory.iteration.is_not(None))
+    async with database() as tx:
+        next_iteration = (await tx.execute(select(Run.next_iteration).where(Run.id == run_id))).scalar_one()
+        every = -(-max(1, next_iteration) // MAX_COLUMNS)
+        column: ColumnElement[int] = func.div(Trajectory.iteration, every)
+        ended = select(column, END, func.count(), func.count(Trajectory.reward)).where(*mine).group_by(column, END)
+        rows = [(int(place), end or "", count, scored) for place, end, count, scored in await tx.execute(ended)]
+        sums = [(int(place), name, total) for place, name, total in await tx.execute(_parts(column, mine))]
+    places = sorted({place for place, *_ in rows})
+    scored = Counter[int]()
+    for place, _, _, count in rows:
+        scored[place] += count
+    parts = _by_name(sums, places)
+    ends = _by_name(((place, end, count) for place, end, count, _ in rows), places)
+    return Outcomes(
+        every,
+        [min((place + 1) * every, max(1, next_iteration)) - 1 for place in places],
+        {name: [int(value) for value in values] for name, values in ends.items()},
+        {name: _means(values, [scored[place] for place in places]) for name, values in parts.items()},
+    )
+
+
+def _means(sums: Sequence[float], counts: Sequence[int]) -> list[float | None]:
+    return [value / count if count else None for value, count in zip(sums, counts, strict=True)]
+
+
+def _parts(column: ColumnElement[int], mine: Sequence[ColumnElement[bool]]) -> Select[int, str, float]:
+    """Select the sums of the parts of rewards by column and name."""
+    part = func.jsonb_each_text(Trajectory.reward_parts).table_valued("key", "value")
+    total = func.sum(cast(part.c.value, Float))
+    scored = Trajectory.reward.is_not(None)
+    return (
+        select(column, part.c.key, total)
+        .select_from(Trajectory)
+        .join(part, scored)
+        .where(*mine)
+        .group_by(column, part.c.key)
+    )
+
+
+def _by_name(figures: Iterable[tuple[int, str, float]], places: Sequence[int]) -> dict[str, list[float]]:
+    """Return the figures of each name by column, the name with the most first; rare names share one."""
+    found: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for place, name, value in figures:
+        found[name][place] += value
+    ranked = sorted(found, key=lambda name: (-_size(found[name]), name))
+    named: dict[str, Mapping[int, float]] = {name: found[name] for name in ranked[:MAX_NAMES]}
+    if rest := ranked[MAX_NAMES:]:
+        named[OTHER] = {place: sum(found[name][place] for name in rest) for place in places}
+    return {name: [values.get(place, 0) for place in places] for name, values in named.items()}
+
+
+def _size(values: Mapping[int, float]) -> float:
+    return sum(abs(value) for value in values.values())
