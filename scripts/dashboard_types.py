@@ -48,6 +48,7 @@ USED = (
     "ModelBrief",
     "ModelWhole",
     "NodeScores",
+    "Outcomes",
     "PromotionOut",
     "Readiness",
     "RejudgingAccepted",

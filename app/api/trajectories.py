@@ -131,7 +131,10 @@ async def list_outcomes(
     run_id: RunId,
     kind: Annotated[Kind, Query(description="Only rollouts made for this")] = "train",
 ) -> Outcomes:
-    """Count how a run's rollouts ended over its iterations, and average the parts of their rewards."""
+    """Count how a run's rollouts ended over its iterations.
+
+    The parts of their rewards are averaged in the same columns of iterations.
+    """
     await queries.require_run(run_id)
     found = await outcomes(service.database, run_id, kind)
     return Outcomes(

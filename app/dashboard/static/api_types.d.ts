@@ -274,6 +274,11 @@ export interface Email {
   "citations": (string)[];
 }
 
+export interface EndCounts {
+  "end": string;
+  "counts": (number)[];
+}
+
 export interface EndpointCreated {
   "id": string;
   "project": string | null;
@@ -649,9 +654,21 @@ export interface OriginalRollout {
   "next": string | null;
 }
 
+export interface Outcomes {
+  "every": number;
+  "iterations": (number)[];
+  "ends": (EndCounts)[];
+  "parts": (PartMeans)[];
+}
+
 export interface Parent {
   "run_id": string;
   "step": number;
+}
+
+export interface PartMeans {
+  "part": string;
+  "means": (number | null)[];
 }
 
 export interface Progress {

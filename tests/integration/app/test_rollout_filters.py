@@ -45,11 +45,12 @@ async def found(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Asyn
         body = {"iterations": 2, "model": {"name": "a"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
-        await _rewrite(url, run_id)
+        await rewrite(url, run_id)
         yield Found(client, run_id)
 
 
-async def _rewrite(database_url: str, run_id: str) -> None:
+async def rewrite(database_url: str, run_id: str) -> None:
+    """Make one training rollout of the second iteration give up after a search, and one of the first fail."""
     arguments = json.dumps({"keywords": ["Kickoff", "budget"]})
     messages = [
         {"role": "user", "content": _SAID},

@@ -1,7 +1,7 @@
 // The trajectories of a run: one iteration's by group, or all in one list.
 
 import { useMemo } from "../vendor/hooks.js";
-import { all, path } from "../api.js";
+import { all, get, path } from "../api.js";
 import { compact, counted, number, whole } from "../format.js";
 import { html } from "../parts/html.js";
 import { Signed, Spread } from "../parts/reward.js";
@@ -12,6 +12,7 @@ import { href, refine } from "../router.js";
 import { ENDED } from "../run_data.js";
 import { useAllPages } from "./all_pages.js";
 import { FinishedRollouts } from "./finished_rollouts.js";
+import { filtersOf, OutcomeCharts, RolloutFilters } from "./outcomes.js";
 
 /** @typedef {import("../api_types").TrajectoryBrief} Brief */
 
@@ -27,9 +28,12 @@ export function RunTrajectories({ data, run, query }) {
   const kind = query.get("kind") ?? "train";
   const done = data.iterations.value.at(-1)?.iteration ?? 0;
   const chosen = query.get("iteration") ?? (kind === "train" ? String(done) : "all");
-  const change = (/** @type {Record<string, string>} */ more) => refine({ kind, iteration: chosen, ...more });
+  const filters = filtersOf(query);
+  const change = (/** @type {Record<string, string>} */ more) => refine({ kind, iteration: chosen, ...filters, ...more });
+  const outcomes = useLoaded((aborted) => get(path`runs/${run.run_id}/outcomes`, { kind }, aborted), [run.run_id, kind, done]);
   if (run.pruned.trajectories) return html`<${Empty} title="The trajectories were deleted"><p>This service keeps them for some days only.</p><//>`;
-  const isGrouped = kind === "train" && chosen !== "all";
+  const isFiltered = Object.keys(filters).length > 0;
+  const isGrouped = kind === "train" && chosen !== "all" && !isFiltered;
   return html`
     <h2 class="unseen">Trajectories</h2>
     <div class="filters">
@@ -39,12 +43,14 @@ export function RunTrajectories({ data, run, query }) {
         </select></label>
       ${kind !== "ask" && html`<${IterationChoice} chosen=${chosen} last=${done} first=${kind === "train" ? 1 : 0} change=${change} />`}
     </div>
+    <${RolloutFilters} filters=${filters} outcomes=${outcomes.data} change=${change} clear=${() => refine({ kind, iteration: chosen })} />
+    ${!isFiltered && outcomes.data && html`<${OutcomeCharts} outcomes=${outcomes.data} />`}
     ${!ENDED.has(run.status) && html`<${FinishedRollouts} runId=${run.run_id} />`}
     ${isGrouped
       ? done === 0 && chosen === "0"
         ? html`<${Empty} title="No training rollouts yet"><p>The untrained model is being evaluated first. Its rollouts are above as they finish.</p><//>`
         : html`<${Groups} runId=${run.run_id} iteration=${Number(chosen)} />`
-      : html`<${AllOf} runId=${run.run_id} kind=${kind} iteration=${chosen === "all" ? null : Number(chosen)} />`}`;
+      : html`<${AllOf} runId=${run.run_id} kind=${kind} iteration=${chosen === "all" ? null : Number(chosen)} filters=${filters} />`}`;
 }
 
 /** @param {{chosen: string, first: number, last: number, change: (more: Record<string, string>) => void}} props */
@@ -88,15 +94,18 @@ function Group({ runId, members, low, high }) {
       <a href=${href(["runs", runId, "group"], { iteration: first.iteration, scenario: first.scenario_id })}>Side by side</a>
     </div>
     ${!hasSignal && html`<p class="wrong-soft">All rewards are alike: this group taught nothing.</p>`}
-    <ul class="rollouts">${sorted.map((each) => html`<li key=${each.id}>
+    <ul class="rollouts">${[...Map.groupBy(sorted, likeness).values()].map(([each, ...others]) => html`<li key=${each.id}>
       <a href=${href(["runs", runId, "trajectories", each.id])}>
         <span class=${each.success ? "good" : "muted"} aria-label=${each.success ? "success" : "no success"}>${each.success ? "✓" : "✗"}</span>
         <span class="num">${number(each.reward)}</span>
         <${Signed} value=${each.advantage} />
-        <span class="muted end">${each.error ? "failed" : label(each.outcome?.finish ?? "", 20)}, ${counted(each.turns, "turn")}</span>
+        <span class="muted end">${others.length > 0 && html`<strong title="rollouts with the same outcome and the same number of tokens">${others.length + 1} ×</strong> `}${each.error ? "failed" : label(each.outcome?.finish ?? "", 20)}, ${counted(each.turns, "turn")}</span>
       </a></li>`)}</ul>
   </section>`;
 }
+
+/** The same text for rollouts that are as good as the same; only their messages would say it for certain. @param {Brief} rollout */
+const likeness = ({ outcome, reward, advantage, error, prompt_tokens: read, completion_tokens: written }) => JSON.stringify([outcome, reward, advantage, error, read, written]);
 
 /** The agent's task in one line. @param {{scenario: Record<string, any>, scenario_id: string}} trajectory */
 export function taskOf({ scenario, scenario_id: id }) {
@@ -106,12 +115,12 @@ export function taskOf({ scenario, scenario_id: id }) {
   return Object.keys(task).length > 0 ? JSON.stringify(task) : id;
 }
 
-/** @param {{runId: string, kind: string, iteration: number | null}} props */
-function AllOf({ runId, kind, iteration }) {
-  const { items, isWhole, error } = useAllPages(path`runs/${runId}/trajectories`, { kind, iteration });
+/** @param {{runId: string, kind: string, iteration: number | null, filters: import("./outcomes.js").Filters}} props */
+function AllOf({ runId, kind, iteration, filters }) {
+  const { items, isWhole, error } = useAllPages(path`runs/${runId}/trajectories`, { kind, iteration, ...filters });
   const rows = useMemo(() => [...items].sort((one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity)), [items]);
   if (error && items.length === 0) return html`<${Loaded} state=${{ data: undefined, error, reload: () => {} }}>${() => null}<//>`;
-  if (items.length === 0) return isWhole ? html`<${Empty} title="None yet" />` : html`<${Loading} rows=${6} />`;
+  if (items.length === 0) return isWhole ? html`<${Empty} title=${Object.keys(filters).length > 0 ? "No rollout is like that" : "None yet"} />` : html`<${Loading} rows=${6} />`;
   return html`<p class="muted" role="status">${whole(rows.length)} trajectories, the best reward first${isWhole ? "" : " … loading more"}</p>
     <${LongTable} caption="Trajectories, the best reward first" rows=${rows} keyOf=${(/** @type {Brief} */ each) => each.id} height=${620} columns=${columns(runId)} />`;
 }

@@ -1,0 +1,70 @@
+"""A run's rollouts are found by filters in the address, and those that are alike are shown once."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+from sqlalchemy import text
+
+from app.db.database import make_database, make_engine, parse_url
+from tests.browser.visit import Visit
+from tests.fakes.scripted_learning import ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_rollout_filters import rewrite
+
+pytestmark = pytest.mark.long
+
+_WIDTHS = (1440, 820, 390)
+
+
+async def test_rollouts_are_found_by_filters_in_the_address(visit: Visit, data_dir: Path, database_url: str) -> None:
+    page = visit.page
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        body = {"iterations": 2, "model": {"name": "searched"}}
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        await rewrite(database_url, run_id)
+        base, place = str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories"
+        await visit.open(base, place)
+        await expect(
+            page.get_by_role("img", name=re.compile("^How rollouts end.*gave up: from 0% to 50%"))
+        ).to_be_visible()
+        await expect(page.get_by_role("img", name=re.compile("^What rewards are made of"))).to_be_visible()
+        table = page.get_by_role("table", name="Trajectories, the best reward first")
+        await visit.button("All").click()
+        await expect(table.get_by_role("row")).to_have_count(5)
+        await page.get_by_label("Ended").select_option("gave up")
+        await expect(table.get_by_role("row")).to_have_count(2)
+        await expect(page).to_have_url(re.compile(r"iteration=all&end=gave_up$"))
+        await page.get_by_label("Success").select_option("✗ no")
+        await expect(visit.text("No rollout is like that")).to_be_visible()
+        await visit.button("Clear filters").click()
+        await page.get_by_label("Text").fill("KICKOFF")
+        await page.get_by_label("Text").press("Enter")
+        await expect(table.get_by_role("row")).to_have_count(2)
+        for width in _WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 900})
+            await page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+            assert await visit.inaccessible() == [], width
+        await visit.go(f"{place}?iteration=all&part=turns&tool=search_inbox")  # as a link that somebody was sent
+        await expect(table.get_by_role("row")).to_have_count(2)
+        await expect(page.get_by_label("Called tool")).to_have_value("search_inbox")
+        await expect(page.get_by_label("Reward part")).to_have_value("turns")
+
+
+async def test_rollouts_of_a_group_that_are_alike_are_shown_once(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    engine = make_engine(parse_url(database_url))
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories")
+        await expect(visit.page.locator(".group .rollouts li")).to_have_count(2)
+        async with make_database(engine).begin() as tx:
+            await tx.execute(text("UPDATE trajectory SET reward = 1, advantage = 0, success = true"))
+        await visit.page.reload()
+        await expect(visit.page.locator(".group .rollouts li")).to_have_count(1)
+        await expect(visit.page.locator(".group .rollouts li")).to_contain_text("2 \N{MULTIPLICATION SIGN}")
+    await engine.dispose()
