@@ -34,6 +34,7 @@ USED = (
     "EvaluationBrief",
     "app__schemas__evaluations__EvaluationOut",
     "EventOut",
+    "FeedbackOut",
     "FilmOut",
     "FinishedRollouts",
     "GraphListed",

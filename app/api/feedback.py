@@ -1,7 +1,12 @@
 """Feedback: what happened to emails, and people's opinions of emails and sessions."""
 
+from typing import Annotated
+
+from fastapi import Query
+
 from app.agent_sessions.store import AgentSessions
 from app.api.dependencies import (
+    NO_NUL,
     CurrentCaller,
     CurrentDatabase,
     CurrentQueries,
@@ -60,14 +65,22 @@ async def take_feedback(database: CurrentDatabase, caller: CurrentCaller, reques
 
 @router.get("/runs/{run_id}/feedback")
 async def list_feedback(
-    queries: CurrentQueries, database: CurrentDatabase, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
+    queries: CurrentQueries,
+    database: CurrentDatabase,
+    run_id: RunId,
+    trajectory_id: Annotated[
+        str | None,
+        Query(max_length=200, pattern=NO_NUL, description="Only feedback on this trajectory. Default: all"),
+    ] = None,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
 ) -> Page[FeedbackOut]:
     """List the feedback events on a run's emails, most recently received first.
 
     Events whose source is `simulator` come from the market simulator.
     """
     await queries.require_run(run_id)
-    found = await store.listed(database, run_id, before=cursor, limit=limit + 1)
+    found = await store.listed(database, run_id, before=cursor, limit=limit + 1, trajectory_id=trajectory_id)
     return page(
         found,
         limit,

@@ -54,10 +54,10 @@ async def take(
 
 
 async def listed(
-    database: Database, run_id: str, *, before: str | None, limit: int
+    database: Database, run_id: str, *, before: str | None, limit: int, trajectory_id: str | None = None
 ) -> Sequence[Row[Feedback, int | None]]:
-    """Return the events on the run's trajectories, newest first, each with the trajectory's iteration; `before` is a
-    row's id."""
+    """Return the events on the run's trajectories, or on one of them, newest first, each with the trajectory's
+    iteration; `before` is a row's id."""
     query = (
         select(Feedback, Trajectory.iteration)
         .join(Trajectory, Trajectory.id == Feedback.trajectory_id)
@@ -67,6 +67,8 @@ async def listed(
     )
     if before is not None:
         query = query.where(Feedback.id < before)
+    if trajectory_id is not None:
+        query = query.where(Feedback.trajectory_id == trajectory_id)
     async with database() as tx:
         return (await tx.execute(query)).all()
 

@@ -68,3 +68,26 @@ async def test_rollouts_of_a_group_that_are_alike_are_shown_once(
         await expect(visit.page.locator(".group .rollouts li")).to_have_count(1)
         await expect(visit.page.locator(".group .rollouts li")).to_contain_text("2 \N{MULTIPLICATION SIGN}")
     await engine.dispose()
+
+
+async def test_a_rollout_is_commented_on_and_judged_again(visit: Visit, data_dir: Path, database_url: str) -> None:
+    page = visit.page
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        run_id = (await client.post("/learn-loop", json={"iterations": 1})).raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        listed = await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})
+        rollout, other = listed.raise_for_status().json()["items"]
+        await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}/trajectories/{rollout['id']}")
+        await page.get_by_label("Comment").fill("It never reads the email.")
+        await visit.button("Bad").click()
+        opinions = page.locator(".opinions li")
+        await expect(opinions).to_have_count(1)
+        await expect(opinions).to_contain_text(re.compile("^Bad.*It never reads the email.", re.DOTALL))
+        await expect(page.get_by_label("Comment")).to_have_value("")
+        assert await visit.inaccessible() == []
+        await visit.link("Judge again").click()
+        await expect(page.get_by_label("From iteration")).to_have_value("1")
+        await expect(page.get_by_label("To iteration")).to_have_value("1")
+        await visit.go(f"/runs/{run_id}/trajectories/{other['id']}")
+        await expect(page.get_by_label("Comment")).to_be_visible()
+        await expect(opinions).to_have_count(0)

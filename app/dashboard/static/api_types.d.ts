@@ -388,6 +388,19 @@ export interface ExpectedCost {
   "reason": string;
 }
 
+export interface FeedbackOut {
+  "event_id": string;
+  "confidence": number;
+  "comment": string | null;
+  "source": "api" | "simulator";
+  "occurred_at": string;
+  "received_at": string;
+  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred";
+  "trajectory_id": string;
+  "over": string | null;
+  "iteration": number | null;
+}
+
 export interface FilmCheckpoint {
   "iteration": number;
   "step": number;

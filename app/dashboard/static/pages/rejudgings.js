@@ -28,11 +28,11 @@ const _PAUSE_MS = 350;
 const _REPORTED = "reported";
 
 /** @param {import("./run.js").PartProps} props */
-export function RunJudges({ data, run }) {
+export function RunJudges({ data, run, query }) {
   const state = useLoaded((aborted) => all(path`runs/${run.run_id}/rejudgings`, {}, { aborted, most: 400 }), [run.run_id]);
   useReload(state, Boolean(state.data?.some(isOpen)));
   if (data.iterations.value.length === 0) return html`<${Empty} title="Nothing to judge again yet"><p>The baseline comes first: it measures the agent before any training.</p><//>`;
-  return html`${may("write") && html`<${JudgeAgain} run=${run} />`}
+  return html`${may("write") && html`<${JudgeAgain} run=${run} query=${query} />`}
     <${Loaded} state=${state} rows=${2}>${(/** @type {Brief[]} */ found) => found.length > 0 && html`<section class="card"><h2>Rejudgings of this run</h2>
       <${Table} caption="Rejudgings, newest first" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.evaluation_id} columns=${columns(run.run_id)} /></section>`}<//>`;
 }
@@ -46,10 +46,10 @@ const columns = (runId) => [
   { title: "Asked for", by: "created_at", cell: (each) => ago(each.created_at) },
 ];
 
-/** @param {{run: Run}} props */
-function JudgeAgain({ run }) {
+/** @param {{run: Run, query: URLSearchParams}} props the address can name the rollouts: `kinds`, `first` and `last` */
+function JudgeAgain({ run, query }) {
   const judges = useLoaded((aborted) => get("judges", {}, aborted), []);
-  const [values, setValues] = useState(/** @type {Values} */ ({ judge: "", settings: "", kinds: "training", repeats: "1", first: "", last: "", dollars: "" }));
+  const [values, setValues] = useState(/** @type {Values} */ ({ judge: "", settings: "", kinds: kindsIn(query), repeats: "1", first: query.get("first") ?? "", last: query.get("last") ?? "", dollars: "" }));
   const [error, setError] = useState(/** @type {Error | undefined} */ (undefined));
   const [accepted, setAccepted] = useState(/** @type {Plan | undefined} */ (undefined));
   const body = useMemo(() => bodyOf(values), [values]);
@@ -100,6 +100,9 @@ function JudgeAgain({ run }) {
 
 /** @param {Run} run @param {Plan} accepted */
 const pageOf = (run, { evaluation_id: id }) => ["runs", run.run_id, "rejudgings", id ?? ""];
+
+/** The choice of rollouts that the address names. @param {URLSearchParams} query */
+const kindsIn = (query) => Object.keys(_KINDS).find((each) => each === query.get("kinds")) ?? "training";
 
 /** The settings of the judge as JSON, such as a rubric. @param {{value: string, set: (text: string) => void, wrong: string | undefined}} props */
 function Settings({ value, set, wrong }) {

@@ -7,7 +7,7 @@ import { Action, Copy } from "../parts/action.js";
 import { Conversation } from "../parts/conversation.js";
 import { Field } from "../parts/field.js";
 import { html } from "../parts/html.js";
-import { Rate } from "../parts/rate.js";
+import { Opine, Opinions } from "../parts/opinions.js";
 import { Empty, Failed, Loaded, useLoaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { Table } from "../parts/table.js";
@@ -168,20 +168,14 @@ function End({ session, reload }) {
       : html`<p class="muted">It did not end in time: it counts for nothing.</p>`}</section>`;
 }
 
-const _OPINIONS = { thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another session" };
-
 /** Users' feedback, for production sessions only. @param {{session: Session, feedback: Opinion[], reload: () => void}} props */
 function Feedback({ session, feedback, reload }) {
-  const [comment, setComment] = useState("");
-  const field = { name: "comment", label: "Comment", type: "string", help: "What was said; not required." };
   return html`<section class="card"><h2>Feedback</h2>
     <p class=${session.feedback ? "" : "muted"}>${session.feedback ? opinions(session.feedback) : "None yet."}</p>
-    ${feedback.length > 0 && html`<ul class="opinions">${feedback.map((each) => html`<li key=${each.event_id}><strong>${_OPINIONS[each.type]}</strong>
-      <span class="muted"> ${moment(each.occurred_at)}${each.source === "simulator" && ", simulated"}</span>
-      ${each.comment && html`<${Text} as="p" value=${each.comment} limit=${2000} />`}</li>`)}</ul>`}
+    <${Opinions} found=${feedback} />
     ${session.run_id
       ? html`<p class="muted">A rollout of a run: give feedback on its trajectory.</p>`
-      : html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${{ session_id: session.id }} comment=${comment} rated=${() => { setComment(""); reload(); }} />`}
+      : html`<${Opine} about=${{ session_id: session.id }} rated=${reload} />`}
   </section>`;
 }
 

@@ -1,0 +1,30 @@
+// What people thought of a rollout or a session, and a form to say it, with a comment.
+
+import { useState } from "../vendor/hooks.js";
+import { moment } from "../format.js";
+import { Field } from "./field.js";
+import { html } from "./html.js";
+import { Rate } from "./rate.js";
+import { label, Text } from "./text.js";
+
+/** @typedef {{event_id: string, type: string, comment: string | null, source: string, occurred_at: string}} Opinion */
+
+const _TYPES = /** @type {Record<string, string>} */ ({ thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another one" });
+const _COMMENT = { name: "comment", label: "Comment", type: "string", help: "What was said; not required." };
+
+/** @param {{found: Opinion[]}} props newest first */
+export const Opinions = ({ found }) =>
+  found.length > 0 &&
+  html`<ul class="opinions">${found.map((each) => html`<li key=${each.event_id}><strong>${_TYPES[each.type] ?? label(each.type, 40).replaceAll("_", " ")}</strong>
+    <span class="muted"> ${moment(each.occurred_at)}${each.source === "simulator" && ", simulated"}</span>
+    ${each.comment && html`<${Text} as="p" value=${each.comment} limit=${2000} />`}</li>`)}</ul>`;
+
+/** @param {{about: {trajectory_id: string} | {session_id: string}, rated: () => void}} props `rated` is called once the opinion is stored */
+export function Opine({ about, rated }) {
+  const [comment, setComment] = useState("");
+  const stored = () => {
+    setComment("");
+    rated();
+  };
+  return html`<${Field} field=${_COMMENT} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${about} comment=${comment} rated=${stored} />`;
+}
