@@ -7,7 +7,7 @@ leaves the rollout out and counts it.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import httpx
 
@@ -69,6 +69,25 @@ class Judge(Protocol):
     name: str
 
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeQuestion:
+    """What a judge first asks a language model about some candidates. `messages` are in OpenAI's form."""
+
+    judge: str
+    model: str
+    """The judge model as PROVIDER/MODEL."""
+    messages: Sequence[Mapping[str, Json]]
+
+
+@runtime_checkable
+class AskingJudge(Judge, Protocol):
+    """A judge that asks a language model."""
+
+    def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
+        """The questions with which `judge` begins, unless it remembers the verdicts; none about candidates that it
+        judges without the model."""
 
 
 async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:

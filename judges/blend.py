@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from environment.base import Json, Scenario
 from judges import registry
-from judges.base import SIMULATOR, Candidate, Judge, Judgement, JudgeServices, Score, checked
+from judges.base import (
+    SIMULATOR,
+    AskingJudge,
+    Candidate,
+    Judge,
+    Judgement,
+    JudgeQuestion,
+    JudgeServices,
+    Score,
+    checked,
+)
 
 NAME = "blend"
 MAX_JUDGES = 8
@@ -65,6 +75,11 @@ class BlendJudge:
         judgements = await asyncio.gather(*(_judged(part.judge, scenario, candidates) for part in self._parts))
         scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(candidates))]
         return Judgement(scores, [call for judgement in judgements for call in judgement.calls])
+
+    def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
+        """Those of its judges that ask a model."""
+        asking = [part.judge for part in self._parts if isinstance(part.judge, AskingJudge)]
+        return [question for judge in asking for question in judge.questions(scenario, candidates)]
 
     def _mean(self, scores: Sequence[Score]) -> Score:
         values: dict[str, float] = {}

@@ -14,7 +14,18 @@ import structlog
 
 from environment.base import Json, Scenario
 from judges.asking import Asker, CallUsage, Sleep, call_of
-from judges.base import Candidate, Judge, JudgeCall, Judgement, JudgeModel, JudgeServices, NoCache, Score, VerdictCache
+from judges.base import (
+    Candidate,
+    Judge,
+    JudgeCall,
+    Judgement,
+    JudgeModel,
+    JudgeQuestion,
+    JudgeServices,
+    NoCache,
+    Score,
+    VerdictCache,
+)
 from judges.injection import addresses_judge
 from judges.json_answer import UnusableAnswer, object_in
 from judges.llm import Completion, JudgeUnavailable
@@ -126,6 +137,17 @@ class CorrectnessJudge:
             calls,
         )
 
+    def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
+        """One for each different answer that is not obviously right or wrong."""
+        reference = scenario.reference.get("answer")
+        if not isinstance(reference, str):
+            return ()
+        answers = [_text(each) for each in candidates if _obvious(each.outcome.get("answer"), reference) is None]
+        task = str(scenario.task.get("question", ""))
+        return [
+            JudgeQuestion(NAME, self._model.name, _question(task, reference, each)) for each in dict.fromkeys(answers)
+        ]
+
     async def _instead(
         self, fallback: Judge, scenario: Scenario, unscored: Sequence[Candidate], scores: dict[str, Score]
     ) -> Sequence[JudgeCall]:
@@ -163,10 +185,7 @@ class CorrectnessJudge:
         return _score(correct, explanation), call_of(NAME, self._model, usage, time.monotonic() - clock)
 
     async def _ask(self, question: str, reference: str, answer: str, usage: CallUsage) -> tuple[bool, str]:
-        shown = {"question": question, "correct_answer": reference, "agent_answer": answer}
-        material = canonical({name: text[:_MAX_CHARACTERS] for name, text in shown.items()})
-        asked = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
-        messages = asked
+        asked = messages = _question(question, reference, answer)
         for _ in range(REPAIRS):
             completion = await self._asker.ask(messages, usage)
             try:
@@ -179,6 +198,12 @@ class CorrectnessJudge:
                     {"role": "user", "content": _REPAIR.format(error=error)},
                 ]
         return _parsed(await self._asker.ask(messages, usage))
+
+
+def _question(question: str, reference: str, answer: str) -> list[dict[str, str]]:
+    shown = {"question": question, "correct_answer": reference, "agent_answer": answer}
+    material = canonical({name: text[:_MAX_CHARACTERS] for name, text in shown.items()})
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
 
 
 def _obvious(answer: Json, reference: str) -> Score | None:

@@ -41,6 +41,7 @@ USED = (
     "InboxOut",
     "IterationOut",
     "JudgeCallOut",
+    "JudgeQuestions",
     "KeyCreated",
     "KeyOut",
     "LearnLoopAccepted",

@@ -8,9 +8,11 @@ from pydantic import Field
 from app.api.dependencies import (
     NO_NUL,
     CurrentCaller,
+    CurrentJudging,
     CurrentQueries,
     CurrentScoring,
     CurrentService,
+    CurrentSettings,
     Limit,
     NumberCursor,
     RunId,
@@ -19,6 +21,7 @@ from app.api.dependencies import (
 )
 from app.api.presentation import page
 from app.api.routers import keyed_router
+from app.operations.judge_questions import questions_about
 from app.operations.likelihood import likelihood
 from app.runs.finished_rollouts import finished_rollouts
 from app.runs.outcomes import outcomes
@@ -29,6 +32,8 @@ from app.schemas.trajectories import (
     EndCounts,
     FinishedRollout,
     FinishedRollouts,
+    JudgeQuestionOut,
+    JudgeQuestions,
     Kind,
     Mode,
     Outcomes,
@@ -157,6 +162,24 @@ async def get_tokens(queries: CurrentQueries, trajectory_id: TrajectoryId) -> Sa
     """Get the tokens that the agent sampled in a trajectory. Each has its log-probability."""
     turns = await queries.tokens(trajectory_id)
     return SampledTokens.model_validate({"trajectory_id": trajectory_id, "turns": turns})
+
+
+@router.get("/trajectories/{trajectory_id}/judge-questions")
+async def list_judge_questions(
+    queries: CurrentQueries,
+    judging: CurrentJudging,
+    settings: CurrentSettings,
+    caller: CurrentCaller,
+    trajectory_id: TrajectoryId,
+) -> JudgeQuestions:
+    """Show what a run's judge asks a language model about a rollout.
+
+    The questions are about all rollouts of its group that are judged together. Nothing is sent to the model.
+    """
+    row = await queries.trajectory(trajectory_id)
+    asked = await judging.do(caller.namespace, lambda database: questions_about(database, settings, row))
+    questions = [JudgeQuestionOut.model_validate(each, from_attributes=True) for each in asked]
+    return JudgeQuestions(trajectory_id=trajectory_id, questions=questions)
 
 
 @router.post("/trajectories/{trajectory_id}/likelihood")

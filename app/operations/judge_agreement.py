@@ -16,16 +16,15 @@ from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
 from app.runs.configuration import make_environment, make_judge
 from app.runs.documents import resolve_references
-from app.runs.stored_rollouts import scenario_of
+from app.runs.stored_rollouts import candidate_of, scenario_of
 from app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
 from app.settings import Settings
 from app.worker.judge_services import judge_services
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from judges import agreement
-from judges.base import Candidate, Judge, JudgeCall, JudgeServices, Score, checked
+from judges.base import Judge, JudgeCall, JudgeServices, Score, checked
 from judges.registry import UnknownJudge
-from training.rollout.histories import transcript
 
 _STORED = "stored"
 _SHOWN = 100
@@ -63,7 +62,7 @@ async def agreement_of(database: Database, settings: Settings, run: Run, request
     Raises InvalidRequest for a judge that cannot be built, and Conflict if the run's environment cannot be built or the
     run has no such rollouts.
     """
-    services = await _services(database, settings, run)
+    services = await services_of(database, settings, run)
     judges = [_judge(place, each.name, each.config, services) for place, each in enumerate(request.judges)]
     groups = _whole_groups(await _newest(database, run.id, request), request.trajectories)
     if not groups:
@@ -76,7 +75,8 @@ async def agreement_of(database: Database, settings: Settings, run: Run, request
     return _report(run.id, rows, *verdicts)
 
 
-async def _services(database: Database, settings: Settings, run: Run) -> JudgeServices:
+async def services_of(database: Database, settings: Settings, run: Run) -> JudgeServices:
+    """Return the services for judging stored rollouts of a run. Raises Conflict if its environment cannot be built."""
     try:
         whole = await resolve_references(database, settings.data_dir, run.stored_request.environment, run.model_project)
         with closing(await asyncio.to_thread(make_environment, whole, settings.data_dir)) as environment:
@@ -125,14 +125,7 @@ async def _verdicts(judge: Judge, groups: Sequence[Sequence[Trajectory]]) -> _Ve
     async def of_group(rows: Sequence[Trajectory]) -> tuple[Sequence[Score], Sequence[JudgeCall]]:
         first = rows[0]
         scenario = scenario_of(first)
-        candidates = [
-            Candidate(
-                row.id,
-                row.outcome,
-                transcript([row.messages, *(each["messages"] for each in row.additional_histories)]),
-            )
-            for row in rows
-        ]
+        candidates = [candidate_of(row) for row in rows]
         async with gate:
             try:
                 judgement = await checked(judge, scenario, candidates)

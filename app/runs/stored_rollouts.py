@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from environment.base import Scenario
 from environment.json_type import Json
+from judges.base import Candidate
 from training.rollout.histories import transcript
 from training.types import Failure, FailureKind, Rollout
 
@@ -26,6 +27,11 @@ def scenario_of(row: Any) -> Scenario:
     return Scenario(row.scenario_id, row.split, row.scenario["task"], row.scenario["reference"])
 
 
+def candidate_of(row: Any) -> Candidate:
+    """Return what a judge sees of a trajectory."""
+    return Candidate(row.id, row.outcome, _messages(row))
+
+
 def stored_rollout(scenario: Scenario, row: Any, messages: Sequence[Json] = ()) -> Rollout:
     """Return the rollout of a trajectory, with its verdict left out. `messages` are what a judge reads of it."""
     metrics = {name: getattr(row, name) for name in ("turns", "prompt_tokens", "completion_tokens")}
@@ -35,5 +41,8 @@ def stored_rollout(scenario: Scenario, row: Any, messages: Sequence[Json] = ()) 
 
 def judged_rollout(row: Any) -> Rollout:
     """Return a stored rollout with what a judge reads of it."""
-    messages = transcript([row.messages, *(each["messages"] for each in row.additional_histories)])
-    return stored_rollout(scenario_of(row), row, messages)
+    return stored_rollout(scenario_of(row), row, _messages(row))
+
+
+def _messages(row: Any) -> Sequence[Json]:
+    return transcript([row.messages, *(each["messages"] for each in row.additional_histories)])

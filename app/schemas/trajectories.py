@@ -155,6 +155,26 @@ class SampledTokens(ResponseModel):
     """The turns, in order. Empty if the model's server reported no log-probabilities."""
 
 
+class JudgeQuestionOut(ResponseModel):
+    """What a judge asks a language model."""
+
+    judge: str
+    """Name of the judge."""
+    model: str
+    """The judge model as PROVIDER/MODEL."""
+    messages: list[Json]
+    """The messages, in OpenAI's form."""
+
+
+class JudgeQuestions(ResponseModel):
+    """What the judge of a run asks a language model about a rollout and the others of its group."""
+
+    trajectory_id: str
+    """Id of the trajectory."""
+    questions: list[JudgeQuestionOut]
+    """The questions, made again from the stored rollouts. Empty if the judge asks no language model about them."""
+
+
 class History(ResponseModel):
     """A further conversation of a rollout, apart from its main one."""
 

@@ -10,12 +10,22 @@ import structlog
 
 from environment.base import Json, Scenario
 from judges.asking import Asker, CallUsage, Sleep, call_of
-from judges.base import Candidate, Judge, JudgeCall, Judgement, JudgeModel, NoCache, Score, VerdictCache
+from judges.base import (
+    Candidate,
+    Judge,
+    JudgeCall,
+    Judgement,
+    JudgeModel,
+    JudgeQuestion,
+    NoCache,
+    Score,
+    VerdictCache,
+)
 from judges.json_answer import UnusableAnswer
 from judges.llm import JudgeUnavailable
 from judges.ruler.answer import SCHEMA, Verdict, verdicts
 from judges.ruler.material import Material, digest, material_of, order_to_judge
-from judges.ruler.question import VERSION, orders, question
+from judges.ruler.question import VERSION, Question, orders, question
 
 log = structlog.get_logger(__name__)
 
@@ -70,9 +80,19 @@ class RulerJudge:
             judged.calls,
         )
 
+    def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
+        """One for each pass, about all candidates that do not speak to the judge."""
+        shown = [material_of(candidate) for candidate in candidates if order_to_judge(candidate) is None]
+        if not shown:
+            return ()
+        return [
+            JudgeQuestion(NAME, self._model.name, self._question(order, number).messages)
+            for number, order in enumerate(orders(_different(shown), self._passes))
+        ]
+
     async def _judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         shown = await asyncio.to_thread(lambda: list(map(material_of, candidates)))
-        group = list({material.digest: material for material in shown}.values())
+        group = _different(shown)
         found, call = await self._verdicts(scenario, group)
         if found is not None:
             scores = [Score(*found[material.digest]) for material in shown]
@@ -123,7 +143,7 @@ class RulerJudge:
     async def _pass(self, order: Sequence[Material], number: int, usage: CallUsage) -> dict[str, Verdict]:
         failure = UnusableAnswer("nothing was asked")
         for conversation in range(CONVERSATIONS):
-            asked = question(order, self._rubric, draw=number * CONVERSATIONS + conversation)
+            asked = self._question(order, number, conversation)
             for _ in range(1 + REPAIRS):
                 completion = await self._asker.ask(asked.messages, usage)
                 try:
@@ -133,8 +153,16 @@ class RulerJudge:
                     asked = asked.repaired(completion.text or completion.refusal or "", str(error))
         raise failure
 
+    def _question(self, order: Sequence[Material], number: int, conversation: int = 0) -> Question:
+        return question(order, self._rubric, draw=number * CONVERSATIONS + conversation)
+
     def _call(self, usage: CallUsage, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:
         return call_of(NAME, self._model, usage, time.monotonic() - clock, cached=cached, error=error)
+
+
+def _different(shown: Sequence[Material]) -> list[Material]:
+    """Each candidate once, of those that are the same."""
+    return list({material.digest: material for material in shown}.values())
 
 
 def _remembered(value: Json, digests: Sequence[str]) -> dict[str, Verdict] | None:

@@ -84,6 +84,8 @@ async def test_a_rollout_is_commented_on_and_judged_again(visit: Visit, data_dir
         await expect(opinions).to_have_count(1)
         await expect(opinions).to_contain_text(re.compile("^Bad.*It never reads the email.", re.DOTALL))
         await expect(page.get_by_label("Comment")).to_have_value("")
+        await page.get_by_text("What the judge model is asked").click()
+        await expect(visit.text("Nothing: its judge needs no language model here.")).to_be_visible()
         assert await visit.inaccessible() == []
         await visit.link("Judge again").click()
         await expect(page.get_by_label("From iteration")).to_have_value("1")

@@ -542,6 +542,17 @@ export interface JudgeNoise {
   "floor": number | null;
 }
 
+export interface JudgeQuestionOut {
+  "judge": string;
+  "model": string;
+  "messages": (any)[];
+}
+
+export interface JudgeQuestions {
+  "trajectory_id": string;
+  "questions": (JudgeQuestionOut)[];
+}
+
 export interface KeyCreated {
   "id": string;
   "project": string;

@@ -126,6 +126,24 @@ async def test_another_judge_says_what_would_have_changed(data_dir: Path, databa
         assert again["report"]["rejudge"]["all"] == report["all"]
 
 
+async def test_what_the_judge_model_is_asked_can_be_read(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client, iterations=1, judge={"name": "correctness"})
+        asked = [request["messages"] for request in judge.requests]
+        listed = await client.get(f"/runs/{run_id}/trajectories", params={"kind": "train"})
+        rollouts = listed.raise_for_status().json()["items"]
+        rollout = next(each for each in rollouts if each["outcome"]["answer"] == "no idea at all")
+        found = (await client.get(f"/trajectories/{rollout['id']}/judge-questions")).raise_for_status().json()
+        [question] = found["questions"]
+        assert (question["judge"], question["model"]) == ("correctness", "openai/gpt-4.1-mini")
+        assert question["messages"] in asked
+        assert rollout["scenario"]["task"]["question"] in question["messages"][1]["content"]
+        assert len(judge.requests) == len(asked), "nothing is sent"
+        plain = await _run(client, iterations=1)
+        [rollout, *_] = (await client.get(f"/runs/{plain}/trajectories", params={"kind": "train"})).json()["items"]
+        assert (await client.get(f"/trajectories/{rollout['id']}/judge-questions")).json()["questions"] == []
+
+
 async def test_a_search_whose_continuations_get_no_verdict_ends(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)

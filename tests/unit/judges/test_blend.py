@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -45,6 +45,12 @@ class Failing:
 async def blended(*parts: tuple[Any, float]) -> Judgement:
     labelled = [BlendedJudge(f"{judge.name}{number}", judge, weight) for number, (judge, weight) in enumerate(parts, 1)]
     return await BlendJudge(labelled).judge(SCENARIO, CANDIDATES)
+
+
+async def test_it_asks_what_its_judges_ask() -> None:
+    config = {"judges": [{"name": "correctness", "weight": 1}, {"name": "reference", "weight": 1}]}
+    [question] = cast(BlendJudge, build(config, SERVICES)).questions(SCENARIO, CANDIDATES)
+    assert (question.judge, "15 March" in question.messages[1]["content"]) == ("correctness", True)
 
 
 async def test_the_value_is_the_weighted_mean() -> None:

@@ -109,9 +109,26 @@ function Verdict({ trajectory }) {
     ${trajectory.score_explanation && html`<div><h3>Why the judge gave this score</h3><${Text} as="p" value=${trajectory.score_explanation} limit=${3000} /></div>`}
     <${Parts} parts=${trajectory.score_parts} caption="What the score is made of" />
     <${Parts} parts=${trajectory.reward_parts} caption="What the reward is made of" />
+    ${trajectory.run_id && trajectory.score !== null && html`<${JudgeAsked} key=${trajectory.id} id=${trajectory.id} />`}
     ${trajectory.run_id && may("write") && trajectory.score !== null && html`<p><a href=${judgeAgain(trajectory)}>Judge again</a> <span class="muted">with the others of its iteration</span></p>`}
     <${Feedback} trajectory=${trajectory} />
   </section>`;
+}
+
+/** What a judge that is a language model is asked, read when it is opened. @param {{id: string}} props */
+function JudgeAsked({ id }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<details onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}><summary>What the judge model is asked</summary>${isOpen && html`<${Asked} id=${id} />`}</details>`;
+}
+
+/** @param {{id: string}} props */
+function Asked({ id }) {
+  const state = useLoaded((aborted) => get(path`trajectories/${id}/judge-questions`, {}, aborted), [id]);
+  return html`<${Loaded} state=${state} rows=${2}>${(/** @type {import("../api_types").JudgeQuestions} */ { questions }) =>
+    questions.length === 0
+      ? html`<p class="muted">Nothing: its judge needs no language model here.</p>`
+      : questions.map((each) => html`<p class="muted small">${label(each.judge, 60)} asks ${label(each.model, 100)}:</p>
+          ${each.messages.map((message) => html`<${Text} as="pre" class="code" value=${message.content} limit=${3000} />`)}`)}<//>`;
 }
 
 /** @param {Trajectory} trajectory */
