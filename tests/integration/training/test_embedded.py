@@ -146,6 +146,24 @@ async def test_the_sampler_scores_the_tokens_at_which_a_step_was_measured(policy
         await policy.logprobs(9, tokens)
 
 
+async def test_recorded_replies_are_scored_as_they_were_sampled(policy: EmbeddedPolicy) -> None:
+    said: Any = {"role": "user", "content": "When?"}
+    async with open_chat(policy.endpoint()) as chat:
+        greedy: Any = {"temperature": 0, "max_tokens": 8, "logprobs": True}
+        [choice] = (await chat.client.chat.completions.create(model=chat.model, messages=[said], **greedy)).choices
+    conversation = [said, choice.model_dump(mode="json")]
+    found = await policy.reply_logprobs(0, conversation, [], [1])
+    assert choice.logprobs
+    assert found == pytest.approx([token.logprob for token in choice.logprobs.content or ()], abs=1e-4)
+    assert len(found) == 8
+    with pytest.raises(ValueError, match="message 0 is not a reply with sampled tokens"):
+        await policy.reply_logprobs(0, conversation, [], [0])
+    with pytest.raises(ValueError, match="more than 1024"):
+        await policy.reply_logprobs(0, conversation, [], [1] * 1024)
+    with pytest.raises(ValueError, match="no"):
+        await policy.reply_logprobs(9, conversation, [], [1])
+
+
 async def test_the_engine_says_whether_a_model_repeats_to_the_bit(
     backend: EmbeddedBackend, engine: EngineProcess
 ) -> None:

@@ -40,7 +40,7 @@ export function HeldOut({ run, query }) {
   return html`<${HeldOutSwitch} run=${run} query=${query} />
     <${Loaded} state=${state} rows=${6}>${(/** @type {Film} */ film) => {
       if (film.checkpoints.length === 0) return html`<${Empty} title="No held-out evaluation yet"><p>The baseline comes first.</p><//>`;
-      if (film.scenarios.length === 0) return html`<${Empty} title="The trajectories were deleted"><p>This service keeps them for some days only.</p><//>`;
+      if (film.scenarios.length === 0) return html`<${Empty} title="No rollouts to watch"><p>${run.pruned.trajectories ? "They were deleted: this service keeps them for some days only." : "None of these evaluations is kept."}</p><//>`;
       return html`<${Behaviours} film=${film} /><${FilmOf} ...${viewOf(run, kind, film, query)} />`;
     }}<//>`;
 }
