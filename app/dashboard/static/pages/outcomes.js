@@ -11,6 +11,8 @@ import { label } from "../parts/text.js";
 const _NAMES = /** @type {(keyof Filters)[]} */ (["success", "end", "part", "tool", "text"]);
 const _COLORS = ["series-1", "series-2", "series-3", "series-4", "series-5", "series-6", "muted", "warn", "bad"];
 const _HEIGHT = 150;
+/** Where the charts do not push the rollouts off the screen. */
+const _ROOM = "(min-width: 46rem)";
 /** What the service calls rare names together. */
 const _RARE = "other";
 
@@ -23,12 +25,13 @@ export function OutcomeCharts({ outcomes: { every, iterations, ends, parts } }) 
   const made = iterations.map((_, index) => ends.reduce((sum, { counts }) => sum + counts[index], 0));
   const shared = every > 1 ? `; each point stands for ${counted(every, "iteration")}` : "";
   const span = /** @type {[number, number]} */ ([iterations[0], iterations[iterations.length - 1]]);
-  return html`<div class="charts two">
+  return html`<details class="outcomes" open=${matchMedia(_ROOM).matches}><summary>How rollouts end and what their rewards are made of, over the iterations</summary>
+    <div class="charts two">
     <${Chart} title="How rollouts end" note=${`share of rollouts by how they ended${shared}`} x=${iterations} span=${span} range=${[0, 1]} format=${percent} height=${_HEIGHT}
       lines=${ends.map(({ end, counts }, index) => ({ label: named(end), color: _COLORS[index], values: counts.map((count, at) => count / made[at]) }))} />
     <${Chart} title="What rewards are made of" note=${`mean of each part of the reward${shared}`} x=${iterations} span=${span} format=${number} height=${_HEIGHT}
       lines=${parts.map(({ part, means }, index) => ({ label: named(part), color: _COLORS[index], values: means }))} />
-  </div>`;
+    </div></details>`;
 }
 
 /** @param {string} name */
