@@ -119,6 +119,11 @@ async def _follow_a_change(visit: Visit) -> None:
     page = visit.page
     changes = page.locator(".changes > li")
     await expect(changes.first).to_contain_text("on no idea at all")
+    await changes.first.get_by_text("What do you think?").click()
+    await changes.first.get_by_label("Comment").fill("The run's judge is right.")
+    await changes.first.get_by_role("button", name="Good").click()
+    await expect(changes.first.locator(".opinions li")).to_contain_text("The run's judge is right.")
+    await _is_well_made(visit)
     address = page.url
     await changes.first.get_by_role("link").click()
     await expect(page).to_have_url(re.compile("/trajectories/"))

@@ -5,10 +5,12 @@ import { counted, dollars, number, percent, whole } from "../format.js";
 import { Chart } from "../parts/chart.js";
 import { EvaluationHead, useEvaluation } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
+import { RolloutOpinions } from "../parts/opinions.js";
 import { Signed } from "../parts/reward.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { LongTable, Table } from "../parts/table.js";
 import { JsonText, label, Text, visible } from "../parts/text.js";
+import { Unfold } from "../parts/unfold.js";
 import { evaluationsOf, HeldOutSwitch, kindOf } from "../parts/verdict.js";
 import { go, href } from "../router.js";
 import { taskOf } from "./trajectories.js";
@@ -172,7 +174,7 @@ function Largest({ runId, changes }) {
     (aborted) => Promise.all(changes.map((each) => get(path`trajectories/${each.trajectory_id}`, {}, aborted).then(taskOf, () => ""))),
     [changes.map((each) => each.trajectory_id).join()],
   );
-  return html`<section class="card"><h2>Largest changes <span class="muted">training rollouts whose reward changes most</span></h2>
+  return html`<section class="card"><h2>Largest changes <span class="muted">training rollouts whose reward changes most, because the judges disagree</span></h2>
     <ol class="changes">${changes.map((each, index) => html`<li key=${each.trajectory_id}>
       <div><p><a href=${href(["runs", runId, "trajectories", each.trajectory_id])}>${label(tasks.data?.[index] || `Rollout ${each.trajectory_id}`, 200)}</a></p>
       <dl class="change">
@@ -183,5 +185,6 @@ function Largest({ runId, changes }) {
       </dl></div>
       <dl class="both-texts">${["The run's judge", "The new judge"].map((title, side) => html`<div><dt>${title}</dt>
         <dd>${each.explanations[side] ? html`<${Text} value=${each.explanations[side]} limit=${600} />` : html`<span class="muted">gave no explanation</span>`}</dd></div>`)}</dl>
+      <div class="opine"><${Unfold} title="What do you think?">${() => html`<${RolloutOpinions} runId=${runId} id=${each.trajectory_id} />`}<//></div>
     </li>`)}</ol></section>`;
 }

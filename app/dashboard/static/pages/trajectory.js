@@ -6,11 +6,12 @@ import { counted, duration, moment, number, whole } from "../format.js";
 import { Conversation } from "../parts/conversation.js";
 import { Expected } from "../parts/expected.js";
 import { html } from "../parts/html.js";
-import { Opine, Opinions } from "../parts/opinions.js";
+import { RolloutOpinions } from "../parts/opinions.js";
 import { Parts, Signed } from "../parts/reward.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { TokensLegend } from "../parts/tokens.js";
+import { Unfold } from "../parts/unfold.js";
 import { href } from "../router.js";
 import { may } from "../session.js";
 import { taskOf } from "./trajectories.js";
@@ -109,19 +110,13 @@ function Verdict({ trajectory }) {
     ${trajectory.score_explanation && html`<div><h3>Why the judge gave this score</h3><${Text} as="p" value=${trajectory.score_explanation} limit=${3000} /></div>`}
     <${Parts} parts=${trajectory.score_parts} caption="What the score is made of" />
     <${Parts} parts=${trajectory.reward_parts} caption="What the reward is made of" />
-    ${trajectory.run_id && trajectory.score !== null && html`<${JudgeAsked} key=${trajectory.id} id=${trajectory.id} />`}
+    ${trajectory.run_id && trajectory.score !== null && html`<${Unfold} key=${trajectory.id} title="What the judge model is asked">${() => html`<${Asked} id=${trajectory.id} />`}<//>`}
     ${trajectory.run_id && may("write") && trajectory.score !== null && html`<p><a href=${judgeAgain(trajectory)}>Judge again</a> <span class="muted">with the others of its iteration</span></p>`}
-    <${Feedback} trajectory=${trajectory} />
+    <h3>What people think of it</h3><${RolloutOpinions} runId=${trajectory.run_id} id=${trajectory.id} />
   </section>`;
 }
 
-/** What a judge that is a language model is asked, read when it is opened. @param {{id: string}} props */
-function JudgeAsked({ id }) {
-  const [isOpen, setOpen] = useState(false);
-  return html`<details onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}><summary>What the judge model is asked</summary>${isOpen && html`<${Asked} id=${id} />`}</details>`;
-}
-
-/** @param {{id: string}} props */
+/** What a judge that is a language model is asked. @param {{id: string}} props */
 function Asked({ id }) {
   const state = useLoaded((aborted) => get(path`trajectories/${id}/judge-questions`, {}, aborted), [id]);
   return html`<${Loaded} state=${state} rows=${2}>${(/** @type {import("../api_types").JudgeQuestions} */ { questions }) =>
@@ -133,12 +128,6 @@ function Asked({ id }) {
 
 /** @param {Trajectory} trajectory */
 const judgeAgain = ({ run_id: run, iteration, kind }) => href(["runs", /** @type {string} */ (run), "rejudgings"], { kinds: kind === "train" ? "training" : "held-out", first: iteration, last: iteration });
-
-/** What people thought of the rollout. @param {{trajectory: Trajectory}} props */
-function Feedback({ trajectory: { id, run_id: run } }) {
-  const state = useLoaded(async (aborted) => (run ? all(path`runs/${run}/feedback`, { trajectory_id: id }, { aborted, most: 200 }) : []), [id]);
-  return html`<h3>What people think of it</h3><${Opinions} found=${state.data ?? []} /><${Opine} about=${{ trajectory_id: id }} rated=${state.reload} />`;
-}
 
 /** What the rollout was made for. @param {Trajectory} trajectory */
 function purpose({ kind, split, mode }) {

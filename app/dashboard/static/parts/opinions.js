@@ -1,16 +1,17 @@
 // What people thought of a rollout or a session, and a form to say it, with a comment.
 
 import { useState } from "../vendor/hooks.js";
+import { all, path } from "../api.js";
 import { moment } from "../format.js";
 import { Field } from "./field.js";
 import { html } from "./html.js";
 import { Rate } from "./rate.js";
+import { useLoaded } from "./states.js";
 import { label, Text } from "./text.js";
 
 /** @typedef {{event_id: string, type: string, comment: string | null, source: string, occurred_at: string}} Opinion */
 
 const _TYPES = /** @type {Record<string, string>} */ ({ thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another one" });
-const _COMMENT = { name: "comment", label: "Comment", type: "string", help: "What was said; not required." };
 
 /** @param {{found: Opinion[]}} props newest first */
 export const Opinions = ({ found }) =>
@@ -26,5 +27,13 @@ export function Opine({ about, rated }) {
     setComment("");
     rated();
   };
-  return html`<${Field} field=${_COMMENT} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${about} comment=${comment} rated=${stored} />`;
+  const [subject] = Object.values(about); // several forms can be on a page
+  const field = { name: `comment-${subject}`, label: "Comment", type: "string", help: "What was said; not required." };
+  return html`<${Field} field=${field} value=${comment} set=${setComment} faults=${[]} /><${Rate} about=${about} comment=${comment} rated=${stored} />`;
+}
+
+/** What people thought of a rollout; `runId` is null if it belongs to no run. @param {{runId: string | null, id: string}} props */
+export function RolloutOpinions({ runId, id }) {
+  const state = useLoaded(async (aborted) => (runId ? all(path`runs/${runId}/feedback`, { trajectory_id: id }, { aborted, most: 200 }) : []), [id]);
+  return html`<${Opinions} found=${state.data ?? []} /><${Opine} about=${{ trajectory_id: id }} rated=${state.reload} />`;
 }
