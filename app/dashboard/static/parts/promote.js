@@ -36,7 +36,7 @@ export function Promote({ project, name, checkpoints, runId, done }) {
         ${checkpoints.map((each) => html`<option value=${each.step} selected=${each.step === step}>step ${each.step}, ${percent(each.success)}${each.is_best ? ", best" : ""}</option>`)}
       </select></label>`}
     <p>Its evidence: ${percent(checkpoint.success)} success on held-out scenarios${checkpoint.is_best ? ", the best of its run" : ""}.
-      ${runId && html` <a href=${href(["runs", runId, "held-out"])}>Read them</a>`}</p>
+      ${runId && html` <a href=${href(["runs", runId, "held-out"])}>Read them, through the checkpoints</a>`}</p>
     <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />
     <label class="field"><span>Only if better than</span>
       <select value=${trial} onChange=${(/** @type {any} */ event) => setTrial(event.target.value)} aria-describedby="trial-help">
