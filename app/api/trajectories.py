@@ -1,13 +1,16 @@
 """Trajectories, the records of rollouts: short lists, and single ones with all details."""
 
-from typing import Annotated
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any
 
 from fastapi import Query
 from pydantic import Field
+from sqlalchemy import Row
 
 from app.api.dependencies import (
     NO_NUL,
     CurrentCaller,
+    CurrentHeavyReads,
     CurrentJudging,
     CurrentQueries,
     CurrentScoring,
@@ -21,10 +24,12 @@ from app.api.dependencies import (
 )
 from app.api.presentation import page
 from app.api.routers import keyed_router
+from app.db.database import Database
 from app.operations.judge_questions import questions_about
 from app.operations.likelihood import likelihood
 from app.runs.finished_rollouts import finished_rollouts
 from app.runs.outcomes import outcomes
+from app.runs.queries import RunQueries
 from app.runs.rollout_filters import conditions
 from app.schemas.base import Page
 from app.schemas.likelihood import Likelihood, LikelihoodRequest, ScoredTurn
@@ -49,7 +54,10 @@ router = keyed_router("trajectories")
 
 @router.get("/runs/{run_id}/trajectories")
 async def list_trajectories(
+    service: CurrentService,
     queries: CurrentQueries,
+    heavy_reads: CurrentHeavyReads,
+    caller: CurrentCaller,
     run_id: RunId,
     iteration: Annotated[
         list[Annotated[int, Field(ge=0, lt=2**31)]] | None,
@@ -96,17 +104,23 @@ async def list_trajectories(
 ) -> Page[TrajectoryBrief]:
     """List the trajectories of a run, oldest first. Their messages are left out."""
     await queries.require_run(run_id)
-    found = await queries.trajectories(
-        run_id,
-        after=-1 if cursor is None else int(cursor),
-        limit=limit + 1,
-        iteration=iteration,
-        scenario_id=scenario_id,
-        split=split,
-        mode=mode,
-        kind=kind,
-        where=conditions(success=success, end=end, part=part, tool=tool, text=text),
-    )
+
+    def read(database: Database) -> Coroutine[Any, Any, Sequence[Row[Any]]]:
+        return RunQueries(database).trajectories(
+            run_id,
+            after=-1 if cursor is None else int(cursor),
+            limit=limit + 1,
+            iteration=iteration,
+            scenario_id=scenario_id,
+            split=split,
+            mode=mode,
+            kind=kind,
+            where=conditions(success=success, end=end, part=part, tool=tool, text=text),
+        )
+
+    # What is in messages takes seconds to find in a long run.
+    is_heavy = tool is not None or text is not None
+    found = await (heavy_reads.do(caller.namespace, read) if is_heavy else read(service.database))
     return page(
         found,
         limit,
