@@ -44,7 +44,7 @@ async def take_pictures(browser: "Browser", service: Service, run: Json, folder:
     made = [
         await _picture(page, place, folder / "run.png", height=1010),
         await _picture(page, f"{place}/trajectories/{rollout}", folder / "trajectory.png", press="tokens"),
-        await _picture(page, f"{place}/held-out", folder / "film.png", height=1300),
+        await _picture(page, f"{place}/held-out", folder / "film.png", height=1440),
     ]
     report = folder / "report.html"
     await asyncio.to_thread(_write_report, service, run["run_id"], report)

@@ -38,7 +38,7 @@ export function TokenChanges({ turns }) {
   return html`<div class="token-changes">
     <p class="muted small legend">Chance of each token: ${["likelier", "less-likely"].map((way) => html`<span class="legend-group">${way === "likelier" ? "likelier" : "less likely"} by
       ${_STEPS.map((least, index) => html` <span class=${`tokens ${way} by-${index + 1}`}>${percent(least)}</span>`)}</span>`)}</p>
-    ${all.map(({ turn, tokens }) => html`<h4 class="who">Turn ${turn.turn}</h4>
+    ${all.map(({ turn, tokens }) => html`<h4>Turn ${turn.turn}</h4>
       <p class="tokens text">${tokens.map((token) => html`<span class=${tone(token)} title=${said(token)}>${visible(token.text)}</span>`)}</p>`)}
     ${most.length === 0
       ? html`<p class="muted small">No token changed by ${percent(_STEPS[0])} or more.</p>`
