@@ -45,16 +45,16 @@ export function RolloutFilters({ filters, outcomes, change, clear }) {
       <option value="" selected=${!filters[name]}>any</option>
       ${withChosen(choices, filters[name]).map(([value, text]) => html`<option value=${value} selected=${filters[name] === value}>${text}</option>`)}
     </select></label>`;
-  /** @param {keyof Filters} name @param {string} title @param {string} placeholder */
-  const text = (name, title, placeholder) => html`<label class="field"><span>${title}</span>
-    <input type="search" value=${filters[name] ?? ""} placeholder=${placeholder} onChange=${(/** @type {any} */ event) => change({ [name]: event.target.value.trim() })} /></label>`;
+  /** @param {keyof Filters} name @param {string} title @param {string} type a search is where the key "/" leads @param {string} placeholder */
+  const text = (name, title, type, placeholder) => html`<label class="field"><span>${title}</span>
+    <input type=${type} value=${filters[name] ?? ""} placeholder=${placeholder} onChange=${(/** @type {any} */ event) => change({ [name]: event.target.value.trim() })} /></label>`;
   const known = (/** @type {string[]} */ names) => names.filter((each) => each && each !== _RARE).map((each) => [each, named(each)]);
   return html`<div class="filters rollout-filters" role="group" aria-label="Rollouts to show">
     ${choice("success", "Success", [["true", "✓ yes"], ["false", "✗ no"]])}
     ${choice("end", "Ended", known(outcomes?.ends.map((each) => each.end) ?? []))}
     ${choice("part", "Reward part", known(outcomes?.parts.map((each) => each.part) ?? []))}
-    ${text("tool", "Called tool", "any")}
-    ${text("text", "Text", "in messages and calls")}
+    ${text("tool", "Called tool", "text", "any")}
+    ${text("text", "Text", "search", "in messages and calls")}
     ${Object.keys(filters).length > 0 && html`<button onClick=${clear}>Clear filters</button>`}
   </div>`;
 }
