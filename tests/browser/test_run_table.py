@@ -45,6 +45,9 @@ async def test_the_table_is_sorted_filtered_and_unfolded_and_the_address_says_ho
     await several.get_by_role("button", name="3 runs like").click()
     await expect(page.locator(".run.member .run-name")).to_have_text(["steep-2", "steep-1", "steep-0"])
     assert await visit.inaccessible() == []
+    for width in (390, 820, 1440):
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
     await visit.button("Seeds together").click()
     await expect(rows).to_have_count(6)
     await visit.text("Columns").click()

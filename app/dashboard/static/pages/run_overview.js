@@ -28,12 +28,12 @@ export function RunOverview({ data, run, query }) {
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
   return html`
     <${Loop} run=${run} remaining=${remaining(run, iterations)} />
-    ${run.status === "running" && run.backend === "embedded" && html`<${EngineStrip} />`}
     <${HeldOutSwitch} run=${run} query=${query} />
     <div class="charts two">
       <${HeldOutChart} run=${run} kind=${kind} />
       <${RewardStrip} run=${run} iterations=${iterations} />
     </div>
+    ${run.status === "running" && run.backend === "embedded" && html`<${EngineStrip} />`}
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
     <${Rejudged} run=${run} />
     ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}
