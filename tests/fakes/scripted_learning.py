@@ -221,7 +221,7 @@ def _with_validation(result: IterationResult, successes: list[bool]) -> Iteratio
 
 
 def _scenario(split: Any) -> Scenario:
-    return Scenario(f"{split}:1", split, {"question": "what?"}, {"answer": "that"})
+    return Scenario(f"{split}:1", split, {"question": f"what of {split}?"}, {"answer": "that"})
 
 
 def _scored(rollout_id: str, split: Any, n: int, reply: str) -> ScoredRollout:

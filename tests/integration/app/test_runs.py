@@ -82,7 +82,10 @@ async def test_trajectories_are_listed_lightly_and_shown_whole(data_dir: Path, d
 
         whole = (await client.get(f"/trajectories/{training[1]['id']}")).json()
         assert whole["messages"][1] == {"role": "assistant", "content": "the answer"}
-        assert whole["scenario"] == {"task": {"question": "what?"}, "reference": {"answer": "that"}}
+        assert whole["scenario"] == {
+            "task": {"question": "what of train?"},
+            "reference": {"answer": "that"},
+        }
         assert whole["score"] == 1.0
         assert whole["score_explanation"] == "as scripted"
         assert (whole["turns"], whole["prompt_tokens"], whole["completion_tokens"]) == (2, 100, 20)
