@@ -28,8 +28,11 @@ def device_figures(devices: Sequence[torch.device]) -> list[DeviceFigures]:
 
 
 def _gpu(device: torch.device) -> DeviceFigures:
+    # Asking a GPU that is not used yet would take memory there.
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return DeviceFigures("GPU", None, None)
     name = torch.cuda.get_device_name(device)
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # asking would take memory before any model does
+    if not torch.cuda.memory_reserved(device):
         return DeviceFigures(name, None, None)
     free, total = torch.cuda.mem_get_info(device)
     return DeviceFigures(name, total - free, total)
