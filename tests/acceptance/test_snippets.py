@@ -32,7 +32,15 @@ from environment.json_type import Json
 from learnloop.agent_command import parser as agent_parser
 from tests.fakes.engine_process import ROOT
 
-PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs/cli.md"})
+PAGES = sorted(
+    {
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/guides").glob("*.md"),
+    }
+    - {ROOT / "docs/cli.md"}
+)
 ILLUSTRATIONS = {
     "Learned: held-out success rose": "output of a demo of minutes",
     "Turn 1 decided it:": "output of a what-if of minutes",
@@ -64,6 +72,7 @@ ELSEWHERE = {
     "cd": "a folder of the user's",
     "cp": "a user's own file",
     "docker": "there is no docker here",
+    "chmod": "a user's own file",
     "git": "the repository",
     "export": "a variable of the shell",
     "kubectl": "there is no cluster here; tests/unit/deploy builds and checks the files",
@@ -199,6 +208,7 @@ def test_modules_exist() -> None:
 def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
+    (tmp_path / "time.json").write_text("{}")
     (tmp_path / "calls.jsonl").touch()
     (tmp_path / "report-RUN_ID.html").touch()
     monkeypatch.chdir(tmp_path)
