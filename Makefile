@@ -16,7 +16,7 @@ RUN_TESTS = $(BIN)/python -m $(PYTEST) -q --workers $(WORKERS) --durations=10
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-sales serve test test-all check bench bench-learning constraints
+.PHONY: help install demo demo-sales serve test test-all check docs bench bench-learning constraints
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 24
@@ -33,7 +33,7 @@ $(INSTALLED): $(INSTALLED_FROM)
 
 constraints: ## the newest versions that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
 	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal \
-		--python-version 3.11 --no-annotate --no-emit-package learnloop-client --extra embedded --extra export --extra ray --extra bench --extra dev \
+		--python-version 3.11 --no-annotate --no-emit-package learnloop-client --extra embedded --extra export --extra ray --extra bench --extra docs --extra dev \
 		--output-file constraints.txt $(or $(ARGS),--upgrade) pyproject.toml
 
 demo: $(RUNTIME) ## train the email agent on this machine and ask it, before and after
@@ -51,13 +51,18 @@ test: $(INSTALLED) ## all tests but the long ones
 test-all: $(INSTALLED) ## all tests
 	$(RUN_TESTS) $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file and the dashboard
+check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file, the dashboard and the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard
+	$(BIN)/python -m scripts.docs_site
 	$(BIN)/mypy $(TYPED)
+
+docs: ## the documentation as a site, in build/site: open index.html, or serve the folder
+	$(PYTHON) scripts/install.py docs
+	$(BIN)/python -m scripts.docs_site
 
 bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
 	$(PYTHON) scripts/install.py embedded,bench

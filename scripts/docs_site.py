@@ -1,0 +1,116 @@
+"""Builds the documentation site in `build/site`, and checks it.
+
+    python -m scripts.docs_site
+
+The pages are the repository's own, unchanged: they are laid out in `build/docs` in the folders that they have, so links
+between them work there. `docs/site/zensical.toml` has the navigation. Fails if a link leads nowhere, if a page is
+not in the navigation, or if the site loads anything from another host.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+_SETTINGS = Path("docs/site/zensical.toml")
+_BESIDE_DOCS = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", ".env.example"),
+    "training/engine/tiny_base/model/README.md",
+)
+"""Files outside of `docs/` that pages link to."""
+
+
+class _Page(HTMLParser):
+    """What a page refers to, and where it can be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attrs if value is not None}
+        self.anchors.update(given[name] for name in ("id", "name") if name in given)
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and "href" in given:
+            self.loaded.append(given["href"])
+        elif "src" in given:
+            self.loaded.append(given["src"])
+
+
+def faults(site: Path) -> Iterator[str]:
+    """Yield what is wrong in the pages of a site: links that lead nowhere, and what is loaded from another host."""
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        # Its links begin at the root of a host, because it stands in for pages in any folder.
+        if path.name == "404.html":
+            continue
+        name = path.relative_to(site)
+        yield from (f"{name}: loads {url} from another host" for url in page.loaded if urlsplit(url).netloc)
+        for url in (*page.links, *page.loaded):
+            parts = urlsplit(url)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if target.is_dir():
+                target /= "index.html"
+            if not target.is_file():
+                yield f"{name}: {url} leads nowhere"
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                yield f"{name}: {url} names no place on that page"
+
+
+def unlisted(source: Path, navigation: object) -> list[str]:
+    """Return the pages that the navigation does not have."""
+    return sorted({str(path.relative_to(source)) for path in source.rglob("*.md")} - set(_pages(navigation)))
+
+
+def _pages(navigation: object) -> Iterator[str]:
+    if isinstance(navigation, str):
+        yield navigation
+    elif isinstance(navigation, dict):
+        for below in navigation.values():
+            yield from _pages(below)
+    elif isinstance(navigation, list):
+        for below in navigation:
+            yield from _pages(below)
+
+
+def _lay_out(source: Path) -> None:
+    shutil.copytree(ROOT / "docs", source / "docs")
+    for name in _BESIDE_DOCS:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+
+
+def main() -> None:
+    source, site = BUILD / "docs", BUILD / "site"
+    for left in (source, site):
+        shutil.rmtree(left, ignore_errors=True)
+    _lay_out(source)
+    settings = (source / _SETTINGS).rename(BUILD / _SETTINGS.name)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(settings)]
+    if subprocess.run(command, env=os.environ | {"NO_COLOR": "1"}).returncode:
+        sys.exit(1)
+    # Zensical leaves hidden files out.
+    shutil.copy(ROOT / ".env.example", site)
+    navigation = tomllib.loads(settings.read_text(encoding="utf-8"))["project"]["nav"]
+    missing = unlisted(source, navigation)
+    found = [*faults(site), *(f"{page} is not in the navigation ({_SETTINGS})" for page in missing)]
+    for fault in found:
+        print(fault)
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
