@@ -65,6 +65,11 @@ ILLUSTRATIONS = {
     "learn_loop                      run_id": "a drawing",
     "POST /hooks": "the form of a message",
     "learnloop: the engine needs": "what a command prints",
+    "iteration   ": "what training prints",
+    "29,000 euros": "what asking prints",
+    "AGENT ": "what the check of an environment prints",
+    "ok       machine": "what the preflight prints",
+    "step 1: mean reward": "what the script above it prints",
 }
 """Blocks that cannot be executed, by how they begin, with the reason."""
 ELSEWHERE = {
