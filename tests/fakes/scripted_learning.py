@@ -226,7 +226,15 @@ def _scenario(split: Any) -> Scenario:
 
 def _scored(rollout_id: str, split: Any, n: int, reply: str) -> ScoredRollout:
     trajectory = cast(Any, ScriptedTrajectory(reply))
-    rollout = Rollout(rollout_id, _scenario(split), trajectory, {"answer": reply}, None, 1_700_000_000.0, 0.5)
+    rollout = Rollout(
+        rollout_id,
+        _scenario(split),
+        trajectory,
+        {"finish": "answered", "answer": reply, "sources_correct": True},
+        None,
+        1_700_000_000.0,
+        0.5,
+    )
     return ScoredRollout(
         rollout, Score(float(n), "as scripted", {"words": 1.0}), float(n), {"answer": 1.0}, n == 1, 0.5
     )

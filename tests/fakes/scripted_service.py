@@ -158,7 +158,10 @@ class ScriptedService:
         @app.get("/runs")
         def runs(cursor: int = 0, limit: int = 100) -> Page[RunListed]:
             """Return one of two pages with one run each."""
-            listed = RunListed.model_validate(self.run().model_dump() | {"judge_usd": 0.0, "curve": None})
+            listed = RunListed.model_validate(
+                self.run().model_dump()
+                | {"settings_hash": "a" * 32, "seed": 0, "learning_rate": 7e-4, "judge_usd": 0.0, "curve": None}
+            )
             return Page(items=[listed], next_cursor="1" if cursor == 0 else None)
 
         @app.get("/runs/{run_id}")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from environment.base import Environment
+from environment.trace import tracing
 from training.diagnosis.count_group import choices_of
 from training.diagnosis.facts import Replay
 from training.rollout.fork import Fork, Message, ReplayDiffers
@@ -29,7 +30,8 @@ async def replayed(result: IterationResult, config: RunConfig, environment: Envi
     fork = Fork.of(conversation, len(list(choices_of(rollout))))
     limits = RolloutLimits(config.max_turns or environment.default_max_turns, timeout_s=config.rollout_timeout_s)
     try:
-        await replay(environment, rollout.scenario, fork, limits)
+        with tracing(None):  # nothing here is a call of a model, or an agent's
+            await replay(environment, rollout.scenario, fork, limits)
     except ReplayDiffers as found:
         return Replay(rollout.id, True, found.turn, found.tool, _excerpt(found.recorded), _excerpt(found.found))
     return Replay(rollout.id)

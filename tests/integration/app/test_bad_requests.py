@@ -144,7 +144,10 @@ async def test_many_unknown_fields_are_refused_without_comparing_each(client: ht
 async def test_unknown_query_parameters_are_refused(client: httpx.AsyncClient) -> None:
     problem = _problem(await client.get("/runs?after=14&limt=3"), 422)
     assert [error["loc"] for error in problem["errors"]] == [["query", "after"], ["query", "limt"]]
-    assert problem["errors"][0]["msg"] == "Unknown parameter. Known: status, search, curve, cursor, limit."
+    assert problem["errors"][0]["msg"] == (
+        "Unknown parameter. Known: status, search, tag, starred, settings_hash, sort, ascending, fold, curve, cursor, "
+        "limit."
+    )
     assert problem["errors"][1]["msg"] == "Unknown parameter. Did you mean limit?"
     assert "There are none here" in _problem(await client.get("/backends?all=1"), 422)["detail"]
     assert _problem(await client.get("/runs/01K/events?after=14"), 404)  # known there
