@@ -230,7 +230,7 @@ def _scored(rollout_id: str, split: Any, n: int, reply: str) -> ScoredRollout:
         rollout_id,
         _scenario(split),
         trajectory,
-        {"finish": "answered", "answer": reply, "sources_correct": True},
+        {"finish": None, "answer": reply},
         None,
         1_700_000_000.0,
         0.5,
