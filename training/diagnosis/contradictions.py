@@ -10,6 +10,7 @@ from training.diagnosis import request_limits
 from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
 from training.diagnosis.facts import Facts, Probe, Readings, Replay
+from training.diagnosis.spans import spans_while
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""
@@ -247,18 +248,7 @@ class EnvironmentFlaky(Detector):
 
 def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | None]) -> list[Span]:
     """Return when records that must agree did not. `contradicts` returns None where it cannot tell."""
-    spans: list[Span] = []
-    current, agreed = None, 0
-    for each in facts:
-        found = contradicts(each)
-        if found:
-            current, agreed = current or Span(each.iteration, each.iteration), 0
-        elif found is False:
-            agreed += 1
-        if current is not None and agreed >= _CLEAR_AFTER:
-            spans.append(Span(current.first, current.named, each.iteration))
-            current = None
-    return [*spans, current] if current is not None else spans
+    return spans_while(((each.iteration, contradicts(each)) for each in facts), clear_after=_CLEAR_AFTER)
 
 
 def default_rate(settings: DiagnosisSettings, facts: AllFacts) -> float:

@@ -1,6 +1,6 @@
 """Causes that show on held-out scenarios: success falls there, or what the base could do is lost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 
 from environment.json_type import Json
@@ -8,6 +8,7 @@ from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts
 from training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
+from training.diagnosis.spans import spans_while
 
 _THRESHOLD = 800.0
 """Evidence at which a fall is named, times the number of evaluations (training/diagnosis/shares.py)."""
@@ -27,17 +28,14 @@ class Overfits(Detector):
     severity = Severity.NOTE
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        spans: list[Span] = []
-        current: Span | None = None
+        return spans_while(self._holds(facts))
+
+    def _holds(self, facts: AllFacts) -> Iterator[tuple[int, bool | None]]:
         seen = evaluations(facts)
-        for count in range(2, len(seen) + 1):
-            each, fallen = seen[count - 1], evidence_of_fall(seen[:count])
-            if current is None and fallen >= self._threshold() and self._rose(facts, each):
-                current = Span(each.iteration, each.iteration)
-            elif current is not None and fallen < 1:
-                spans.append(Span(current.first, current.named, each.iteration))
-                current = None
-        return [*spans, current] if current is not None else spans
+        for count, each in enumerate(seen[1:], 2):
+            fallen = evidence_of_fall(seen[:count])
+            has_fallen = fallen >= self._threshold() and self._rose(facts, each)
+            yield each.iteration, True if has_fallen else False if fallen < 1 else None
 
     def _threshold(self) -> float:
         return _THRESHOLD * max(1, self.config.all_iterations // self.config.evaluation.every)
@@ -74,17 +72,8 @@ class Forgets(Detector):
     severity = Severity.NOTE
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        spans: list[Span] = []
-        current: Span | None = None
-        for each in evaluations(facts)[1:]:
-            solved, lost = _solved(facts), self._lost(facts, each)
-            forgets = len(lost) >= max(_FEWEST_FORGOTTEN, _FORGOTTEN * len(solved))
-            if forgets and current is None:
-                current = Span(each.iteration, each.iteration)
-            elif not forgets and current is not None:
-                spans.append(Span(current.first, current.named, each.iteration))
-                current = None
-        return [*spans, current] if current is not None else spans
+        most = max(_FEWEST_FORGOTTEN, _FORGOTTEN * len(_solved(facts)))
+        return spans_while((each.iteration, len(self._lost(facts, each)) >= most) for each in evaluations(facts)[1:])
 
     def _lost(self, facts: AllFacts, each: Facts) -> list[str]:
         now = each.held_out.greedy if each.held_out else {}

@@ -1,16 +1,21 @@
 """Success on held-out and on training scenarios, from the facts of a run."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import exp
 from statistics import fmean
 
 from training.diagnosis.detector import AllFacts
 from training.diagnosis.facts import Facts
 from training.statistics.difference import difference
-from training.statistics.sequential import Rule, evidence
+from training.statistics.sequential import Bets, Rule
 
 _RULE = Rule()
-_MOST_EVIDENCE = 1e200
+_RIVALS = 16
+"""Number of earlier evaluations that the last one is compared with, so that long runs stay cheap to diagnose."""
+_MOST = 460.0
+"""Largest logarithm of a wealth, so that it can be averaged."""
 
 
 def evaluations(facts: AllFacts) -> list[Facts]:
@@ -21,20 +26,24 @@ def evaluations(facts: AllFacts) -> list[Facts]:
 def is_rising(facts: AllFacts) -> bool:
     """Return whether held-out success is shown to be higher than at first: the run's verdict would be `learned`."""
     seen = evaluations(facts)
-    if len(seen) < 2:
-        return False
-    found = difference(_sampled(seen[0]), _sampled(seen[-1]))
+    return len(seen) > 1 and _has_risen(tuple(_sampled(seen[0]).items()), tuple(_sampled(seen[-1]).items()))
+
+
+@lru_cache(1_024)  # a run is diagnosed after each iteration, and a bootstrap takes 8 ms
+def _has_risen(before: tuple[tuple[str, float], ...], after: tuple[tuple[str, float], ...]) -> bool:
+    found = difference(dict(before), dict(after))
     return found is not None and found.is_shown and found.mean > 0
 
 
 def evidence_of_fall(seen: Sequence[Facts]) -> float:
     """Return the evidence that the last of these evaluations is worse than earlier ones, as the wealth of bets that
-    starts at 1: against each earlier evaluation, paired by scenario, and averaged.
+    starts at 1: against at most 16 earlier evaluations, evenly spread, paired by scenario, and averaged.
 
     The best one alone would be the wrong rival: choosing it selects luck, and every run falls from it.
     """
-    latest = _sampled(seen[-1])
-    return fmean(_wealth(_sampled(each), latest) for each in seen[:-1]) if len(seen) > 1 else 1.0
+    earlier, latest = seen[:-1], _sampled(seen[-1])
+    rivals = [earlier[number * len(earlier) // _RIVALS] for number in range(_RIVALS)] if earlier[_RIVALS:] else earlier
+    return fmean(_wealth(_sampled(each), latest) for each in rivals) if rivals else 1.0
 
 
 def training_success(each: Facts) -> float:
@@ -43,11 +52,13 @@ def training_success(each: Facts) -> float:
     return sum(group.successes for group in each.groups) / scored if scored else 0.0
 
 
-def _wealth(before: dict[str, float], after: dict[str, float]) -> float:
-    shared = sorted(before.keys() & after.keys())
-    found = evidence((before[id] - after[id] for id in shared), _RULE)
-    return min(exp(min(found.better, 460.0)), _MOST_EVIDENCE)
+def _wealth(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    differences = Counter(before[id] - after[id] for id in before.keys() & after.keys())
+    bets = Bets(_RULE)
+    for change, scenarios in sorted(differences.items()):
+        bets.add(change, scenarios)
+    return exp(min(bets.evidence().better, _MOST))
 
 
-def _sampled(each: Facts) -> dict[str, float]:
-    return dict(each.held_out.sampled) if each.held_out else {}
+def _sampled(each: Facts) -> Mapping[str, float]:
+    return each.held_out.sampled if each.held_out else {}

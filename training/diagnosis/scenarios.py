@@ -1,13 +1,14 @@
 """Causes that lie in the scenarios: they repeat, or all of their rollouts end alike."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 
 from environment.json_type import Json
 from training.diagnosis import request_limits
 from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import GroupFacts
+from training.diagnosis.facts import Facts, GroupFacts
 from training.diagnosis.share_detector import ShareDetector
 
 _MOST_REPEATED = 0.2
@@ -15,14 +16,14 @@ _MOST_REPEATED = 0.2
 _SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Repeated:
     """Ids of scenarios whose task another scenario has as well."""
 
-    in_training: list[str]
-    held_out: list[str]
+    in_training: list[str] = field(default_factory=list)
+    held_out: list[str] = field(default_factory=list)
     """Scenarios that are held out and trained on."""
-    training: int
+    training: int = 0
     """Number of training scenarios so far."""
 
     @property
@@ -36,31 +37,14 @@ class DuplicateScenarios(Detector):
     severity = Severity.WARNING
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        for count, each in enumerate(facts, 1):
-            if self._repeated(facts[:count]).contradicts:
-                return [Span(each.iteration, each.iteration)]
-        return []
+        found = (each.iteration for each, repeated in _repeated(facts) if repeated.contradicts)
+        return [Span(first, first) for first in islice(found, 1)]
 
-    def _repeated(self, facts: AllFacts) -> _Repeated:
-        training = {id: task for each in facts for id, task in each.tasks.get("train", {}).items()}
-        held_out = {
-            id: task
-            for each in facts
-            for split, tasks in each.tasks.items()
-            for id, task in tasks.items()
-            if split != "train"
-        }
-        first: dict[str, str] = {}
-        for id, task in training.items():
-            first.setdefault(task, id)
-        return _Repeated(
-            [id for id, task in training.items() if first[task] != id],
-            [id for id, task in held_out.items() if task in first],
-            len(training),
-        )
+    def _all(self, facts: AllFacts) -> _Repeated:
+        return [repeated for _, repeated in _repeated(facts)][-1]
 
     def summary(self, facts: AllFacts, span: Span) -> str:
-        found = self._repeated(facts)
+        found = self._all(facts)
         if found.held_out:
             number = len(found.held_out)
             return f"{number} held-out {_scenarios(number)} the same task as one that is trained on."
@@ -68,7 +52,7 @@ class DuplicateScenarios(Detector):
         return f"{number} of {found.training} training scenarios have the same task as another one."
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
-        found = self._repeated(facts)
+        found = self._all(facts)
         return {
             "repeated_in_training": found.in_training[:_SHOWN],
             "held_out_and_trained": found.held_out[:_SHOWN],
@@ -84,6 +68,26 @@ class DuplicateScenarios(Detector):
 
     def not_examined(self, facts: AllFacts) -> str | None:
         return None if any(each.tasks for each in facts) else "The iterations of an earlier version kept no tasks."
+
+
+def _repeated(facts: AllFacts) -> Iterator[tuple[Facts, _Repeated]]:
+    """Yield each iteration with what has been repeated up to it. The baseline has the held-out tasks."""
+    found, seen, tasks = _Repeated(), set[str](), set[str]()
+    held_out = {
+        task: id for each in facts for split, of in each.tasks.items() if split != "train" for id, task in of.items()
+    }
+    for each in facts:
+        for id, task in each.tasks.get("train", {}).items():
+            if id in seen:
+                continue
+            if task in tasks:
+                found.in_training.append(id)
+            elif task in held_out:
+                found.held_out.append(held_out[task])
+            seen.add(id)
+            tasks.add(task)
+        found.training = len(seen)
+        yield each, found
 
 
 class TooHard(ShareDetector):

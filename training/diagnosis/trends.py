@@ -4,7 +4,7 @@ No theorem bounds how often healthy runs do this, so these are notes: they are s
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean, median
 
 from environment.json_type import Json
@@ -13,6 +13,7 @@ from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts
 from training.diagnosis.held_out import is_rising, training_success
+from training.diagnosis.spans import spans_while
 
 _CLEAR_AFTER = 3
 """Iterations in a row without it, after which a trend has ended."""
@@ -35,24 +36,13 @@ class Trend(Detector):
         """Return whether the figure is beyond the bound."""
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        spans: list[Span] = []
-        current: Span | None = None
-        beyond: list[int] = []
-        below = 0
+        return spans_while(self._holds(facts), lasts=self.lasts, clear_after=_CLEAR_AFTER)
+
+    def _holds(self, facts: AllFacts) -> Iterator[tuple[int, bool | None]]:
         for place, each in enumerate(facts):
             figure = self.figure(facts[:place], each)
-            if figure is None:
-                continue
-            if self.is_beyond(figure):
-                beyond, below = [*beyond, each.iteration], 0
-            else:
-                beyond, below = [], below + 1
-            if current is None and len(beyond) >= self.lasts and not is_rising(facts[: place + 1]):
-                current = Span(beyond[-self.lasts], each.iteration)
-            elif current is not None and below >= _CLEAR_AFTER:
-                spans.append(Span(current.first, current.named, each.iteration))
-                current = None
-        return [*spans, current] if current is not None else spans
+            is_beyond = figure is not None and self.is_beyond(figure)
+            yield each.iteration, None if figure is None else is_beyond and not is_rising(facts[: place + 1])
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
         figures = self._figures(facts, span)

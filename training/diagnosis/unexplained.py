@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from environment.json_type import Json
 from training.diagnosis.detector import AllFacts, Detector
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
+from training.diagnosis.facts import Facts
 from training.diagnosis.held_out import training_success
+from training.diagnosis.spans import spans_while
 
 _LASTS = 3
 _SOLVED = 0.9
@@ -23,19 +25,11 @@ class Unexplained(Detector):
         self._others = others
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        spans: list[Span] = []
-        current: Span | None = None
-        silent: list[int] = []
-        for each in facts:
-            is_silent = each.no_signal is not None and training_success(each) < _SOLVED
-            silent = [*silent, each.iteration] if is_silent else []
-            is_unexplained = len(silent) >= _LASTS and not self._is_explained(each.iteration)
-            if is_unexplained and current is None:
-                current = Span(silent[-_LASTS], each.iteration)
-            elif not is_unexplained and current is not None:
-                spans.append(Span(current.first, current.named, each.iteration))
-                current = None
-        return [*spans, current] if current is not None else spans
+        return spans_while(((each.iteration, self._is_unexplained(each)) for each in facts), lasts=_LASTS)
+
+    def _is_unexplained(self, each: Facts) -> bool:
+        is_silent = each.no_signal is not None and training_success(each) < _SOLVED
+        return is_silent and not self._is_explained(each.iteration)
 
     def _is_explained(self, iteration: int) -> bool:
         return any(

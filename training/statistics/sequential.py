@@ -69,14 +69,14 @@ class Bets:
         self._better = [0.0] * len(_BETS)
         self._worse = [0.0] * len(_BETS)
 
-    def add(self, difference: float) -> None:
-        """Add a pair with that difference, in [-1, 1]."""
-        self._pairs += 1
+    def add(self, difference: float, pairs: int = 1) -> None:
+        """Add that many pairs with that difference, in [-1, 1]."""
+        self._pairs += pairs
         # Scaled so that no factor can be 0 or less: the margin minus the difference is at most 1 + margin in size.
         against = (self._margin - difference) / (1 + self._margin)
         for number, bet in enumerate(_BETS):
-            self._better[number] += log1p(bet * difference)
-            self._worse[number] += log1p(bet * against)
+            self._better[number] += pairs * log1p(bet * difference)
+            self._worse[number] += pairs * log1p(bet * against)
 
     def evidence(self) -> Evidence:
         """Return the evidence of the pairs so far."""

@@ -4,11 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from annotated_types import Le
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.schemas.run_request import ForkRequest
+from training.diagnosis import request_limits
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
 from training.diagnosis.facts import Facts, Form, GroupFacts, HeldOut, Probe, Readings, Replay, Rewards
+from training.diagnosis.spans import spans_while
 from training.types import PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
@@ -471,3 +476,55 @@ def test_iterations_without_a_signal_and_without_a_cause_are_unexplained_until_o
 def test_a_solved_task_has_no_signal_and_no_diagnosis_but_that_it_is_easy() -> None:
     solved = replace(HEALTHY, successes=8, true_successes=8, pairs=0, weight=0.0, variance=0.0, scores=1)
     assert late(9, 2, solved, no_signal="equal_rewards").cause == Cause.TOO_EASY
+
+
+def test_limits_of_remedies_are_those_of_a_request() -> None:
+    fields = ForkRequest.model_fields
+    names = {
+        "learning_rate": request_limits.LEARNING_RATE,
+        "max_completion_tokens": request_limits.COMPLETION_TOKENS,
+        "rollout_timeout_s": request_limits.TIMEOUT_S,
+        "max_turns": request_limits.TURNS,
+        "groups_per_iteration": request_limits.GROUPS,
+        "rollouts_per_group": request_limits.ROLLOUTS,
+    }
+    assert names == {name: next(each.le for each in fields[name].metadata if isinstance(each, Le)) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "fork"),
+    [
+        (
+            RunConfig(pipeline=PipelineConfig(4)),
+            {"staleness": 4, "kl_div": 0.1},
+            {"train_options": {"importance_sampling_level": "sequence", "epsilon_high": 1.0}},
+        ),
+        (
+            RunConfig(train_options={"token_weighting": "token"}),
+            {"completion_tokens": 140.0},
+            {"train_options": {"token_weighting": "trajectory"}},
+        ),
+        (
+            RunConfig(),
+            {"has_oracle": False, "groups": (replace(HEALTHY, successes=0),) * 8},
+            {"rollouts_per_group": 16},
+        ),
+    ],
+)
+def test_remedies_that_depend_on_the_settings_are_valid_forks(config: RunConfig, more: Any, fork: Any) -> None:
+    found = only(diagnose(facts(12, onset=6, **more), DiagnosisSettings(config, TINY)))
+    assert found.remedy.request == {"checkpoint": 5} | fork
+
+
+@given(st.lists(st.sampled_from([True, False, None])), st.integers(1, 4), st.integers(1, 4))
+def test_spans_follow_their_rule(holds: list[bool | None], lasts: int, clear_after: int) -> None:
+    spans = spans_while(enumerate(holds), lasts=lasts, clear_after=clear_after)
+    for span in spans:
+        assert [holds[place] for place in range(span.first, span.named + 1) if holds[place] is not None] == [
+            True
+        ] * lasts
+        if span.cleared is not None:
+            known = [each for each in holds[: span.cleared + 1] if each is not None]
+            assert known[-clear_after:] == [False] * clear_after
+    assert all(span.cleared is not None for span in spans[:-1])
+    assert bool(spans) == ("T" * lasts in "".join("T" if each else "F" for each in holds if each is not None))
