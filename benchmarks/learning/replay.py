@@ -9,7 +9,7 @@ by the new rewards and then makes 4 iterations; E: D before these, so one that o
 over the base's, of 64 greedy and 128 sampled rollouts; tokens are those that an arm sampled for training. The goal is
 for D: with 30% of A's tokens 90% of A's greedy gain, mean of the seeds, and at least 75% with each seed.
 
-Each seed has two services, one for A and one for the rest. With --directory a second call goes on where the first was
+Each seed has two services, one for A and one for the rest. With --directory a second call continues where the first was
 ended, and the figures are in DIR/SEED-right.json and DIR/SEED-wrong.json.
 """
 

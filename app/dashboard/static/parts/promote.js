@@ -1,4 +1,4 @@
-// Promoting a checkpoint to a name, at once or after a trial against what another name means.
+// Promoting a checkpoint to a name, immediately or after a trial against what another name means.
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post } from "../api.js";
@@ -40,7 +40,7 @@ export function Promote({ project, name, checkpoints, runId, done }) {
     <${Field} field=${{ name: "as", label: "Name", type: "string", help: `Clients use it as ${label(`${project}/${as}`, 120)}.` }} value=${as} set=${setAs} faults=${[]} />
     <label class="field"><span>Only if better than</span>
       <select value=${trial} onChange=${(/** @type {any} */ event) => setTrial(event.target.value)} aria-describedby="trial-help">
-        <option value="">no trial: promote it at once</option>
+        <option value="">no trial: promote it now</option>
         ${known.map((/** @type {Promotion} */ each) => html`<option value=${each.name.slice(project.length + 1)}>${label(each.name, 100)} (${label(each.model, 60)}, step ${each.step})</option>`)}
       </select>
       <span class="help" id="trial-help">Both attempt the same held-out scenarios until it is clear which is better.${promotions.data && known.length === 0 && " Nothing is promoted in this project yet."}</span></label>

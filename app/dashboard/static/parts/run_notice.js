@@ -1,4 +1,4 @@
-// How a run gets on, told where its page is not in sight: in the tab's title, and by a notice of the browser when it ends.
+// Shows how a run gets on while its page is not in sight: in the tab's title, and by a notice when it ends.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { percent } from "../format.js";
@@ -9,7 +9,7 @@ import { visible } from "./text.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
 
-/** Ids of the runs whose end is to be told. @type {Set<string>} */
+/** Ids of the runs whose end the browser announces. @type {Set<string>} */
 const _wanted = new Set();
 
 /** The tab's title, such as `73% · 9/14 · NAME` while a run is worked on: held-out success and iterations. @param {Run} run */
@@ -44,7 +44,7 @@ function tell(run) {
   }
 }
 
-/** Asks to be told when the run ends. The browser's permission is requested on a click only. @param {{run: Run}} props */
+/** Asks for a notice when the run ends. The browser's permission is requested on a click only. @param {{run: Run}} props */
 export function NoticeSwitch({ run }) {
   const [isOn, setOn] = useState(_wanted.has(run.run_id));
   const [isBlocked, setBlocked] = useState(false);
