@@ -289,7 +289,9 @@ async def test_a_service_that_is_stopped_again_and_again_judges_nothing_twice(
             done, stops = found["done"], stops + 1
         assert stops > 2
         assert (found["done"], found["total"]) == (64, 64)  # a score that counted twice would make more
-        assert found["judge_cost"]["requests"] == 4 * 4  # groups and repeats: one wrong answer in each is asked about
+        # Groups and repeats: one wrong answer in each is asked about. A verdict that was given and not yet saved at a
+        # stop comes from the cache afterwards, and a verdict from the cache counts no request.
+        assert 0 < found["judge_cost"]["requests"] <= 4 * 4
 
 
 async def _evaluation(client: httpx.AsyncClient, id: str) -> Any:
