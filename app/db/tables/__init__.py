@@ -12,6 +12,7 @@ from app.db.tables.data import DatasetVersion, Document, InboxPart
 from app.db.tables.diagnoses import Diagnosis
 from app.db.tables.evaluations import EvaluationEvent, EvaluationJob, RejudgedRollout
 from app.db.tables.judging import JudgeCall, JudgeRate, Verdict
+from app.db.tables.releases import Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
 from app.db.tables.runs import (
     Evaluation,
     Event,
@@ -51,6 +52,10 @@ __all__ = [
     "Promotion",
     "Reflection",
     "RejudgedRollout",
+    "Release",
+    "ReleaseEvent",
+    "ReleaseObservation",
+    "ReleaseUnit",
     "RolloutRecord",
     "Run",
     "SessionCall",

@@ -25,6 +25,8 @@ class AgentSession(Base):
         CheckConstraint(f"state IN ({_STATES})", name="state"),
         Index("ix_agent_session_project_id", "project", "id"),
         Index("ix_agent_session_open", "project", "expires_at", postgresql_where=text(_OPEN)),
+        Index("ix_agent_session_user_hash", "user_hash", postgresql_where=text("user_hash IS NOT NULL")),
+        Index("ix_agent_session_release_id", "release_id", postgresql_where=text("release_id IS NOT NULL")),
         Index(
             "uq_agent_session_run_id_iteration_entry",
             "run_id",
@@ -90,6 +92,16 @@ class AgentSession(Base):
     """The evaluation that the rollout belongs to, if it is not a run's."""
     opener_sha256: Mapped[str | None] = mapped_column(String(64))
     """Hash of the API key that opened the session, which ends with the key; None for a rollout, or without keys."""
+    user_hash: Mapped[str | None] = mapped_column(String(64))
+    """HMAC-SHA-256 of the user's key under the service's secret; None if the opener named no user."""
+    release_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("release.id", ondelete="SET NULL"))
+    """The release that was live when the session was opened; None without one."""
+    arm: Mapped[str | None]
+    """The arm whose checkpoint the session has, stable or candidate; None without a release."""
+    probability: Mapped[float | None]
+    """Probability of that arm; None without a release."""
+    may_train: Mapped[bool] = mapped_column(default=False, server_default="false")
+    """Whether the user consented to training on it."""
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -196,6 +196,8 @@ class Trajectory(Base):
             postgresql_where=text("evaluation_id IS NOT NULL"),
         ),
         Index("ix_trajectory_asked_as_seq", "asked_as", "seq", postgresql_where=text("asked_as IS NOT NULL")),
+        Index("ix_trajectory_user_hash", "user_hash", postgresql_where=text("user_hash IS NOT NULL")),
+        Index("ix_trajectory_release_id", "release_id", postgresql_where=text("release_id IS NOT NULL")),
     )
 
     id: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -206,6 +208,16 @@ class Trajectory(Base):
     """Set for questions to a model by name and for evaluations; other trajectories belong to their run's project."""
     asked_as: Mapped[str | None]
     """The promoted name that a question was sent to, as PROJECT/NAME."""
+    user_hash: Mapped[str | None] = mapped_column(String(64))
+    """HMAC-SHA-256 of the asking user's key under the service's secret; None if the request named no user."""
+    release_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("release.id", ondelete="SET NULL"))
+    """The release that was live when the question came; None without one."""
+    arm: Mapped[str | None]
+    """The arm that answered, stable or candidate; None without a release."""
+    probability: Mapped[float | None]
+    """Probability of that arm for this user; None without a release."""
+    may_train: Mapped[bool] = mapped_column(default=False, server_default="false")
+    """Whether the user consented to training on it."""
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
     slot: Mapped[str | None]
     """Position in an evaluation: numbers of model, scenario and sample, such as `0/12/1`."""
@@ -334,11 +346,13 @@ class Feedback(Base):
     __tablename__ = "feedback"
     __table_args__ = (
         UniqueConstraint("project", "event_id"),
-        CheckConstraint("(trajectory_id IS NULL) <> (session_id IS NULL)", name="subject"),
+        CheckConstraint("num_nonnulls(trajectory_id, session_id, user_hash) = 1", name="subject"),
         Index("ix_feedback_trajectory_id", "trajectory_id"),
         Index("ix_feedback_against_id", "against_id"),
         Index("ix_feedback_session_id", "session_id"),
         Index("ix_feedback_against_session_id", "against_session_id"),
+        Index("ix_feedback_user_hash", "user_hash", postgresql_where=text("user_hash IS NOT NULL")),
+        Index("ix_feedback_withdraws", "project", "withdraws", postgresql_where=text("withdraws IS NOT NULL")),
         Index("ix_feedback_run_id_id", "run_id", "id"),
     )
 
@@ -348,7 +362,7 @@ class Feedback(Base):
     event_id: Mapped[str]
     """The sender's id of the event. A second event with the same id in the project is the same event."""
     trajectory_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
-    """The trajectory that it is about; for a preference, the preferred one. None if it is about a session."""
+    """The trajectory that it is about; for a preference, the preferred one. None if it is about something else."""
     against_id: Mapped[str | None] = mapped_column(Text, ForeignKey("trajectory.id", ondelete="CASCADE"))
     """For a preference, the trajectory that was not preferred."""
     session_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("agent_session.id", ondelete="CASCADE"))
@@ -357,6 +371,16 @@ class Feedback(Base):
         String(26), ForeignKey("agent_session.id", ondelete="CASCADE")
     )
     """For a preference, the session that was not preferred."""
+    user_hash: Mapped[str | None] = mapped_column(String(64))
+    """The user that it is about, for answers that are not stored; hashed as in `trajectory`."""
+    asked_as: Mapped[str | None]
+    """With `user_hash`, the promoted name that the user asked, as PROJECT/NAME."""
+    withdraws: Mapped[str | None]
+    """For a withdrawal, the sender's id of the event that no longer counts, which can arrive later."""
+    outcome_name: Mapped[str | None]
+    """For an outcome, its name, such as `resolved`."""
+    value: Mapped[float | None]
+    """For an outcome, its value in [0, 1]."""
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     """The trajectory's run; None for a session, and for a question to a model by name."""
     type: Mapped[str]

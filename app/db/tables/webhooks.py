@@ -73,8 +73,9 @@ class WebhookDelivery(Base):
     __tablename__ = "webhook_delivery"
     __table_args__ = (
         CheckConstraint(f"state IN ({_DELIVERY_STATES})", name="state"),
-        CheckConstraint("num_nonnulls(run_id, evaluation_id) = 1", name="subject"),
+        CheckConstraint("num_nonnulls(run_id, evaluation_id, release_id) = 1", name="subject"),
         Index("ix_webhook_delivery_evaluation_id", "evaluation_id", postgresql_where=text("evaluation_id IS NOT NULL")),
+        Index("ix_webhook_delivery_release_id", "release_id", postgresql_where=text("release_id IS NOT NULL")),
         Index(
             "ix_webhook_delivery_next",
             "project",
@@ -99,16 +100,18 @@ class WebhookDelivery(Base):
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
     run_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("run.id", ondelete="CASCADE"))
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"))
-    """The evaluation, if the event is an evaluation's and not a run's."""
+    """The evaluation, if the event is an evaluation's."""
+    release_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("release.id", ondelete="CASCADE"))
+    """The release, if the event is a release's."""
     endpoint_id: Mapped[str | None] = mapped_column(
         String(26), ForeignKey("webhook_endpoint.id", ondelete="SET NULL"), index=True
     )
     project: Mapped[str]
-    """Project of the run or evaluation. Projects take turns, and so do receivers within a project."""
+    """Project of what the event belongs to. Projects take turns, and so do receivers within a project."""
     receiver: Mapped[str]
     """The endpoint's id, kept after the endpoint is deleted; the URL if there was no endpoint."""
     is_next: Mapped[bool] = mapped_column(default=False, server_default="false")
-    """Whether it is the next delivery to send to the receiver for its run or evaluation (app/webhooks/turns.py)."""
+    """Whether it is the next delivery to send to the receiver for its subject (app/webhooks/turns.py)."""
     event_seq: Mapped[int | None] = mapped_column(BigInteger)
     event_type: Mapped[str | None]
     iteration: Mapped[int | None]
@@ -124,5 +127,5 @@ class WebhookDelivery(Base):
 
     @property
     def subject(self) -> str:
-        """Return the id of the run or evaluation that the event belongs to."""
-        return str(self.run_id or self.evaluation_id)
+        """Return the id of the run, evaluation or release that the event belongs to."""
+        return str(self.run_id or self.evaluation_id or self.release_id)

@@ -1,0 +1,46 @@
+"""The states of a release, its arms, and why it ended or is held."""
+
+from enum import StrEnum
+
+
+class ReleaseState(StrEnum):
+    """Where a release is in its life."""
+
+    TRIAL = "trial"
+    """The candidate is compared on held-out scenarios; no user meets it yet."""
+    RUNNING = "running"
+    HELD = "held"
+    """Users keep their arms and the share stays until somebody resumes it."""
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled_back"
+    """The candidate was taken back, and every user has the stable checkpoint again."""
+    OVERTAKEN = "overtaken"
+    """The name was given to another checkpoint, or withdrawn, while the release was live."""
+
+
+LIVE = frozenset({ReleaseState.TRIAL, ReleaseState.RUNNING, ReleaseState.HELD})
+"""States in which a name can have no other release, and its checkpoints cannot be deleted."""
+SPLITTING = frozenset({ReleaseState.RUNNING, ReleaseState.HELD})
+"""States in which requests are divided between the two arms."""
+
+
+class Arm(StrEnum):
+    """The checkpoint that a user meets."""
+
+    STABLE = "stable"
+    CANDIDATE = "candidate"
+
+
+class ReleaseReason(StrEnum):
+    """Why a release was held, or ended without a promotion."""
+
+    TRIAL = "trial"
+    """The trial on held-out scenarios refused the candidate, or failed."""
+    GUARDRAIL = "guardrail"
+    BREAKER = "breaker"
+    """The candidate failed for several users in a row."""
+    BACKEND_AWAY = "backend_away"
+    """Both arms fail: the backend is away, which says nothing about the candidate."""
+    TIME = "time"
+    """It reached `max_days` without a promotion."""
+    PERSON = "person"
