@@ -55,9 +55,10 @@ async def post_release(
     name: PromotedPart,
     request: ReleaseRequest,
 ) -> ReleaseAccepted:
-    """Give a candidate checkpoint a share of the users of a promoted name, which rises as guardrails permit.
+    """Give a candidate a share of the users of a promoted name.
 
-    A trial on held-out scenarios comes first. If the candidate does harm, every user gets the stable checkpoint again.
+    The share rises as guardrails permit. A trial on held-out scenarios comes first. If the candidate does harm, every
+    user gets the stable checkpoint again.
     """
     evaluations = EvaluationStarter(service, service.store, models, service.runner.wake)
     starter = ReleaseStarter(service.database, models, engine, evaluations)
@@ -95,7 +96,10 @@ async def list_releases(
 
 @router.get("/releases/{release_id}")
 async def get_release(store: CurrentStore, release_id: ReleaseId) -> ReleaseOut:
-    """Get a release: its arms, its guardrails with the evidence, and what the next stage lacks."""
+    """Get a release.
+
+    Shows its arms, its guardrails with the evidence, and what the next stage lacks.
+    """
     return release_out(await store.whole(release_id))
 
 
@@ -103,7 +107,10 @@ async def get_release(store: CurrentStore, release_id: ReleaseId) -> ReleaseOut:
 async def list_release_units(
     store: CurrentStore, release_id: ReleaseId, cursor: UnitCursor = None, limit: Limit = 50
 ) -> Page[UnitOut]:
-    """List the enrolled users or sessions of a release, users by the hashes of their keys."""
+    """List the enrolled users or sessions of a release.
+
+    Users are shown by the hashes of their keys.
+    """
     await store.get(release_id)
     found = await store.units(release_id, after=cursor, limit=limit + 1)
     return page(found, limit, lambda row: UnitOut.model_validate(row, from_attributes=True), lambda row: row.unit)
@@ -123,7 +130,10 @@ async def list_release_events(
 
 @router.get("/releases/{release_id}/verify")
 async def verify_release(store: CurrentStore, release_id: ReleaseId) -> ReleaseVerified:
-    """Compute the evidence of a release and of each of its events again from the observations, and compare."""
+    """Compute the evidence of a release again and compare.
+
+    Also that of each of its events. It follows from the observations.
+    """
     found = await store.verified(release_id)
     return ReleaseVerified(
         verified=not found.differences,
@@ -159,8 +169,10 @@ async def roll_back_release(
     release_id: ReleaseId,
     request: RollbackRequest | None = None,
 ) -> ReleaseOut:
-    """Take the candidate back: the next request of every user gets the stable checkpoint. A trial in progress is
-    cancelled."""
+    """Take the candidate back.
+
+    The next request of every user gets the stable checkpoint. A trial in progress is cancelled.
+    """
     row, _ = await store.get(release_id)
     end_sessions = (request or RollbackRequest()).sessions == "end"
     found = await _act(store, caller, release_id, "rollback", end_sessions=end_sessions)
