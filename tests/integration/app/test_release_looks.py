@@ -63,9 +63,11 @@ async def _age(database: Database, release_id: str, days: float) -> None:
 async def test_a_good_candidate_climbs_the_ramp_and_its_evidence_can_be_verified(database: Database) -> None:
     id, store = await running_release(database), ReleaseStore(database)
     for share, arms in ((0.2, (400, 7_600)), (0.5, (1_600, 6_400))):
-        await observe(database, id, STABLE, GOOD, arms[1])
+        # Both arms in the proportion of the coin, on which the test rests.
         await observe(database, id, CANDIDATE, GOOD, 29)
+        await observe(database, id, STABLE, GOOD, 29 * arms[1] // arms[0])
         assert await look.look(database, id) is None
+        await observe(database, id, STABLE, GOOD, arms[1] - 29 * arms[1] // arms[0])
         await observe(database, id, CANDIDATE, GOOD, arms[0] - 30)
         await observe(database, id, CANDIDATE, MALFORMED)
         assert await look.look(database, id) == EventType.RELEASE_STAGE_CHANGED
