@@ -38,6 +38,7 @@ COMMANDS = {
     "keys": "app.cli.keys:app",
     "models": "app.cli.models:app",
     "new": "app.cli.new:app",
+    "releases": "app.cli.releases:app",
     "report": "app.cli.report:app",
     "trajectories": "app.cli.trajectories:app",
     "webhooks": "app.cli.webhooks:app",
