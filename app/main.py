@@ -40,6 +40,7 @@ from app.api import (
     results,
     run_list,
     runs,
+    schedules,
     session_models,
     sign_in,
     start,
@@ -75,6 +76,7 @@ from app.operations.prune import prune
 from app.processes.engine import Engine
 from app.resources import Resources
 from app.runs.claims import Limits
+from app.schedules.scheduler import looking, scheduler_of
 from app.service import open_service
 from app.settings import Settings
 from app.worker.drive import LearnLoop
@@ -110,6 +112,7 @@ _PARTS = (
     models,
     promotions,
     rejudgings,
+    schedules,
     training,
     health,
     engine_state,
@@ -155,6 +158,7 @@ def create_app(
             every(_PRUNE_EVERY_S, partial(prune, app.state.service.database, settings), "prune"),
             open_proxy() as app.state.proxy,
             open_session_gateway(app.state.service) as app.state.session_gateway,
+            looking(scheduler_of(app.state.service, app.state.proxy.http)),
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database_engine.url)
             app.state.judging = HeavyReads(app.state.service.database_engine.url)

@@ -10,7 +10,7 @@ from sqlalchemy import Select, func, select
 
 from app.auth.caller import Caller
 from app.db.database import Database
-from app.db.tables import AgentSession, EvaluationJob, Run, Trajectory, WebhookDelivery, WebhookEndpoint
+from app.db.tables import AgentSession, EvaluationJob, Run, Schedule, Trajectory, WebhookDelivery, WebhookEndpoint
 from app.errors import NotFound
 
 _MOST_KNOWN = 10_000
@@ -35,6 +35,7 @@ WEBHOOK = Owned("webhook", WebhookEndpoint.id, select(WebhookEndpoint.project))
 EVALUATION = Owned("evaluation", EvaluationJob.id, select(EvaluationJob.project))
 AGENT_SESSION = Owned("session", AgentSession.id, select(AgentSession.project))
 DELIVERY = Owned("delivery", WebhookDelivery.id, select(WebhookDelivery.project))
+SCHEDULE = Owned("schedule", Schedule.id, select(Schedule.project))
 OWNED: Mapping[str, Owned] = {
     "/runs/": RUN,
     "/trajectories/": TRAJECTORY,
@@ -42,6 +43,7 @@ OWNED: Mapping[str, Owned] = {
     "/webhooks/deliveries/": DELIVERY,
     "/webhooks/": WEBHOOK,
     "/sessions/": AGENT_SESSION,
+    "/schedules/": SCHEDULE,
 }
 """The kind of object that a path's first parameter identifies, by the beginning of the path. The first match counts."""
 
