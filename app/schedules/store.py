@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, exists, func, or_, select, update
+from sqlalchemy import Row, and_, exists, func, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -167,8 +167,9 @@ class ScheduleStore:
         mine, tried = ScheduleRun.schedule_id.in_(ids), func.count(ScheduleRun.trial_alpha)
         sums = select(ScheduleRun.schedule_id, tried, func.sum(ScheduleRun.trial_alpha)).where(mine)
         sums = sums.group_by(ScheduleRun.schedule_id)
-        newest = select(func.max(ScheduleRun.due_at)).where(ScheduleRun.schedule_id == Schedule.id).scalar_subquery()
-        last = _shown().join(Schedule, Schedule.id == ScheduleRun.schedule_id).where(mine, ScheduleRun.due_at == newest)
+        key = ScheduleRun.schedule_id
+        newest = select(key, func.max(ScheduleRun.due_at)).where(mine).group_by(key)
+        last = _shown().where(tuple_(key, ScheduleRun.due_at).in_(newest))
         async with self._database() as tx:
             counted = {id: (trials, expected or 0.0) for id, trials, expected in await tx.execute(sums)}
             latest = {row.ScheduleRun.schedule_id: row for row in await tx.execute(last)}
