@@ -161,6 +161,12 @@ RELEASE_EXPOSURES = Counter(
     ("arm",),
     registry=REGISTRY,
 )
+RELEASE_DECISIONS = Counter(
+    "learnloop_release_decisions_total",
+    "What happened to releases, by decision of the service or of a person.",
+    ("decision",),
+    registry=REGISTRY,
+)
 WEBHOOK_ATTEMPTS = Counter(
     "learnloop_webhook_attempts_total",
     "Attempts to send a delivery: delivered, retried later, or failed for good.",
@@ -184,6 +190,10 @@ for _counter, _values in (
     (JUDGE_TOKENS, ("prompt", "completion")),
     (WEBHOOK_ATTEMPTS, ("delivered", "retried", "failed")),
     (RELEASE_EXPOSURES, (*Arm, UNASSIGNED)),
+    (
+        RELEASE_DECISIONS,
+        ("started", "stage_changed", "held", "resumed", "rolled_back", "promoted", "ended"),
+    ),
 ):
     for _value in sorted(_values):
         _counter.labels(_value)

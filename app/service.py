@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from app.aio.periodic import every
 from app.backends import Connect, usable
 from app.claims.claims import Claims
 from app.db.database import DatabaseUrlError
@@ -23,6 +24,7 @@ from app.events.feed import EventFeed
 from app.listed_models import log_listed_models
 from app.processes.engine import Engine
 from app.processes.state_file import DamagedFile, read_line, write_line
+from app.releases.watcher import EVERY_S, ReleaseWatcher
 from app.resources import Resources, open_resources
 from app.results.files import ResultsFiles
 from app.runs.claims import Limits, RunClaims
@@ -128,8 +130,8 @@ async def open_worker(
 
 @asynccontextmanager
 async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
-    """Drive runs and evaluations in this process. The work of the data directory's previous worker is taken over
-    without waiting for its leases to expire."""
+    """Drive runs and evaluations in this process, and watch releases. The work of the data directory's previous worker
+    is taken over without waiting for its leases to expire."""
     settings = resources.settings
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)
@@ -146,7 +148,8 @@ async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator
     if evaluations.slots:
         publisher.start()
     try:
-        yield runner
+        async with every(EVERY_S, ReleaseWatcher(resources.database).look_at_due, "look at releases"):
+            yield runner
     finally:
         await asyncio.gather(runner.close(), publisher.close())
 

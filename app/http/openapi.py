@@ -23,6 +23,7 @@ _TAGS = {
     "results": "What a run produced and used: documents, node scores, judge calls, ledger, verification.",
     "events": "The log of a run, as pages or as a stream.",
     "evaluations": "Compare models on the same scenarios.",
+    "releases": "Give a candidate a share of the users of a promoted name, and take it back if it does harm.",
     "sessions": "Your own agent, in any language, with only its base URL and key changed.",
     "trajectories": "The records of rollouts.",
     "ask": "Give a trained agent a task.",
