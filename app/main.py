@@ -47,6 +47,7 @@ from app.api import (
     start,
     training,
     trajectories,
+    user_data,
     webhooks,
     what_ifs,
 )
@@ -115,6 +116,7 @@ _PARTS = (
     releases,
     rejudgings,
     schedules,
+    user_data,
     training,
     health,
     engine_state,

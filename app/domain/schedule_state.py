@@ -8,6 +8,8 @@ class Then(StrEnum):
 
     TRIAL = "trial"
     """The run's best checkpoint is promoted if a trial on held-out tasks shows that it is better than the champion."""
+    RELEASE = "release"
+    """A release gives the run's best checkpoint a share of the name's users, after such a trial."""
     NOTHING = "nothing"
 
 

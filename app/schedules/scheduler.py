@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import structlog
 from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
@@ -21,7 +20,7 @@ from app.agent_sessions.consented import Drawn, Pool, consented_pool, draw_scena
 from app.aio.periodic import every
 from app.auth.caller import Caller
 from app.auth.scopes import Scope
-from app.db.tables import Checkpoint, Promotion, Run, Schedule, ScheduleRun, UserScenario
+from app.db.tables import Checkpoint, Promotion, Run, Schedule, ScheduleRun
 from app.domain.cron import latest_time
 from app.domain.run_state import RunStatus
 from app.domain.schedule_state import DueReason, DueState, Then
@@ -32,10 +31,12 @@ from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, base_models
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from app.operations.start_release import ReleaseStarter, StartedRelease
 from app.operations.start_run import Parent, RunStarter, Started
 from app.runs import documents
 from app.schedules.requests import checkpoint_name, filter_of, request_for
 from app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
+from app.schemas.releases import ReleaseRequest
 from app.schemas.run_request import LearnLoopRequest
 from app.service import Service
 from environment.json_type import Json
@@ -151,14 +152,8 @@ class Scheduler:
     async def _stored(self, project: str, drawn: Drawn) -> Json:
         """Store the scenarios, with the users whom they are of, and return the reference to them."""
         new = documents.document(project, "scenarios", drawn.rows)
-        sha256 = str(new.reference["sha256"])
-        rows = [
-            {"project": project, "sha256": sha256, "scenario_id": id, "user_hash": user}
-            for id, user in drawn.users.items()
-        ]
         async with self.service.database.begin() as tx:
-            await documents.save(tx, [new])
-            await tx.execute(insert(UserScenario).on_conflict_do_nothing(), rows)
+            await documents.save_of_users(tx, new, drawn.users)
         return dict(new.reference)
 
     async def _parent(self, champion: Promotion) -> Parent | None:
@@ -188,7 +183,7 @@ class Scheduler:
             )
         else:
             try:
-                await self._try(row, schedule, run, step)
+                await (self._release if schedule.then == Then.RELEASE else self._try)(row, schedule, run, step)
             except Unavailable:
                 raise
             except _REFUSED as error:
@@ -212,10 +207,24 @@ class Scheduler:
         checkpoints = Checkpoints(
             service.database, self.engine, service.connect, ModelName(run.model_project, run.model_name), run.backend
         )
-        starter = EvaluationStarter(service, service.store, self.models, service.runner.wake)
         asked = Challenge(step, name, name, rule, _MOST_SCENARIOS, None, None, None)
-        await challenge(starter, checkpoints, asked, _caller(schedule), save)
+        await challenge(self._evaluations, checkpoints, asked, _caller(schedule), save)
         log.info("trial of a schedule started", schedule=schedule.id, run_id=run.id)
+
+    async def _release(self, row: ScheduleRun, schedule: Schedule, run: Run, step: int) -> None:
+        """Start a release of the checkpoint."""
+
+        async def save(tx: AsyncSession, started: StartedRelease) -> None:
+            await follow(tx, row, release_id=started.row.id)
+
+        starter = ReleaseStarter(self.service.database, self.models, self.engine, self._evaluations)
+        request = ReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
+        await starter.start(schedule.project, schedule.promoted_name, request, _caller(schedule), save)
+        log.info("release of a schedule started", schedule=schedule.id, run_id=run.id)
+
+    @property
+    def _evaluations(self) -> EvaluationStarter:
+        return EvaluationStarter(self.service, self.service.store, self.models, self.service.runner.wake)
 
 
 def scheduler_of(service: Service, http: httpx.AsyncClient) -> Scheduler:

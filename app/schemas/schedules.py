@@ -46,7 +46,8 @@ class ScheduleRequest(RequestBody):
     `run.source.sessions.model`."""
     then: Then = Then.TRIAL
     """What follows a completed run. `trial`: its best checkpoint is promoted to the name if a trial on held-out tasks
-    shows that it is better than the one that has it. `nothing`: nothing."""
+    shows that it is better than the one that has it. `release`: a release with the defaults of
+    `POST /promotions/{project}/{name}/releases` gives it a share of the name's users. `nothing`: nothing."""
     least_new_tasks: int = Field(default=100, ge=3, le=1_000_000)
     """Number of consented tasks that must be new since the last run's draw; with fewer no run is started."""
     window_days: float | None = Field(default=None, gt=0, le=3_650)
