@@ -85,7 +85,10 @@ async def get_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId
 async def list_schedule_runs(
     store: Store, id: ScheduleId, cursor: TimeCursor = None, limit: Limit = 50
 ) -> Page[ScheduleRunOut]:
-    """List the due times of a schedule that were noticed, newest first, with their runs or why there is none."""
+    """List the due times of a schedule, newest first.
+
+    Each has its run and what followed, or why there was none.
+    """
     await store.get(id)
     found = await store.runs(id, before=cursor, limit=limit + 1)
     return page(found, limit, _due_time, lambda row: row.ScheduleRun.due_at.isoformat())

@@ -120,7 +120,7 @@ class ScheduleOut(ResponseModel):
     promoted_name: str
     """The promoted name whose checkpoint each run starts from, as `PROJECT/NAME`."""
     then: Then
-    """What follows a completed run."""
+    """What follows a run that is completed: `trial`, `release` or `nothing`."""
     least_new_tasks: int
     """Number of new tasks below which no run is started."""
     window_days: float | None

@@ -86,4 +86,9 @@ def test_a_user_is_in_one_split_and_a_fifth_of_them_in_each_held_out_one() -> No
     splits = Counter(map(split_of, users))
     assert splits["test"] == pytest.approx(400, abs=80)
     assert splits["validation"] == pytest.approx(400, abs=80)
-    assert [split_of(user) for user in users[:4]] == ["validation", "train", "test", "train"]  # stays so in every version
+    assert [split_of(user) for user in users[:4]] == [
+        "validation",
+        "train",
+        "test",
+        "train",
+    ]  # stays so in every version
