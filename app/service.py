@@ -32,7 +32,8 @@ from app.runs.environment_access import EnvironmentAccess
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard
-from app.security.secret_box import secret_box
+from app.security.secret_box import secret_box, service_key
+from app.security.user_hash import UserHasher
 from app.settings import Settings
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints
@@ -64,6 +65,7 @@ class Service(Resources):
     runner: Runner
     webhooks: Endpoints
     feed: EventFeed
+    users: UserHasher
 
 
 @asynccontextmanager
@@ -102,6 +104,7 @@ async def open_service(
             runner=runner,
             webhooks=Endpoints(resources.database, box, guard),
             feed=feed,
+            users=UserHasher(service_key(settings.secret_key, settings.data_dir)),
         )
 
 
