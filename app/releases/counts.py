@@ -16,6 +16,7 @@ from environment.json_type import Json
 from training.statistics.guardrails import Cell, merged
 
 CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
+_NAMES = frozenset(Guardrail)
 _LATE = Guardrail.THUMBS_DOWN_1H
 """The only value that is not known with the answer. It has a mark of its own."""
 
@@ -60,7 +61,7 @@ async def count_again(tx: AsyncSession, release_id: str, look: int) -> CellCount
 def _by_guardrail(rows: Iterable[Any]) -> CellCounts:
     found: dict[Guardrail, dict[Cell, int]] = {}
     for name, probability, arm, value, count in rows:
-        if name in Guardrail:
+        if name in _NAMES:
             found.setdefault(Guardrail(name), {})[Cell(probability, arm == Arm.CANDIDATE, value)] = count
     return found
 

@@ -87,9 +87,7 @@ def test_a_held_release_is_only_taken_back() -> None:
         ([False, True, True], [False], (Verdict.KEEP, None)),
     ],
 )
-def test_the_breaker(
-    candidate: list[bool], stable: list[bool], expected: tuple[Verdict, ReleaseReason | None]
-) -> None:
+def test_the_breaker(candidate: list[bool], stable: list[bool], expected: tuple[Verdict, ReleaseReason | None]) -> None:
     assert _decided(met=3, failures=Failures(candidate, stable)) == expected
 
 
@@ -102,7 +100,12 @@ def test_the_breaker(
     st.lists(st.booleans(), max_size=3),
 )
 def test_whatever_happens_harm_is_never_promoted(
-    bad: Mapping[Guardrail, int], stage: int, state: ReleaseState, days: float, candidate: list[bool], stable: list[bool]
+    bad: Mapping[Guardrail, int],
+    stage: int,
+    state: ReleaseState,
+    days: float,
+    candidate: list[bool],
+    stable: list[bool],
 ) -> None:
     counts = {name: _cells(0.2, (units, 40), (2, 160)) for name, units in bad.items()}
     facts = _facts(counts=counts, stage=stage, state=state, days=days, failures=Failures(candidate, stable))
