@@ -38,6 +38,7 @@ from app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, R
 from app.domain.agent_session_state import AgentSessionState
 from app.domain.release_rules import Guardrail, ReleaseRules
 from app.domain.release_state import Arm
+from app.feedback.sums import OUTCOME
 from app.feedback.withdrawals import in_force
 from environment.json_type import Json
 from judges.feedback import ONLINE
@@ -78,7 +79,7 @@ def outcome_of(rule: Mapping[str, Any], events: Iterable[UnitEvent]) -> float:
     if form == "event":
         return float(any(ONLINE.get(each.type, -1.0) >= ONLINE[given] for each in found))
     if form == "value":
-        told = [(each.occurred_at, each.value) for each in found if (each.type, each.name) == ("outcome", given)]
+        told = [(each.occurred_at, each.value) for each in found if (each.type, each.name) == (OUTCOME, given)]
         return _last([(at, value) for at, value in told if value is not None], 0.0)
     low, high = given
     rewards = [(each.occurred_at, each.value) for each in found if each.type == _REWARD and each.value is not None]

@@ -82,8 +82,8 @@ class ReleaseStore:
         async with self._database() as tx:
             late = await late_events(tx, row)
             arms = {
-                Arm(arm): ArmFigures(*figures, late_events=late.get(Arm(arm), 0))
-                for arm, *figures in (await tx.execute(of_arm)).all()
+                Arm(arm): ArmFigures(units, open_windows, mean, late.get(Arm(arm), 0))
+                for arm, units, open_windows, mean in (await tx.execute(of_arm)).all()
             }
             met = await counts.met(tx, id, row.stage, row.looks)
         return WholeRelease(row, stable, arms, met)
