@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from environment.mcp.limits import Streams
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "USER")
-"""Environment variables that a server inherits: those of the SDK, and where the machine's certificates are. Our keys are
-not among them."""
+"""Environment variables that a server inherits: those of the SDK, and the places of certificates; never our keys."""
 _CHUNK = 65_536
 _GRACE_S = 1.0
 """Longest wait for a server to exit after its standard input was closed, in seconds."""
