@@ -59,6 +59,7 @@ ILLUSTRATIONS = {
     "#!/bin/sh": "an agent in a shell script",
     "OTEL_EXPORTER_OTLP": "settings",
     "WANDB_API_KEY": "settings",
+    "CREATE ROLE": "statements for a user's own Postgres",
     "LEARNLOOP_ALLOWED": "settings",
     "LEARNLOOP_ENVIRONMENT": "settings",
     "LEARNLOOP_MODELS": "settings",
