@@ -17,11 +17,14 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from app.domain.release_state import Arm
 from app.domain.run_state import TERMINAL, RunStatus
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series
 RELEASED: Final = "released"
 """Status label for work that was released for another worker to continue."""
+UNASSIGNED: Final = "unassigned"
+"""Arm label for requests that a release cannot assign, so that the stable checkpoint answers."""
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
@@ -152,6 +155,18 @@ JUDGE_SECONDS = Histogram(
     buckets=_WORK_S,
     registry=REGISTRY,
 )
+RELEASE_EXPOSURES = Counter(
+    "learnloop_release_exposures_total",
+    "Requests of names with a live release, by the arm that answers; unassigned ones name no user or session.",
+    ("arm",),
+    registry=REGISTRY,
+)
+RELEASE_DECISIONS = Counter(
+    "learnloop_release_decisions_total",
+    "What happened to releases, by decision of the service or of a person.",
+    ("decision",),
+    registry=REGISTRY,
+)
 WEBHOOK_ATTEMPTS = Counter(
     "learnloop_webhook_attempts_total",
     "Attempts to send a delivery: delivered, retried later, or failed for good.",
@@ -174,6 +189,11 @@ for _counter, _values in (
     (JUDGE_CALLS, ("ok", "cached", "failed")),
     (JUDGE_TOKENS, ("prompt", "completion")),
     (WEBHOOK_ATTEMPTS, ("delivered", "retried", "failed")),
+    (RELEASE_EXPOSURES, (*Arm, UNASSIGNED)),
+    (
+        RELEASE_DECISIONS,
+        ("started", "stage_changed", "held", "resumed", "rolled_back", "promoted", "ended"),
+    ),
 ):
     for _value in sorted(_values):
         _counter.labels(_value)

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from app.aio.periodic import every
 from app.backends import Connect, usable
 from app.claims.claims import Claims
 from app.db.database import DatabaseUrlError
@@ -23,6 +24,7 @@ from app.events.feed import EventFeed
 from app.listed_models import log_listed_models
 from app.processes.engine import Engine
 from app.processes.state_file import DamagedFile, read_line, write_line
+from app.releases.watcher import EVERY_S, ReleaseWatcher
 from app.resources import Resources, open_resources
 from app.results.files import ResultsFiles
 from app.runs.claims import Limits, RunClaims
@@ -30,7 +32,8 @@ from app.runs.environment_access import EnvironmentAccess
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
 from app.security.address_guard import AddressGuard
-from app.security.secret_box import secret_box
+from app.security.secret_box import secret_box, service_key
+from app.security.user_hash import UserHasher
 from app.settings import Settings
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints
@@ -62,6 +65,7 @@ class Service(Resources):
     runner: Runner
     webhooks: Endpoints
     feed: EventFeed
+    users: UserHasher
 
 
 @asynccontextmanager
@@ -100,6 +104,7 @@ async def open_service(
             runner=runner,
             webhooks=Endpoints(resources.database, box, guard),
             feed=feed,
+            users=UserHasher(service_key(settings.secret_key, settings.data_dir)),
         )
 
 
@@ -125,8 +130,8 @@ async def open_worker(
 
 @asynccontextmanager
 async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator[Runner]:
-    """Drive runs and evaluations in this process. The work of the data directory's previous worker is taken over
-    without waiting for its leases to expire."""
+    """Drive runs and evaluations in this process, and watch releases. The work of the data directory's previous worker
+    is taken over without waiting for its leases to expire."""
     settings = resources.settings
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)
@@ -143,7 +148,8 @@ async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator
     if evaluations.slots:
         publisher.start()
     try:
-        yield runner
+        async with every(EVERY_S, ReleaseWatcher(resources.database).look_at_due, "look at releases"):
+            yield runner
     finally:
         await asyncio.gather(runner.close(), publisher.close())
 

@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     """Environments, and tools as ENVIRONMENT/TOOL, whose calls can be made again when a recorded rollout is replayed,
     comma-separated. Those of the included environments without outside effects always can."""
     backend: str = embedded.NAME
+    train_on_projects: Annotated[tuple[str, ...], NoDecode] = ()
+    """Projects whose sessions and questions can become training tasks unless a request says `"train": false`;
+    comma-separated. In others only those that say `"train": true` can."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Browser origins allowed to call the API (CORS), comma-separated, or `*`."""
     max_graph_bytes: int = Field(32_000_000, ge=1_000_000, le=256_000_000)
@@ -361,6 +364,11 @@ class Settings(BaseSettings):
         if not all(map(is_admissible, hosts)):
             raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
         return hosts
+
+    @field_validator("train_on_projects", mode="before")
+    @classmethod
+    def _projects(cls, value: object) -> object:
+        return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
 
     @field_validator("agent_modules", mode="before")
     @classmethod

@@ -54,6 +54,7 @@ def upgrade() -> None:
         sa.Column("baseline", JSONB(), nullable=False),
         sa.Column("evaluation_id", sa.String(length=26), nullable=True),
         sa.Column("evidence", JSONB(), nullable=True),
+        sa.Column("looks", sa.Integer(), server_default="0", nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("event_seq", sa.BigInteger(), server_default="0", nullable=False),
@@ -104,12 +105,19 @@ def upgrade() -> None:
         sa.Column("arm", sa.Text(), nullable=False),
         sa.Column("probability", sa.Double(), nullable=False),
         sa.Column("values", JSONB(), nullable=False),
+        sa.Column("look", sa.Integer(), nullable=True),
+        sa.Column("late_look", sa.Integer(), nullable=True),
         _time("observed_at", default=_CLOCK),
         sa.CheckConstraint(_ARMS, name=op.f("ck_release_observation_arm")),
         _release_id("release_observation"),
         sa.PrimaryKeyConstraint("release_id", "stage", "unit", name=op.f("pk_release_observation")),
     )
     op.create_index("ix_release_observation_observed_at", "release_observation", ["release_id", "observed_at"])
+    for name, new in (
+        ("ix_release_observation_new", "look IS NULL"),
+        ("ix_release_observation_new_late", "late_look IS NULL AND values ? 'thumbs_down_1h'"),
+    ):
+        op.create_index(name, "release_observation", ["release_id"], postgresql_where=sa.text(new))
     op.create_table(
         "release_event",
         sa.Column("release_id", sa.String(length=26), nullable=False),

@@ -18,6 +18,8 @@ from app.db.database import Database
 from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
+from app.releases.exposures import expose
+from app.releases.split import Exposure
 from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome, SessionLimits
 from training.rollout.model_calls import Sampling
@@ -61,6 +63,8 @@ class PinnedModel:
     backend: str
     run_id: str | None
     """Run that trains the model; None if only the engine knows it."""
+    exposure: Exposure | None = None
+    """What the session meets of a release; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,10 @@ class SessionSpec:
     """None for a random seed."""
     explicit_restart: bool = False
     labels: Mapping[str, Json] = field(default_factory=dict)
+    id: str | None = None
+    """None for a new id."""
+    user_hash: str | None = None
+    may_train: bool = False
     slot: RolloutSlot | None = None
     opener_sha256: str | None = None
     """Hash of the API key that opens the session, and which the session does not outlive; None if it depends on no
@@ -125,6 +133,8 @@ class AgentSessions:
             if most_open is not None:
                 await _check_room(tx, spec.project, most_open)
             opened = await self._insert(tx, spec)
+            if spec.model.exposure is not None:
+                await expose(tx, spec.model.exposure)
         assert opened is not None
         return opened
 
@@ -146,7 +156,7 @@ class AgentSessions:
         slot = spec.slot
         key_expires_at = select(ApiKey.expires_at).where(ApiKey.sha256 == spec.opener_sha256).scalar_subquery()
         values: dict[Any, Json] = {
-            "id": str(ULID()),
+            "id": spec.id or str(ULID()),
             "project": spec.project,
             "asked_model": spec.model.asked,
             "model": spec.model.name,
@@ -161,6 +171,9 @@ class AgentSessions:
             "explicit_restart": spec.explicit_restart,
             AgentSession.labels: dict(spec.labels),
             "opener_sha256": spec.opener_sha256,
+            "user_hash": spec.user_hash,
+            "may_train": spec.may_train,
+            **({} if spec.model.exposure is None else spec.model.exposure.columns()),
             "expires_at": func.least(func.clock_timestamp() + spec.ttl, key_expires_at),
             **({} if slot is None else slot.columns()),
         }

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
+from ulid import ULID
 
 from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.records import KeptCall
@@ -13,11 +14,13 @@ from app.api.engine import CurrentEngine, CurrentModels
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.api.session_models import CurrentGateway, SessionId
+from app.api.users import CurrentUsers
 from app.db.tables import AgentSession
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Forbidden
 from app.feedback.session_opinions import SessionOpinions, opinions_of
 from app.gateway.pinning import pinned
+from app.releases.split import Requester
 from app.schemas.agent_sessions import (
     AgentSessionAccess,
     AgentSessionCallOut,
@@ -56,6 +59,7 @@ async def open_agent_session(
     settings: CurrentSettings,
     models: CurrentModels,
     engine: CurrentEngine,
+    users: CurrentUsers,
     request: AgentSessionRequest,
 ) -> AgentSessionAccess:
     """Open a session. Give its base URL and key to an agent in place of OpenAI's or Anthropic's.
@@ -64,14 +68,19 @@ async def open_agent_session(
     """
     if not caller.sees(request.project or caller.project):
         raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
-    model = await pinned(models, engine, caller, request.model)
+    requester = Requester(users.hash_of(request.user), str(ULID()))
+    model = await pinned(models, engine, caller, request.model, requester)
+    project = request.project or caller.project or _project_of(model.name) or settings.art_project
     spec = SessionSpec(
-        request.project or caller.project or _project_of(model.name) or settings.art_project,
+        project,
         model,
         timedelta(seconds=request.ttl_s),
         SessionLimits(request.limits.max_calls or settings.session_max_calls, request.limits.max_tokens),
         explicit_restart=request.restart == "explicit",
         labels=request.metadata,
+        id=requester.session_id,
+        user_hash=requester.user_hash,
+        may_train=project in settings.train_on_projects if request.train is None else request.train,
         opener_sha256=caller.key_sha256,
     )
     return _access(http, await store.open(spec, settings.max_open_sessions))

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentModels
 from app.api.routers import keyed_router
+from app.api.users import CurrentUsers
 from app.errors import ServiceError
 from app.operations import ask as asking
 from app.operations.ask import Tell
@@ -23,7 +24,12 @@ _Said = asyncio.Queue[tuple[str, str] | Exception]
 
 @router.post("/ask", response_model=AskOut, responses={200: {"content": {_STREAM: {}}}})
 async def ask(
-    service: CurrentService, models: CurrentModels, caller: CurrentCaller, asked: AskRequest, request: Request
+    service: CurrentService,
+    models: CurrentModels,
+    caller: CurrentCaller,
+    users: CurrentUsers,
+    asked: AskRequest,
+    request: Request,
 ) -> AskOut | StreamingResponse:
     """Give a trained agent one task, and wait for the result. A task is a question, or a prospect to write to.
 
@@ -32,12 +38,14 @@ async def ask(
     last event is `answer`, or `error` with a problem.
     """
     if _STREAM not in request.headers.get("accept", ""):
-        return await asking.ask(service, models, asked, caller)
+        return await asking.ask(service, models, asked, caller, users.hash_of(asked.user))
     said: _Said = asyncio.Queue()
 
     async def answer(tell: Tell) -> None:
         try:
-            said.put_nowait(("answer", (await asking.ask(service, models, asked, caller, tell)).model_dump_json()))
+            user_hash = users.hash_of(asked.user)
+            reply = await asking.ask(service, models, asked, caller, user_hash, tell)
+            said.put_nowait(("answer", reply.model_dump_json()))
         except Exception as error:
             said.put_nowait(error)
 

@@ -1,5 +1,6 @@
 """`/v1`: the models of this service for any OpenAI client. docs/models.md describes their names."""
 
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Path, Request, Response
@@ -20,10 +21,17 @@ from app.api.session_models import (
     model_in_session,
     response_in_session,
 )
+from app.api.users import CurrentUsers
 from app.gateway import anthropic_messages
-from app.gateway.forms import begun
+from app.gateway.chat import ChatAsked
+from app.gateway.forms import Asked, begun
+from app.gateway.gateway import SessionGateway
+from app.gateway.observed import ObservedExchange
 from app.gateway.unrecorded import UnrecordedExchange
 from app.model_registry.listing import listed, one
+from app.model_registry.resolver import ModelResolver, ResolvedModel
+from app.releases.exposures import Observed, failure_recorded, record
+from app.releases.split import Exposure
 from app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
 from app.schemas.openai import (
     ChatRequest,
@@ -35,6 +43,8 @@ from environment.json_type import Json
 from training.backends import embedded
 
 router = openai_router("openai", prefix="/v1")
+RELEASE_HEADER = "Learnloop-Release"
+"""Header of replies that a release counts, with its id."""
 
 ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` for a checkpoint")]
 
@@ -43,44 +53,62 @@ ModelPath = Annotated[str, Path(description="Name of the model; append `@STEP` f
     router, "/chat/completions", chat_in_session, responses=COMPLETION, openapi_extra=described_body(ChatRequest)
 )
 async def chat_completions(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
+    models: CurrentModels,
+    caller: CurrentCaller,
+    proxy: CurrentProxy,
+    gateway: CurrentGateway,
+    users: CurrentUsers,
+    request: Request,
 ) -> Response:
     """Create a chat completion, streamed or not. The response is one turn of the model: it calls no tools by itself.
 
     Parameters that are not supported and would change the response are refused by name.
     """
     body = json_object(await request.body())
-    endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
-    return await proxy.chat(request, endpoint, body)
+    model = await models.resolve(caller, _model_of(body), users.of_openai(body))
+    if model.exposure is not None:
+        return await _observed(models, model, model.exposure, gateway, request, ChatAsked(body))
+    return await proxy.chat(request, await models.endpoint(model), body)
 
 
 @asked_by_agents(
     router, "/responses", response_in_session, responses=RESPONSE, openapi_extra=described_body(ResponseRequest)
 )
 async def create_response(
-    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, request: Request
+    models: CurrentModels, caller: CurrentCaller, proxy: CurrentProxy, users: CurrentUsers, request: Request
 ) -> Response:
     """Create a response with a model of the engine, streamed or not. It is one turn of the model.
 
     Parameters that are not supported and would change the response are refused by name.
     """
     body = json_object(await request.body())
-    model = await models.resolve(caller, _model_of(body))
+    model = await models.resolve(caller, _model_of(body), users.of_openai(body))
     if model.backend != embedded.NAME:
         raise BadBody(
             ("body", "model"), f"{model.name} is on the backend {model.backend!r}, which only has chat completions."
         )
-    endpoint = await models.endpoint(model)
     # Identifies who can continue a response. Callers for all projects share a value that no project's key has.
     whose = {"openai-project": caller.project or ""}
-    return await proxy.forward(request, endpoint, "/responses", headers=whose, json={**body, "model": endpoint.model})
+
+    async def forwarded() -> Response:
+        endpoint = await models.endpoint(model)
+        content = {**body, "model": endpoint.model}
+        return await proxy.forward(request, endpoint, "/responses", headers=whose, json=content)
+
+    if model.exposure is None:
+        return await forwarded()
+    async with failure_recorded(models.database, model.exposure):
+        reply = await forwarded()
+    if reply.status_code < HTTPStatus.BAD_REQUEST or reply.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        await record(models.database, model.exposure, Observed(error=reply.status_code >= HTTPStatus.BAD_REQUEST))
+    return _of_release(reply, model.exposure)
 
 
 @asked_by_agents(
     router, "/messages", message_in_session, responses=MESSAGE, openapi_extra=described_body(MessagesRequest)
 )
 async def create_message(
-    models: CurrentModels, caller: CurrentCaller, gateway: CurrentGateway, request: Request
+    models: CurrentModels, caller: CurrentCaller, gateway: CurrentGateway, users: CurrentUsers, request: Request
 ) -> Response:
     """Create a message with Anthropic's protocol, streamed or not. It is one turn of the model.
 
@@ -88,8 +116,11 @@ async def create_message(
     """
     body = json_object(await request.body())
     asked = anthropic_messages.asked(body)
-    endpoint = await models.endpoint(await models.resolve(caller, _model_of(body)))
-    return await begun(UnrecordedExchange(gateway.upstream, endpoint, asked.chat_body), request, asked)
+    model = await models.resolve(caller, _model_of(body), users.of_anthropic(body))
+    if model.exposure is not None:
+        return await _observed(models, model, model.exposure, gateway, request, asked)
+    exchange = UnrecordedExchange(gateway.upstream, await models.endpoint(model), asked.chat_body)
+    return await begun(exchange, request, asked)
 
 
 @router.post(
@@ -134,6 +165,26 @@ async def retrieve_openai_model(
     if caller.agent is not None:
         return await model_in_session(service.database, caller, caller.agent.session_id, name)
     return await one(service.database, models, engine, caller, name)
+
+
+async def _observed(
+    models: ModelResolver,
+    model: ResolvedModel,
+    exposure: Exposure,
+    gateway: SessionGateway,
+    request: Request,
+    asked: Asked,
+) -> Response:
+    """Reply to a request that a release counts."""
+    async with failure_recorded(models.database, exposure):
+        endpoint = await models.endpoint(model)
+    exchange = UnrecordedExchange(gateway.upstream, endpoint, asked.chat_body)
+    return _of_release(await begun(ObservedExchange(exchange, models.database, exposure), request, asked), exposure)
+
+
+def _of_release(reply: Response, exposure: Exposure) -> Response:
+    reply.headers[RELEASE_HEADER] = exposure.split.release_id
+    return reply
 
 
 def _model_of(body: dict[str, Json]) -> str:

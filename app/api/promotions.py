@@ -1,5 +1,6 @@
 """Promoted names: their checkpoints, health checks, the tasks they were given, and withdrawal."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
@@ -10,13 +11,16 @@ from pydantic import Field
 from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor
 from app.api.engine import CurrentModels, CurrentProxy
 from app.api.presentation import page
+from app.api.release_views import release_brief
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
 from app.db.tables import Promotion
 from app.errors import NotFound
 from app.model_registry.promotions import Promotions
 from app.operations.check_promotion import check
+from app.releases.store import ReleaseStore
 from app.schemas.base import Page, ResponseModel
+from app.schemas.releases import ReleaseBrief
 from app.schemas.trajectories import TrajectoryBrief
 from environment.json_type import Json
 from training.protocol.model_name import ModelName
@@ -48,6 +52,8 @@ class PromotionOut(ResponseModel):
     """When it was promoted."""
     withdrawn_at: datetime | None
     """When the name was taken away from it; null if it has the name, or another checkpoint took it over."""
+    release: ReleaseBrief | None = None
+    """The live release of the name, on its current checkpoint; null if there is none."""
 
 
 class PromotionsOut(ResponseModel):
@@ -78,7 +84,8 @@ class PromotionCheck(ResponseModel):
 @router.get("/promotions")
 async def list_promotions(service: CurrentService, caller: CurrentCaller) -> PromotionsOut:
     """List the promoted names, each with its current checkpoint."""
-    return PromotionsOut(items=[promotion_out(each) for each in await Promotions(service.database).all(caller.project)])
+    found = await Promotions(service.database).all(caller.project)
+    return PromotionsOut(items=await _with_releases(service, found, caller.project))
 
 
 @router.get("/promotions/{project}/{name}")
@@ -89,7 +96,7 @@ async def get_promotion(
     found = await Promotions(service.database).history(project, name, limit=limit) if caller.sees(project) else []
     if not found:
         raise NotFound(_nothing(project, name))
-    return PromotionsOut(items=[promotion_out(each) for each in found])
+    return PromotionsOut(items=await _with_releases(service, found, project))
 
 
 @router.post("/promotions/{project}/{name}/check")
@@ -152,13 +159,23 @@ async def withdraw_promotion(
     return promotion_out(withdrawn)
 
 
-def promotion_out(row: Promotion) -> PromotionOut:
+def promotion_out(row: Promotion, release: ReleaseBrief | None = None) -> PromotionOut:
     """Return a promotion as responses show it."""
     plain = ("step", "backend", "actor", "evidence", "created_at", "withdrawn_at")
     same: dict[str, Any] = {name: getattr(row, name) for name in plain}
     return PromotionOut(
-        name=str(ModelName(row.project, row.name)), model=str(ModelName(row.project, row.model_name)), **same
+        name=str(ModelName(row.project, row.name)),
+        model=str(ModelName(row.project, row.model_name)),
+        release=release,
+        **same,
     )
+
+
+async def _with_releases(
+    service: CurrentService, found: Sequence[Promotion], project: str | None
+) -> list[PromotionOut]:
+    live = {stable.id: release_brief(row, stable) for row, stable in await ReleaseStore(service.database).live(project)}
+    return [promotion_out(each, live.get(each.id)) for each in found]
 
 
 async def _require(service: CurrentService, caller: Caller, project: str, name: str) -> None:

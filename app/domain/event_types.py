@@ -1,4 +1,4 @@
-"""The types of events of runs and evaluations."""
+"""The types of events of runs, evaluations and releases."""
 
 from enum import StrEnum
 
@@ -41,3 +41,13 @@ class EventType(StrEnum):
     EVALUATION_CANCELLED = "evaluation.cancelled"
     EVALUATION_COMPLETED = "evaluation.completed"
     EVALUATION_FAILED = "evaluation.failed"
+
+    RELEASE_STARTED = "release.started"
+    """Users can meet the candidate from now on."""
+    RELEASE_STAGE_CHANGED = "release.stage_changed"
+    RELEASE_HELD = "release.held"
+    RELEASE_RESUMED = "release.resumed"
+    RELEASE_ROLLED_BACK = "release.rolled_back"
+    RELEASE_PROMOTED = "release.promoted"
+    RELEASE_ENDED = "release.ended"
+    """The name was given to another checkpoint, or withdrawn, while the release was live."""

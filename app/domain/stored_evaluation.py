@@ -48,6 +48,8 @@ class Trial(BaseModel):
     alpha: float
     margin: float
     look_every: int
+    release_id: str | None = None
+    """The release that it is part of, whose traffic decides; None if a won trial promotes the model itself."""
 
 
 class WhatIf(BaseModel):

@@ -286,7 +286,7 @@ async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) 
     Returns the report, in which the decision is then `overtaken`.
     """
     trial = StoredEvaluation.parse((await tx.get_one(EvaluationJob, id)).request).trial
-    if trial is None or report["trial"]["decision"] != Decision.PROMOTE:
+    if trial is None or trial.release_id is not None or report["trial"]["decision"] != Decision.PROMOTE:
         return report
     of_name = select(Promotion).where(Promotion.project == trial.project, Promotion.name == trial.name)
     newest = (await tx.execute(of_name.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()

@@ -1,20 +1,22 @@
-"""The log of what happens to runs and evaluations: append-only, with a gapless sequence of numbers for each.
+"""The log of what happens to runs, evaluations and releases: append-only, with a gapless sequence of numbers for each.
 
 SSE and webhooks read only this log.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Insert, bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
+from app.db.tables import EvaluationEvent, EvaluationJob, Event, Release, ReleaseEvent, Run
 from app.domain.event_types import EventType
 from app.webhooks.outbox import enqueue
 
 CHANNEL = "learnloop_events"
 """NOTIFY channel. A notification is a hint with a run's id: listeners read by sequence number, and also poll."""
+
+_Row = TypeVar("_Row", EvaluationEvent, ReleaseEvent)
 
 
 def _appending() -> Insert:
@@ -66,17 +68,32 @@ async def append_to_evaluation(
     tx: AsyncSession, evaluation_id: str, type: EventType, actor: str, data: Mapping[str, Any] | None = None
 ) -> int:
     """Append an event of an evaluation in the same way."""
-    job = EvaluationJob
-    advance = update(job).where(job.id == evaluation_id).values(event_seq=job.event_seq + 1).returning(job.event_seq)
-    seq = (await tx.execute(advance.execution_options(synchronize_session=False))).scalar_one()
-    event = {
-        "evaluation_id": evaluation_id,
-        "seq": seq,
-        "type": str(type),
-        "version": 1,
-        "actor": actor,
-        "data": dict(data or {}),
-    }
-    row = (await tx.execute(insert(EvaluationEvent).values(event).returning(EvaluationEvent))).scalar_one()
+    seq = await _next_seq(tx, EvaluationJob, evaluation_id)
+    return await _append(tx, EvaluationEvent, {"evaluation_id": evaluation_id, "seq": seq}, type, actor, data)
+
+
+async def append_to_release(
+    tx: AsyncSession, release_id: str, type: EventType, actor: str, data: Mapping[str, Any] | None = None
+) -> int:
+    """Append an event of a release in the same way."""
+    seq = await _next_seq(tx, Release, release_id)
+    return await _append(tx, ReleaseEvent, {"release_id": release_id, "seq": seq}, type, actor, data)
+
+
+async def _next_seq(tx: AsyncSession, owner: type[EvaluationJob | Release], id: str) -> int:
+    advance = update(owner).where(owner.id == id).values(event_seq=owner.event_seq + 1).returning(owner.event_seq)
+    return (await tx.execute(advance.execution_options(synchronize_session=False))).scalar_one()
+
+
+async def _append(
+    tx: AsyncSession,
+    table: type[_Row],
+    key: Mapping[str, Any],
+    type: EventType,
+    actor: str,
+    data: Mapping[str, Any] | None,
+) -> int:
+    event = {**key, "type": str(type), "version": 1, "actor": actor, "data": dict(data or {})}
+    row = (await tx.execute(insert(table).values(event).returning(table))).scalar_one()
     await enqueue(tx, row)
-    return seq
+    return row.seq

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,12 +26,16 @@ from app.agent_sessions.store import AgentSessions
 from app.aio.event_loops import shielded
 from app.aio.periodic import every
 from app.db.database import Database
-from app.db.tables import AgentSession, Run
+from app.db.tables import AgentSession, Release, Run
+from app.domain.release_state import SPLITTING, Arm
 from app.errors import NotFound
 from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from app.gateway.known_replies import KnownReplies
+from app.gateway.observed import is_malformed
 from app.gateway.upstream import ServerAway, Upstream
 from app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
+from app.releases.exposures import Observed, failure_recorded, record
+from app.releases.split import Exposure, Split
 from app.resources import Resources
 from environment.json_type import Json
 from training.backends import embedded
@@ -64,6 +68,8 @@ class KnownSession:
     """Warnings that the session is known to have."""
     turn: int | None = None
     """Last turn that this process handled; None if it has handled none."""
+    exposure: Exposure | None = None
+    """What the session meets of a live release, until its first answer is recorded there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class SessionGateway:
     """Handles the requests of all sessions in one process."""
 
     def __init__(self, database: Database, calls: SessionCalls, models: ModelResolver, upstream: Upstream) -> None:
-        self._database = database
+        self.database = database
         self.calls = calls
         self._models = models
         self.upstream = upstream
@@ -131,9 +137,10 @@ class SessionGateway:
     async def _session(self, id: str) -> KnownSession:
         if (kept := self._known.get(id)) is not None:
             return kept
-        async with self._database() as tx:
+        async with self.database() as tx:
             row = await tx.get(AgentSession, id)
             run = None if row is None or row.model_run_id is None else await tx.get(Run, row.model_run_id)
+            release = None if row is None or row.release_id is None else await tx.get(Release, row.release_id)
         if row is None:
             raise NotFound(f"There is no session {id!r}.")
         if run is None and row.backend != embedded.NAME:
@@ -144,6 +151,7 @@ class SessionGateway:
             None if row.sampling is None else Sampling(**row.sampling),
             row.seed,
             set(row.warnings),
+            exposure=None if release is None else _exposure(row, release),
         )
         self._known[id] = known
         if len(self._known) > _MOST_KNOWN:
@@ -153,7 +161,7 @@ class SessionGateway:
     async def _warn(self, session: KnownSession, warnings: Sequence[str]) -> None:
         new = [each for each in dict.fromkeys(warnings) if each not in session.warnings]
         if new:
-            await AgentSessions(self._database).warn(session.id, new)
+            await AgentSessions(self.database).warn(session.id, new)
             session.warnings.update(new)
 
     async def count_tokens(self, asker: Asker, body: dict[str, Json]) -> int:
@@ -219,6 +227,11 @@ class SessionGateway:
     async def record(self, exchange: "SessionExchange", completion: dict[str, Json]) -> dict[str, Json]:
         """Record the answer durably and return the one that counts. Raises SessionOver."""
         recorded = await self.calls.answer(exchange.call, completion)
+        if (exposure := exchange.session.exposure) is not None:
+            usage = recorded.get("usage") or {}
+            observed = Observed(malformed=is_malformed(recorded), completion_tokens=usage.get("completion_tokens"))
+            await record(self.database, exposure, observed)
+            exchange.session.exposure = None
         asked = exchange.request
         which = asked.digest, exchange.call.occurrence
         self._replies.add(exchange.session.id, which, asked.conversations[-1], recorded)
@@ -263,7 +276,12 @@ class SessionExchange:
         """Return the answer once it is durable."""
         if self.call.recorded is not None:
             return self.call.recorded
-        return await self.gateway.record(self, await self._reply(self.gateway.sampled))
+        async with self._failure_recorded():
+            sampled = await self._reply(self.gateway.sampled)
+        return await self.gateway.record(self, sampled)
+
+    def _failure_recorded(self) -> AbstractAsyncContextManager[None]:
+        return failure_recorded(self.gateway.database, self.session.exposure)
 
     async def _reply(self, ask: Callable[[KnownSession, CanonicalRequest, int], Awaitable[Result]]) -> Result:
         """Return the model's reply, from the early request if there is one."""
@@ -284,7 +302,8 @@ class SessionExchange:
             return
         assembly, held = Assembly(), list[Chunk]()
         try:
-            stream = (await self._reply(self.gateway.begun_stream)).chunks()
+            async with self._failure_recorded():
+                stream = (await self._reply(self.gateway.begun_stream)).chunks()
             async with aclosing(stream):
                 async for chunk in stream:
                     assembly.add(chunk)
@@ -322,6 +341,15 @@ async def _cancel(early: "asyncio.Task[Any] | None") -> None:
     await asyncio.wait({early})
     if not early.cancelled() and early.exception() is None and isinstance(begun := early.result(), BegunStream):
         await begun.rest.aclose()
+
+
+def _exposure(session: AgentSession, release: Release) -> Exposure | None:
+    """Return what the session meets of its release, while that is live."""
+    if release.state not in SPLITTING or session.arm is None:
+        return None
+    unit = session.user_hash if release.unit == "user" else session.id
+    # The exposure itself was recorded when the session was opened.
+    return Exposure(Split.of(release), unit, Arm(session.arm), is_enrolled=False)
 
 
 def _ignored_hints(session: KnownSession, body: dict[str, Json], request: CanonicalRequest) -> list[str]:

@@ -1,21 +1,33 @@
 """Pins a session to the checkpoint that a name refers to when the session is opened."""
 
+from dataclasses import replace
+
 from app.agent_sessions.store import PinnedModel
 from app.auth.caller import Caller
 from app.errors import Conflict, NotFound
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
+from app.releases.exposures import failure_recorded
+from app.releases.split import Requester
 from training.backends import embedded
 from training.protocol.model_name import ModelName
 
 
-async def pinned(models: ModelResolver, engine: EngineClient, caller: Caller, name: str) -> PinnedModel:
-    """Return the checkpoint that a name refers to now. Later training or promotion does not change it.
+async def pinned(
+    models: ModelResolver, engine: EngineClient, caller: Caller, name: str, requester: Requester | None = None
+) -> PinnedModel:
+    """Return the checkpoint that a name refers to now, for that requester if a release divides its requests. Later
+    training or promotion does not change it.
 
     Raises UnknownModelName (also if the checkpoint is gone), Conflict if the run has no checkpoint yet, and
     Unavailable.
     """
-    found = await models.resolve(caller, name)
+    found = await models.resolve(caller, name, requester)
+    async with failure_recorded(models.database, found.exposure):
+        return replace(await _pinned(models, engine, found, name), exposure=found.exposure)
+
+
+async def _pinned(models: ModelResolver, engine: EngineClient, found: ResolvedModel, name: str) -> PinnedModel:
     run_id = None if found.run is None else found.run.id
     if found.name in models.base_models:
         return PinnedModel(name, found.name, None, found.backend, run_id)

@@ -3,18 +3,21 @@
 Each statement reads an index that holds only open items, or one entry per run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from app.claims.lease import lapsed
 from app.db.database import Database
-from app.db.tables import Diagnosis, EvaluationJob, Event, Run, WebhookDelivery
+from app.db.tables import Diagnosis, EvaluationJob, Event, Release, Run, WebhookDelivery
 from app.domain.delivery_state import DeliveryState
 from app.domain.evaluation_state import EvaluationStatus
+from app.domain.release_state import ReleaseState
 from app.domain.run_state import LIVE, RunStatus
 from training.diagnosis.diagnosis import Severity
 
@@ -34,6 +37,8 @@ class DatabaseFigures:
     diagnosed: dict[str, int]
     """Number of live runs with an active diagnosis, by severity."""
     evaluations: dict[str, int]
+    releases: dict[str, int]
+    """By state, including states without releases."""
     deliveries: dict[str, int]
     """Numbers of pending deliveries and dead letters. Delivered ones are too many to count."""
     webhook_lag_s: float
@@ -58,6 +63,7 @@ class DatabaseFigures:
             self.diagnosed,
         )
         yield _by("status", "learnloop_evaluations", "Evaluations by status.", self.evaluations)
+        yield _by("state", "learnloop_releases", "Releases by state.", self.releases)
         yield _by("state", "learnloop_webhook_deliveries", "Deliveries that wait or have failed.", self.deliveries)
         yield _one(
             "learnloop_webhook_lag_seconds", "Age of the oldest delivery that is not settled.", self.webhook_lag_s
@@ -67,24 +73,23 @@ class DatabaseFigures:
 async def read(database: Database) -> DatabaseFigures:
     """Read the figures in one transaction on one connection."""
     async with database() as tx:
-        runs = await _counts(tx, Run, RunStatus)
+        runs = await _counts(tx, Run.status, RunStatus)
         waiting, orphaned = (await tx.execute(_RUNNING)).one()
         age = (await tx.execute(_QUEUE_AGE)).scalar_one()
         named = {severity: count for severity, count in (await tx.execute(_DIAGNOSED)).all()}  # noqa: C416 - as above
-        evaluations = await _counts(tx, EvaluationJob, EvaluationStatus)
+        evaluations = await _counts(tx, EvaluationJob.status, EvaluationStatus)
+        releases = await _counts(tx, Release.state, ReleaseState)
         pending, lag = (await tx.execute(_PENDING)).one()
         failed = (await tx.execute(_FAILED)).scalar_one()
     deliveries = {str(DeliveryState.PENDING): pending, str(DeliveryState.FAILED): failed}
     diagnosed = {str(severity): 0 for severity in Severity} | named
     age_s, lag_s = float(age or 0), float(lag or 0)
-    return DatabaseFigures(runs, waiting, orphaned, age_s, diagnosed, evaluations, deliveries, lag_s)
+    return DatabaseFigures(runs, waiting, orphaned, age_s, diagnosed, evaluations, releases, deliveries, lag_s)
 
 
-async def _counts(
-    tx: AsyncSession, table: type[Run | EvaluationJob], statuses: type[RunStatus | EvaluationStatus]
-) -> dict[str, int]:
-    found = await tx.execute(select(table.status, func.count()).group_by(table.status))
-    return {str(status): 0 for status in statuses} | {status: count for status, count in found.all()}  # noqa: C416 - rows are no tuples to mypy
+async def _counts(tx: AsyncSession, column: InstrumentedAttribute[str], states: Iterable[StrEnum]) -> dict[str, int]:
+    found = await tx.execute(select(column, func.count()).group_by(column))
+    return {str(state): 0 for state in states} | {status: count for status, count in found.all()}  # noqa: C416 - rows are no tuples to mypy
 
 
 _RUNNING = select(

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, and_, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import aliased, load_only
 
 from app.db.database import Database
-from app.db.tables import Promotion, Run
+from app.db.tables import Promotion, Release, Run
+from app.domain.release_state import SPLITTING
+from app.releases.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Promotions:
         async with self.database() as tx:
             newest = (await tx.execute(_of(project, name).limit(1))).scalar_one_or_none()
         return None if newest is None or newest.withdrawn_at is not None else newest
+
+    async def current_split(self, project: str, name: str) -> tuple[Promotion, Split | None] | None:
+        """Return the current promotion of the name, if any, and how a live release divides its requests."""
+        newest = aliased(Promotion, _of(project, name).limit(1).subquery())
+        is_its = and_(Release.promotion_id == newest.id, Release.state.in_(sorted(SPLITTING)))
+        query = select(newest, Release).outerjoin(Release, is_its).where(newest.withdrawn_at.is_(None))
+        async with self.database() as tx:
+            found = (await tx.execute(query.options(load_only(*_OF_SPLIT)))).one_or_none()
+        return None if found is None else (found[0], None if found[1] is None else Split.of(found[1]))
 
     async def history(self, project: str, name: str, *, limit: int) -> Sequence[Promotion]:
         """Return all promotions of the name, newest first, or none if the name is withdrawn."""
@@ -79,6 +90,11 @@ class Promotions:
 
 
 _NAME = (Promotion.project, Promotion.name)
+_OF_SPLIT = (
+    *(Release.id, Release.project, Release.salt, Release.unit, Release.stage, Release.share, Release.model_name),
+    *(Release.step, Release.rules, Release.baseline),
+)
+"""The columns of a release that a request needs."""
 
 
 def _newest_of_each_name() -> type[Promotion]:

@@ -18,11 +18,13 @@ from sqlalchemy import select
 from app.auth.caller import Caller
 from app.backends import Connect
 from app.db.database import Database
-from app.db.tables import Run
+from app.db.tables import Promotion, Run
 from app.domain.names import TINY_BASE
 from app.errors import Conflict, NotFound, Unavailable
 from app.model_registry.promotions import Promotions
 from app.processes.engine import Engine, EngineUnavailable
+from app.releases.exposures import count
+from app.releases.split import Exposure, Requester, Split
 from app.runs.configuration import model_spec
 from app.settings import Settings
 from training.backends import embedded
@@ -56,6 +58,8 @@ class ResolvedModel:
     """The run that was named, or the newest run that trains the model. None if only the engine knows the model."""
     promoted_as: str | None = None
     """The promoted name in the request, as PROJECT/NAME."""
+    exposure: Exposure | None = None
+    """What the requester meets of the name's live release; None without one."""
 
     @property
     def backend(self) -> str:
@@ -72,8 +76,12 @@ class ModelResolver:
     connect: Connect
     base_models: frozenset[str]
 
-    async def resolve(self, caller: Caller, name: str) -> ResolvedModel:
-        """Return the model that a name stands for. Raises Conflict for a run that has no checkpoint yet."""
+    async def resolve(self, caller: Caller, name: str, requester: Requester | None = None) -> ResolvedModel:
+        """Return the model that a name stands for. A live release of the name divides the requests that have a
+        `requester`; for others the name means its stable checkpoint.
+
+        Raises Conflict for a run that has no checkpoint yet.
+        """
         if name in self.base_models:
             return ResolvedModel(name, None)
         if match := _RUN_ID.fullmatch(name):
@@ -86,11 +94,20 @@ class ModelResolver:
             return _of_any_project(caller, name)
         if not caller.sees(model.project):
             raise UnknownModelName(name)
-        asked_as = None
-        if model.step is None and (promoted := await Promotions(self.database).current(model.project, model.name)):
-            asked_as = str(model)
+        if model.step is None and (found := await Promotions(self.database).current_split(model.project, model.name)):
+            return await self._promoted(str(model), *found, requester)
+        return ResolvedModel(str(model), model.step, await self._newest_run(model))
+
+    async def _promoted(
+        self, name: str, promoted: Promotion, split: Split | None, requester: Requester | None
+    ) -> ResolvedModel:
+        exposure = None if split is None or requester is None else split.exposure(requester)
+        if exposure is None:
             model = ModelName(promoted.project, promoted.model_name, promoted.step)
-        return ResolvedModel(str(model), model.step, await self._newest_run(model), asked_as)
+        else:
+            count(exposure)
+            model = exposure.model(promoted)
+        return ResolvedModel(str(model), model.step, await self._newest_run(model), name, exposure)
 
     async def model(self, caller: Caller, name: ModelName) -> ResolvedModel:
         """Return the model itself, ignoring promotions to its name."""

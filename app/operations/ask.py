@@ -19,6 +19,8 @@ from app.domain.stored_request import Choice
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, of_run
+from app.releases.exposures import Observed, expose, failure_recorded, observe
+from app.releases.split import Exposure, Requester
 from app.runs.configuration import make_environment, make_player
 from app.runs.documents import UnknownDocument, resolve_references
 from app.runs.environment_access import EnvironmentAccess
@@ -64,6 +66,8 @@ class _Agent:
     """Project of the answer, if it does not belong to a run."""
     promoted_as: str | None = None
     """The promoted name that the question was sent to."""
+    exposure: Exposure | None = None
+    """What the user meets of a release; None without one."""
 
 
 @dataclass(slots=True)
@@ -103,23 +107,31 @@ class _ReportingChat:
 
 
 async def ask(
-    service: Service, models: ModelResolver, request: AskRequest, caller: Caller, tell: Tell | None = None
+    service: Service,
+    models: ModelResolver,
+    request: AskRequest,
+    caller: Caller,
+    user_hash: str | None = None,
+    tell: Tell | None = None,
 ) -> AskOut:
-    """Answer a question. Raises InvalidRequest, NotFound, Conflict, Unavailable or BadGateway."""
+    """Answer a question of the user with that hash. Raises InvalidRequest, NotFound, Conflict, Unavailable or
+    BadGateway."""
     if request.run_id is not None:
         agent = await _of_run(service, models, request.run_id, request, caller)
     else:
-        agent = await _by_name(models, request, caller)
-    return await _ask(service, agent, request, tell)
+        agent = await _by_name(models, request, caller, Requester(user_hash))
+    return await _ask(service, agent, request, user_hash, tell)
 
 
-async def _ask(service: Service, agent: _Agent, request: AskRequest, tell: Tell | None = None) -> AskOut:
+async def _ask(
+    service: Service, agent: _Agent, request: AskRequest, user_hash: str | None = None, tell: Tell | None = None
+) -> AskOut:
     run_id = agent.run.id if agent.run else None
     with (
         tracing(service.tracing.tracer),
         span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced,
     ):
-        answer = await _answer(service, agent, request, tell)
+        answer = await _answer(service, agent, request, user_hash, tell)
         traced.output = answer.model_dump(mode="json")
     return answer
 
@@ -175,21 +187,26 @@ async def _state(database: Database, run_id: str, step: int | None) -> dict[str,
         return (await tx.execute(query)).scalar_one_or_none()
 
 
-async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller) -> _Agent:
+async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller, requester: Requester) -> _Agent:
     name = request.model if request.checkpoint is None else f"{request.model}@{request.checkpoint}"
-    resolved = await models.resolve(caller, str(name))
+    resolved = await models.resolve(caller, str(name), requester)
     environment = _choice(request.environment or EnvironmentChoice())
+    async with failure_recorded(models.database, resolved.exposure):
+        endpoint = await models.endpoint(resolved)
     return _Agent(
-        await models.endpoint(resolved),
+        endpoint,
         resolved.step,
         None,
         environment,
         project=caller.project,
         promoted_as=resolved.promoted_as,
+        exposure=resolved.exposure,
     )
 
 
-async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Tell | None) -> AskOut:
+async def _answer(
+    service: Service, agent: _Agent, request: AskRequest, user_hash: str | None, tell: Tell | None
+) -> AskOut:
     made = await _environment(service.database, service.settings, agent)
     try:
         if agent.state is not None and isinstance(made, Reflective):
@@ -212,7 +229,8 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
         answer = made.answer(attempt.outcome)
     finally:
         made.close()
-    await _save(service.database, agent, attempt)
+    asked_by = {"user_hash": user_hash, "may_train": _may_train(service.settings, agent, request)}
+    await _save(service.database, agent, attempt, asked_by)
     count_rollouts("ask", [attempt])
     if attempt.failure is not None:
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
@@ -232,7 +250,17 @@ async def _answer(service: Service, agent: _Agent, request: AskRequest, tell: Te
         trajectory_id=attempt.id,
         model=agent.endpoint.model,
         step=agent.step,
+        release_id=None if agent.exposure is None else agent.exposure.split.release_id,
     )
+
+
+def _may_train(settings: Settings, agent: _Agent, request: AskRequest) -> bool:
+    if request.train is not None:
+        return request.train
+    project = agent.run.model_project if agent.run else agent.project
+    if project is None and agent.promoted_as is not None:
+        project = ModelName.parse(agent.promoted_as).project
+    return project in settings.train_on_projects
 
 
 async def _reference(database: Database, agent: _Agent, request: AskRequest) -> Mapping[str, Json]:
@@ -308,8 +336,12 @@ def _scenario(made: Environment, request: AskRequest) -> Scenario:
         raise InvalidRequest(("body",) if request.input is None else ("body", "input"), str(error)) from error
 
 
-async def _save(database: Database, agent: _Agent, attempt: Rollout) -> None:
-    row: dict[str, Any] = rollout_row(attempt) | {
+async def _save(database: Database, agent: _Agent, attempt: Rollout, asked_by: Mapping[str, Any]) -> None:
+    exposure = agent.exposure
+    row: dict[str, Any] = {
+        **rollout_row(attempt),
+        **asked_by,
+        **({} if exposure is None else exposure.columns()),
         "run_id": agent.run.id if agent.run else None,
         "project": agent.project,
         "asked_as": agent.promoted_as,
@@ -322,3 +354,15 @@ async def _save(database: Database, agent: _Agent, attempt: Rollout) -> None:
     }
     async with database.begin() as tx:
         await tx.execute(insert(Trajectory), [row])
+        if exposure is not None:
+            await expose(tx, exposure)
+            await observe(tx, exposure, _observed(attempt))
+
+
+def _observed(attempt: Rollout) -> Observed:
+    return Observed(
+        error=attempt.failure is not None,
+        malformed=attempt.outcome.get("finish") == "malformed",
+        seconds=attempt.seconds,
+        completion_tokens=int(attempt.trajectory.metrics.get("completion_tokens", 0)),
+    )

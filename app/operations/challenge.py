@@ -29,6 +29,8 @@ class Challenge:
     seed: int | None
     environment: EnvironmentChoice | None
     judge: JudgeChoice | None
+    release_id: str | None = None
+    """The release that the trial is part of; None if a challenger that wins is promoted."""
 
 
 async def challenge(
@@ -68,5 +70,6 @@ async def challenge(
         alpha=asked.rule.alpha,
         margin=asked.rule.margin,
         look_every=asked.rule.look_every,
+        release_id=asked.release_id,
     )
     return await starter.start(str(ULID()), request, caller, save_reply, trial)

@@ -46,6 +46,12 @@ class AgentSessionRequest(RequestBody):
     """Project that the session belongs to. Default: that of the API key, else that of the model or the service."""
     metadata: dict[str, Json] = Field(default_factory=dict, max_length=50)
     """Anything you want to find in the session again."""
+    user: str | None = Field(default=None, min_length=1, max_length=256)
+    """Key of the user for whom the agent works; only its hash is stored. It decides which checkpoint the session gets
+    while a release of a promoted name is live. Default: the header `Learnloop-User`."""
+    train: bool | None = None
+    """Whether the session can become a training task (docs/schedules.md). Default: only in the projects of
+    `LEARNLOOP_TRAIN_ON_PROJECTS`."""
 
 
 class AgentSessionAccess(ResponseModel):

@@ -8,6 +8,8 @@ from app.schemas.base import RequestBody, RequestPart, ResponseModel
 from app.schemas.run_request import EnvironmentChoice
 from environment.json_type import Json
 
+_NO_TASK = {"run_id", "model", "checkpoint", "environment", "user", "train", "input"}
+
 
 class AskRequest(RequestBody):
     """One task for the trained agent of a run, or for a model by name.
@@ -45,6 +47,12 @@ class AskRequest(RequestBody):
     """Step of the checkpoint to use. Default: the best one of the run, or the newest one of the model."""
     environment: EnvironmentChoice | None = None
     """The environment of the task. Default: that of the run; with `model`, `email_search`."""
+    user: str | None = Field(default=None, min_length=1, max_length=256)
+    """Key of the user who asks; only its hash is stored. It decides which checkpoint answers while a release of a
+    promoted name is live, and `DELETE /users` finds the answer by it. Default: the header `Learnloop-User`."""
+    train: bool | None = None
+    """Whether the task can become a training task (docs/schedules.md). Default: only in the projects of
+    `LEARNLOOP_TRAIN_ON_PROJECTS`."""
     input: dict[str, Json] | None = None
     """The whole task in the environment's own form, instead of the fields below."""
     question: str | None = Field(default=None, min_length=1, max_length=10_000)
@@ -77,7 +85,7 @@ class AskRequest(RequestBody):
         return self
 
     def _named(self) -> dict[str, Json]:
-        return self.model_dump(exclude={"run_id", "model", "checkpoint", "environment", "input"}, exclude_none=True)
+        return self.model_dump(exclude=_NO_TASK, exclude_none=True)
 
     def task(self) -> dict[str, Json]:
         """Return the task for the environment."""
@@ -153,6 +161,8 @@ class AskOut(ResponseModel):
     """Name of the model that answered."""
     step: int | None
     """Step of the checkpoint that answered. Null for a base model, or for the newest checkpoint of a model."""
+    release_id: str | None = None
+    """Id of the release that decided which checkpoint answers; null if the name has none."""
 
 
 class InvokeOut(ResponseModel):

@@ -128,11 +128,13 @@ class DeliveryBrief(ResponseModel):
     endpoint_id: str | None
     """Id of the endpoint. Null if the endpoint was deleted."""
     run_id: str
-    """Id of the run whose event it is; empty for an event of an evaluation."""
+    """Id of the run whose event it is; empty for an event of an evaluation or a release."""
     evaluation_id: str | None
-    """Id of the evaluation whose event it is; null for an event of a run."""
+    """Id of the evaluation whose event it is; null for other events."""
+    release_id: str | None
+    """Id of the release whose event it is; null for other events."""
     event_seq: int | None
-    """Sequence number of the event within the run or evaluation."""
+    """Sequence number of the event within the run, evaluation or release."""
     event_type: str | None
     """Type of the event."""
     iteration: int | None

@@ -48,9 +48,12 @@ class SecretBox:
 
 def secret_box(secret_key: SecretStr | None, data_dir: Path) -> SecretBox:
     """Return the secret box of a service. Raises OSError if the key file can be neither read nor created."""
-    if secret_key is not None:
-        return SecretBox(secret_key.get_secret_value().encode())
-    return SecretBox(_key_in(data_dir))
+    return SecretBox(service_key(secret_key, data_dir))
+
+
+def service_key(secret_key: SecretStr | None, data_dir: Path) -> bytes:
+    """Return the key of a service, from which others are derived. Raises OSError as `secret_box` does."""
+    return _key_in(data_dir) if secret_key is None else secret_key.get_secret_value().encode()
 
 
 def _key_in(directory: Path) -> bytes:

@@ -24,9 +24,20 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 from ulid import ULID
 
-from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run, WebhookDelivery, WebhookEndpoint
+from app.db.tables import (
+    EvaluationEvent,
+    EvaluationJob,
+    Event,
+    Release,
+    ReleaseEvent,
+    Run,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 from app.domain.delivery_state import DeliveryState
 from app.webhooks import turns
+
+AnyEvent = Event | EvaluationEvent | ReleaseEvent
 
 MAX_PENDING = 10_000
 """Maximum number of a project's deliveries that wait for one endpoint. Further ones become dead letters, which a replay
@@ -36,11 +47,10 @@ _FULL = f"not queued: {MAX_PENDING:,} deliveries already wait for this endpoint;
 log = structlog.get_logger(__name__)
 
 
-async def enqueue(tx: AsyncSession, event: Event | EvaluationEvent) -> None:
+async def enqueue(tx: AsyncSession, event: AnyEvent) -> None:
     """Write a delivery for every endpoint that subscribes to the event, or a dead letter if too many are waiting."""
     subject = subject_of(event)
-    subscribed = _OF_RUN if isinstance(event, Event) else _OF_EVALUATION
-    found = (await tx.execute(subscribed, {"subject": subject, "event_type": event.type})).all()
+    found = (await tx.execute(_SUBSCRIBED[type(event)], {"subject": subject, "event_type": event.type})).all()
     if not found:
         return
     await turns.hold(tx, subject)
@@ -63,7 +73,7 @@ async def enqueue(tx: AsyncSession, event: Event | EvaluationEvent) -> None:
 async def _crowded(
     tx: AsyncSession, subject: str, project: str, endpoint_ids: Sequence[str]
 ) -> dict[str, tuple[bool, bool]]:
-    """Return for each endpoint whether deliveries of the run or evaluation wait for it, and whether the project has the
+    """Return for each endpoint whether deliveries of the same subject wait for it, and whether the project has the
     maximum number waiting."""
     pending = (WebhookDelivery.receiver == WebhookEndpoint.id, WebhookDelivery.state == DeliveryState.PENDING)
     waiting = exists().where(*pending, turns.of_subject(subject))
@@ -93,7 +103,7 @@ def subscribes_to(type: str | SQLColumnExpression[str]) -> ColumnElement[bool]:
 def _subscribed(
     subject: InstrumentedAttribute[str], project: InstrumentedAttribute[str], covered: ColumnElement[bool]
 ) -> Select[str, str, str]:
-    """Select the endpoints that an event goes to, and the project of its run or evaluation."""
+    """Select the endpoints that an event goes to, and the project of what it belongs to."""
     return (
         select(WebhookEndpoint.id, WebhookEndpoint.url, project)
         .join(subject.class_, subject == _SUBJECT)
@@ -106,29 +116,39 @@ def _subscribed(
 
 _SUBJECT = bindparam("subject", type_=Text)
 # Built once, because almost every transaction has an event, and building a statement costs more than sending it.
-_OF_RUN = _subscribed(Run.id, Run.model_project, covers_run(_SUBJECT, Run.model_project))
-_OF_EVALUATION = _subscribed(EvaluationJob.id, EvaluationJob.project, covers_project(EvaluationJob.project))
+_SUBSCRIBED: Mapping[type[AnyEvent], Select[str, str, str]] = {
+    Event: _subscribed(Run.id, Run.model_project, covers_run(_SUBJECT, Run.model_project)),
+    EvaluationEvent: _subscribed(EvaluationJob.id, EvaluationJob.project, covers_project(EvaluationJob.project)),
+    ReleaseEvent: _subscribed(Release.id, Release.project, covers_project(Release.project)),
+}
+_SUBJECTS: Mapping[type[AnyEvent], str] = {
+    Event: "run_id",
+    EvaluationEvent: "evaluation_id",
+    ReleaseEvent: "release_id",
+}
+"""The column that names what an event belongs to. Deliveries have the same columns."""
 
 
-def subject_of(event: Event | EvaluationEvent) -> str:
-    """Return the id of the event's run or evaluation."""
-    return event.run_id if isinstance(event, Event) else event.evaluation_id
+def subject_of(event: AnyEvent) -> str:
+    """Return the id of the event's run, evaluation or release."""
+    subject: str = getattr(event, _SUBJECTS[type(event)])
+    return subject
 
 
-def message_id(event: Event | EvaluationEvent, endpoint_id: str) -> str:
-    """Return the id of an event's message to an endpoint. It follows from the run or evaluation and the event's number,
-    so that a receiver recognizes an event that is sent again after the database was restored from a copy. The type is
-    part of it, because another event can get the number then."""
+def message_id(event: AnyEvent, endpoint_id: str) -> str:
+    """Return the id of an event's message to an endpoint. It follows from the event's subject and number, so that a
+    receiver recognizes an event that is sent again after the database was restored from a copy. The type is part of it,
+    because another event can get the number then."""
     digest = hashlib.sha256(f"{endpoint_id}/{subject_of(event)}/{event.seq}/{event.type}".encode()).digest()
     return str(ULID(digest[:16]))
 
 
-def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
+def delivery(event: AnyEvent, endpoint_id: str, url: str, body: str, project: str) -> dict[str, Any]:
     """Return the row of an event's delivery to an endpoint."""
     return {
         "id": message_id(event, endpoint_id),
-        "run_id": event.run_id if isinstance(event, Event) else None,
-        "evaluation_id": None if isinstance(event, Event) else event.evaluation_id,
+        **dict.fromkeys(_SUBJECTS.values()),
+        _SUBJECTS[type(event)]: subject_of(event),
         "endpoint_id": endpoint_id,
         "project": project,
         "receiver": endpoint_id,
@@ -140,13 +160,13 @@ def delivery(event: Event | EvaluationEvent, endpoint_id: str, url: str, body: s
     }
 
 
-def event_body(event: Event | EvaluationEvent) -> str:
+def event_body(event: AnyEvent) -> str:
     """Return the JSON text of an event, which is the same on each call. The event's data is merged into the
     envelope."""
     envelope = {
         "type": event.type,
         "timestamp": rfc3339(event.occurred_at),
-        **({"run_id": event.run_id} if isinstance(event, Event) else {"evaluation_id": event.evaluation_id}),
+        _SUBJECTS[type(event)]: subject_of(event),
         "seq": event.seq,
         **({"iteration": event.iteration} if isinstance(event, Event) else {}),
         "version": event.version,

@@ -1,7 +1,7 @@
-"""The order of deliveries: of those of a run or evaluation that wait for one receiver, only the first is sent.
+"""The order of deliveries: of those of a run, evaluation or release that wait for one receiver, only the first is sent.
 
 It is marked in its row (`is_next`), so the search for due deliveries skips those that have to wait at no cost. Code
-that adds, settles or requeues deliveries of a run or evaluation must call `hold` first, and must leave exactly one of
+that adds, settles or requeues deliveries must call `hold` first, and must leave exactly one of
 them marked for each receiver.
 """
 
@@ -13,7 +13,7 @@ from app.domain.delivery_state import DeliveryState
 
 
 async def hold(tx: AsyncSession, subject: str) -> None:
-    """Lock the order of the run's or evaluation's deliveries until the transaction ends."""
+    """Lock the order of the subject's deliveries until the transaction ends."""
     await tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"deliveries of {subject}", 0))))
 
 
@@ -34,5 +34,6 @@ async def assign(tx: AsyncSession, subject: str, receiver: str) -> None:
 
 
 def of_subject(subject: str) -> ColumnElement[bool]:
-    """SQL condition: the delivery is of the run or evaluation with that id."""
-    return or_(WebhookDelivery.run_id == subject, WebhookDelivery.evaluation_id == subject)
+    """SQL condition: the delivery is of the run, evaluation or release with that id."""
+    row = WebhookDelivery
+    return or_(row.run_id == subject, row.evaluation_id == subject, row.release_id == subject)

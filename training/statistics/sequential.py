@@ -12,10 +12,9 @@ Journal of the Royal Statistical Society B, 2024; Ville, 1939. The mean over fix
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from math import exp, log, log1p
+from math import log, log1p
 
-_BETS = tuple(0.02 * 1.35**power for power in range(13))
-"""Bets from 0.02 to 0.73: small ones for small differences, large ones for quick decisions."""
+from training.statistics.betting import BETS, log_mean
 
 
 class Decision(StrEnum):
@@ -66,21 +65,21 @@ class Bets:
     def __init__(self, rule: Rule) -> None:
         self._margin = rule.margin
         self._pairs = 0
-        self._better = [0.0] * len(_BETS)
-        self._worse = [0.0] * len(_BETS)
+        self._better = [0.0] * len(BETS)
+        self._worse = [0.0] * len(BETS)
 
     def add(self, difference: float, pairs: int = 1) -> None:
         """Add that many pairs with that difference, in [-1, 1]."""
         self._pairs += pairs
         # Scaled so that no factor can be 0 or less: the margin minus the difference is at most 1 + margin in size.
         against = (self._margin - difference) / (1 + self._margin)
-        for number, bet in enumerate(_BETS):
+        for number, bet in enumerate(BETS):
             self._better[number] += pairs * log1p(bet * difference)
             self._worse[number] += pairs * log1p(bet * against)
 
     def evidence(self) -> Evidence:
         """Return the evidence of the pairs so far."""
-        return Evidence(self._pairs, _log_mean(self._better), _log_mean(self._worse))
+        return Evidence(self._pairs, log_mean(self._better), log_mean(self._worse))
 
 
 def evidence(differences: Iterable[float], rule: Rule) -> Evidence:
@@ -89,8 +88,3 @@ def evidence(differences: Iterable[float], rule: Rule) -> Evidence:
     for difference in differences:
         bets.add(difference)
     return bets.evidence()
-
-
-def _log_mean(logs: list[float]) -> float:
-    highest = max(logs)
-    return highest + log(sum(exp(each - highest) for each in logs) / len(logs))

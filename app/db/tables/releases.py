@@ -17,6 +17,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.tables.base import Base
+from app.domain.release_rules import Guardrail
 from app.domain.release_state import LIVE, Arm, ReleaseState
 from environment.json_type import Json
 
@@ -80,7 +81,9 @@ class Release(Base):
     evaluation_id: Mapped[str | None] = mapped_column(String(26), ForeignKey("evaluation_job.id", ondelete="SET NULL"))
     """The trial on held-out scenarios; None if it was skipped."""
     evidence: Mapped[dict[str, Json] | None]
-    """What the latest look found."""
+    """What the latest look found that had something new to count; None before."""
+    looks: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Number of these looks."""
     reason: Mapped[str | None]
     """Why it is held or ended, a `ReleaseReason`; None while it runs and if it was promoted."""
     actor: Mapped[str]
@@ -126,6 +129,12 @@ class ReleaseObservation(Base):
     __table_args__ = (
         CheckConstraint(_ARMS, name="arm"),
         Index("ix_release_observation_observed_at", "release_id", "observed_at"),
+        Index("ix_release_observation_new", "release_id", postgresql_where=text("look IS NULL")),
+        Index(
+            "ix_release_observation_new_late",
+            "release_id",
+            postgresql_where=text(f"late_look IS NULL AND values ? '{Guardrail.THUMBS_DOWN_1H}'"),
+        ),
     )
 
     release_id: Mapped[str] = _release_id()
@@ -136,6 +145,10 @@ class ReleaseObservation(Base):
     """Probability that this unit met the candidate in this stage."""
     values: Mapped[dict[str, Json]]
     """A value in [0, 1] for each guardrail that could be measured on this answer."""
+    look: Mapped[int | None]
+    """Number of the look that counted the values that were known with the answer; None until it is counted."""
+    late_look: Mapped[int | None]
+    """Number of the look that counted the opinions of the first hour."""
     observed_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 

@@ -1,0 +1,107 @@
+"""Converts releases to response bodies."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from app.db.tables import Promotion, Release
+from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from app.domain.release_state import LIVE, SPLITTING, Arm, ReleaseReason, ReleaseState
+from app.operations.start_release import StartedRelease
+from app.releases import words
+from app.releases.decision import GuardrailEvidence, weigh
+from app.releases.evidence import Evidence
+from app.releases.forecast import forecast
+from app.releases.store import ArmFigures, WholeRelease
+from app.schemas.releases import ArmOut, ForecastOut, GuardrailOut, ReleaseAccepted, ReleaseBrief, ReleaseOut, RulesOut
+from training.protocol.model_name import ModelName
+
+
+def release_brief(row: Release, stable: Promotion) -> ReleaseBrief:
+    """Return a release as lists show it."""
+    return ReleaseBrief.model_validate(_brief(row, stable))
+
+
+def release_accepted(started: StartedRelease) -> ReleaseAccepted:
+    """Return the response to a request that starts a release."""
+    more = {"forecast": _forecast(started.row), "warnings": started.warnings}
+    return ReleaseAccepted.model_validate(_brief(started.row, started.stable) | more)
+
+
+def release_out(whole: WholeRelease) -> ReleaseOut:
+    """Return a release with everything that is known about it."""
+    row, rules, state = whole.row, ReleaseRules.parse(whole.row.rules), ReleaseState(whole.row.state)
+    cells = Evidence.parse(row.evidence).cells if row.evidence is not None else {}
+    # Of the current stage, which can be newer than the evidence of the last look.
+    guardrails = {name: weigh(rules, row.stage, name, cells.get(name, {})) for name in rules.guardrails}
+    ends_at = words.ends_at(rules, row.started_at)
+    more = {
+        "unit": row.unit,
+        "rules": RulesOut.model_validate(row.rules),
+        "arms": _arms(whole),
+        "guardrails": [_guardrail(name, found) for name, found in guardrails.items()],
+        "looks": row.looks,
+        "looked_at": row.looked_at,
+        "stage_since": row.stage_since,
+        "next": words.lacks(rules, state, row.stage, whole.met, guardrails, ends_at),
+        "quality": words.quality(state),
+        "forecast": _forecast(row),
+        "salt": None if state in LIVE else row.salt.hex(),
+    }
+    return ReleaseOut.model_validate(_brief(row, whole.stable) | more)
+
+
+def _brief(row: Release, stable: Promotion) -> dict[str, Any]:
+    state, reason = ReleaseState(row.state), None if row.reason is None else ReleaseReason(row.reason)
+    same = ("stage", "version", "evaluation_id", "actor", "created_at", "started_at", "ended_at")
+    return {
+        "release_id": row.id,
+        "name": str(ModelName(row.project, row.name)),
+        "state": state,
+        "reason": reason,
+        "summary": words.summary(state, reason),
+        "candidate": str(ModelName(row.project, row.model_name, row.step)),
+        "stable": str(ModelName(stable.project, stable.model_name, stable.step)),
+        "share": row.share if state in SPLITTING else 0.0,
+        "stages": len(row.rules["ramp"]),
+        **{name: getattr(row, name) for name in same},
+    }
+
+
+def _arms(whole: WholeRelease) -> list[ArmOut]:
+    row, stable = whole.row, whole.stable
+    places = {
+        Arm.CANDIDATE: (row.model_name, row.step, row.backend),
+        Arm.STABLE: (stable.model_name, stable.step, stable.backend),
+    }
+    shown = []
+    for arm, (model, step, backend) in places.items():
+        found = whole.arms.get(arm, ArmFigures())
+        shown.append(
+            ArmOut(
+                arm=arm,
+                checkpoint=str(ModelName(row.project, model, step)),
+                backend=backend,
+                units=found.units,
+                open_windows=found.open_windows,
+                closed_windows=found.units - found.open_windows,
+                mean_outcome=found.mean_outcome,
+                late_events=0,
+            )
+        )
+    return shown
+
+
+def _guardrail(name: Guardrail, found: GuardrailEvidence) -> GuardrailOut:
+    shown: Mapping[str, Any] = asdict(found)
+    return GuardrailOut.model_validate({"guardrail": name, "means": KINDS[name].called, **shown})
+
+
+def _forecast(row: Release) -> ForecastOut:
+    found = forecast(ReleaseRules.parse(row.rules), row.baseline["users"] / row.baseline["days"])
+    return ForecastOut(
+        units_a_day=found.units_a_day,
+        enrolled_a_week=found.enrolled_a_week,
+        days=list(found.days),
+        note=words.forecast_note(found, row.unit),
+    )

@@ -1,0 +1,189 @@
+"""Releases: start, list, inspect, hold, resume, roll back and promote them."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.engine import CurrentEngine, CurrentModels
+from app.api.presentation import page
+from app.api.promotions import ProjectPart, PromotedPart
+from app.api.release_views import release_accepted, release_brief, release_out
+from app.api.routers import keyed_router
+from app.auth.caller import Caller
+from app.errors import NotFound
+from app.evaluations.store import EvaluationStore
+from app.http import idempotency
+from app.operations.start_evaluation import EvaluationStarter
+from app.operations.start_release import ReleaseStarter, StartedRelease
+from app.releases.store import ReleaseStore, Verb
+from app.schemas.base import Page
+from app.schemas.releases import (
+    ReleaseAccepted,
+    ReleaseBrief,
+    ReleaseEventOut,
+    ReleaseOut,
+    ReleaseRequest,
+    ReleaseVerified,
+    RollbackRequest,
+    UnitOut,
+)
+
+router = keyed_router("releases")
+
+ReleaseId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$", description="Id of the release")]
+UnitCursor = Annotated[
+    str | None, Query(pattern=r"^[0-9A-Za-z]{1,64}$", description="`next_cursor` of the previous page")
+]
+
+
+async def _store(service: CurrentService) -> ReleaseStore:
+    return ReleaseStore(service.database)
+
+
+CurrentStore = Annotated[ReleaseStore, Depends(_store)]
+
+
+@router.post("/promotions/{project}/{name}/releases", status_code=202)
+async def post_release(
+    service: CurrentService,
+    models: CurrentModels,
+    engine: CurrentEngine,
+    caller: CurrentCaller,
+    project: ProjectPart,
+    name: PromotedPart,
+    request: ReleaseRequest,
+) -> ReleaseAccepted:
+    """Give a candidate a share of the users of a promoted name.
+
+    The share rises as guardrails permit. A trial on held-out scenarios comes first. If the candidate does harm, every
+    user gets the stable checkpoint again.
+    """
+    evaluations = EvaluationStarter(service, service.store, models, service.runner.wake)
+    starter = ReleaseStarter(service.database, models, engine, evaluations)
+    return release_accepted(await starter.start(project, name, request, caller, _save_reply))
+
+
+async def _save_reply(tx: AsyncSession, started: StartedRelease) -> None:
+    await idempotency.complete(tx, status=202, reply=release_accepted(started))
+
+
+@router.get("/promotions/{project}/{name}/releases")
+async def list_releases_of_promotion(
+    store: CurrentStore,
+    caller: CurrentCaller,
+    project: ProjectPart,
+    name: PromotedPart,
+    cursor: IdCursor = None,
+    limit: Limit = 50,
+) -> Page[ReleaseBrief]:
+    """List the releases of a promoted name, newest first."""
+    if not caller.sees(project):
+        raise NotFound(f"No checkpoint is promoted to '{project}/{name}'.")
+    found = await store.listed(project=project, name=name, before=cursor, limit=limit + 1)
+    return page(found, limit, lambda each: release_brief(*each), lambda each: each[0].id)
+
+
+@router.get("/releases")
+async def list_releases(
+    store: CurrentStore, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
+) -> Page[ReleaseBrief]:
+    """List the caller's releases, newest first."""
+    found = await store.listed(project=caller.project, before=cursor, limit=limit + 1)
+    return page(found, limit, lambda each: release_brief(*each), lambda each: each[0].id)
+
+
+@router.get("/releases/{release_id}")
+async def get_release(store: CurrentStore, release_id: ReleaseId) -> ReleaseOut:
+    """Get a release.
+
+    Shows its arms, its guardrails with the evidence, and what the next stage lacks.
+    """
+    return release_out(await store.whole(release_id))
+
+
+@router.get("/releases/{release_id}/units")
+async def list_release_units(
+    store: CurrentStore, release_id: ReleaseId, cursor: UnitCursor = None, limit: Limit = 50
+) -> Page[UnitOut]:
+    """List the enrolled users or sessions of a release.
+
+    Users are shown by the hashes of their keys.
+    """
+    await store.get(release_id)
+    found = await store.units(release_id, after=cursor, limit=limit + 1)
+    return page(found, limit, lambda row: UnitOut.model_validate(row, from_attributes=True), lambda row: row.unit)
+
+
+@router.get("/releases/{release_id}/events")
+async def list_release_events(
+    store: CurrentStore, release_id: ReleaseId, cursor: NumberCursor = None, limit: Limit = 50
+) -> Page[ReleaseEventOut]:
+    """List the events of a release in order, each with its evidence."""
+    await store.get(release_id)
+    found = await store.events(release_id, after=int(cursor or 0), limit=limit + 1)
+    return page(
+        found, limit, lambda row: ReleaseEventOut.model_validate(row, from_attributes=True), lambda row: row.seq
+    )
+
+
+@router.get("/releases/{release_id}/verify")
+async def verify_release(store: CurrentStore, release_id: ReleaseId) -> ReleaseVerified:
+    """Compute the evidence of a release again and compare.
+
+    Also that of each of its events. It follows from the observations.
+    """
+    found = await store.verified(release_id)
+    return ReleaseVerified(
+        verified=not found.differences,
+        observations=found.observations,
+        events=found.events,
+        differences=list(found.differences),
+    )
+
+
+@router.post("/releases/{release_id}/hold", status_code=202)
+async def hold_release(store: CurrentStore, caller: CurrentCaller, release_id: ReleaseId) -> ReleaseOut:
+    """Keep the share of a running release as it is until it is resumed. Guardrails and the breaker stay active."""
+    return await _act(store, caller, release_id, "hold")
+
+
+@router.post("/releases/{release_id}/resume", status_code=202)
+async def resume_release(store: CurrentStore, caller: CurrentCaller, release_id: ReleaseId) -> ReleaseOut:
+    """Let a held release go on. The breaker forgets the failures before."""
+    return await _act(store, caller, release_id, "resume")
+
+
+@router.post("/releases/{release_id}/promote", status_code=202)
+async def promote_release(store: CurrentStore, caller: CurrentCaller, release_id: ReleaseId) -> ReleaseOut:
+    """Give the name to the candidate now. It is recorded that nothing was shown about its quality."""
+    return await _act(store, caller, release_id, "promote")
+
+
+@router.post("/releases/{release_id}/rollback", status_code=202)
+async def roll_back_release(
+    service: CurrentService,
+    store: CurrentStore,
+    caller: CurrentCaller,
+    release_id: ReleaseId,
+    request: RollbackRequest | None = None,
+) -> ReleaseOut:
+    """Take the candidate back.
+
+    The next request of every user gets the stable checkpoint. A trial in progress is cancelled.
+    """
+    row, _ = await store.get(release_id)
+    end_sessions = (request or RollbackRequest()).sessions == "end"
+    found = await _act(store, caller, release_id, "rollback", end_sessions=end_sessions)
+    if row.evaluation_id is not None and row.started_at is None:
+        await EvaluationStore(service.database).cancel(row.evaluation_id, caller.actor)
+        service.runner.nudge(row.evaluation_id)
+    return found
+
+
+async def _act(
+    store: ReleaseStore, caller: Caller, release_id: str, verb: Verb, *, end_sessions: bool = False
+) -> ReleaseOut:
+    await store.act(release_id, verb, caller.actor, end_sessions=end_sessions)
+    return release_out(await store.whole(release_id))

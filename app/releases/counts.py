@@ -1,0 +1,122 @@
+"""Counts what users met, by cell. A look counts only what no look has counted before, and marks it with its number, so
+that the evidence of any look can be computed again from the rows."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.tables import ReleaseEvent, ReleaseObservation
+from app.domain.event_types import EventType
+from app.domain.release_rules import Guardrail
+from app.domain.release_state import Arm
+from app.releases.decision import Failures
+from environment.json_type import Json
+from training.statistics.guardrails import Cell, merged
+
+CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
+_NAMES = frozenset(Guardrail)
+_LATE = Guardrail.THUMBS_DOWN_1H
+"""The only value that is not known with the answer. It has a mark of its own."""
+
+# Values are rounded to hundredths, so that there are at most 101 cells for each probability and arm.
+_CELLS = """
+    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
+    FROM {rows}, jsonb_each_text("values") AS each
+    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND {which}
+    GROUP BY 1, 2, 3, 4
+"""
+_MARK = """
+    WITH marked AS (
+        UPDATE release_observation SET {mark} = :look
+        WHERE release_id = :id AND {mark} IS NULL AND ({ready}) RETURNING probability, arm, "values"
+    )
+"""
+_NEW = text(_MARK.format(mark="look", ready="true") + _CELLS.format(rows="marked", which=f"each.key <> '{_LATE}'"))
+_NEW_LATE = text(
+    _MARK.format(mark="late_look", ready=f"\"values\" ? '{_LATE}'")
+    + _CELLS.format(rows="marked", which=f"each.key = '{_LATE}'")
+)
+_COUNTED = text(
+    _CELLS.format(
+        rows="release_observation",
+        which=f"release_id = :id AND CASE WHEN each.key = '{_LATE}' THEN late_look ELSE look END <= :look",
+    )
+)
+
+
+async def count_new(tx: AsyncSession, release_id: str, look: int) -> CellCounts:
+    """Count what no look has counted before, and mark it as counted by this one."""
+    parameters = {"id": release_id, "look": look}
+    rows = [row for query in (_NEW, _NEW_LATE) for row in (await tx.execute(query, parameters)).all()]
+    return _by_guardrail(rows)
+
+
+async def count_again(tx: AsyncSession, release_id: str, look: int) -> CellCounts:
+    """Count everything that was counted up to that look."""
+    return _by_guardrail((await tx.execute(_COUNTED, {"id": release_id, "look": look})).all())
+
+
+def _by_guardrail(rows: Iterable[Any]) -> CellCounts:
+    found: dict[Guardrail, dict[Cell, int]] = {}
+    for name, probability, arm, value, count in rows:
+        if name in _NAMES:
+            found.setdefault(Guardrail(name), {})[Cell(probability, arm == Arm.CANDIDATE, value)] = count
+    return found
+
+
+async def met(tx: AsyncSession, release_id: str, stage: int, look: int) -> int:
+    """Return how many units met the candidate in that stage, as of that look."""
+    row = ReleaseObservation
+    mine = (row.release_id == release_id, row.stage == stage, row.arm == Arm.CANDIDATE, row.look <= look)
+    return (await tx.execute(select(func.count()).where(*mine))).scalar_one()
+
+
+async def failures(tx: AsyncSession, release_id: str) -> Failures:
+    """Return the candidate's newest failures in a row since the release was last resumed, and the stable arm's."""
+    row, event = ReleaseObservation, ReleaseEvent
+    resumed = select(func.max(event.occurred_at)).where(
+        event.release_id == release_id, event.type == EventType.RELEASE_RESUMED
+    )
+    failed = func.greatest(_value(Guardrail.ERROR), _value(Guardrail.MALFORMED)) >= 1.0
+    after = func.coalesce(resumed.scalar_subquery(), text("'-infinity'::timestamptz"))
+    mine = (row.release_id == release_id, row.observed_at > after)
+    of_candidate = (*mine, row.arm == Arm.CANDIDATE)
+    fine = select(row.observed_at).where(*of_candidate, ~failed).order_by(row.observed_at.desc()).limit(1)
+    last_fine = (await tx.execute(fine)).scalar_one_or_none()
+    since = () if last_fine is None else (row.observed_at > last_fine,)
+    in_a_row, first = (
+        await tx.execute(select(func.count(), func.min(row.observed_at)).where(*of_candidate, *since))
+    ).one()
+    if not in_a_row:
+        return Failures()
+    stable = select(func.count(), func.count().filter(failed)).where(
+        *mine, row.arm == Arm.STABLE, row.observed_at >= first
+    )
+    return Failures(in_a_row, *(await tx.execute(stable)).one())
+
+
+def _value(name: Guardrail) -> Any:
+    return func.coalesce(ReleaseObservation.values[str(name)].as_float(), 0.0)
+
+
+def cells_json(counts: CellCounts) -> dict[str, list[Json]]:
+    """Return counts as JSON: `[probability, arm, value, units]` of each cell, by guardrail."""
+    return {
+        str(name): [
+            [cell.probability, Arm.CANDIDATE if cell.candidate else Arm.STABLE, cell.value, units]
+            for cell, units in sorted(cells.items())
+        ]
+        for name, cells in sorted(counts.items())
+    }
+
+
+def parse_cells(cells: Mapping[str, Iterable[Json]]) -> CellCounts:
+    """Return the counts of `cells_json`."""
+    return _by_guardrail((name, *cell) for name, each in cells.items() for cell in each)
+
+
+def added(before: CellCounts, new: CellCounts) -> CellCounts:
+    """Return the sums of both counts."""
+    return {name: merged(before.get(name, {}), new.get(name, {})) for name in {**before, **new}}

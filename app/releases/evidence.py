@@ -1,0 +1,75 @@
+"""The evidence of a look: what was counted, and what it says about each guardrail. Rows and events have it as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from app.domain.release_rules import Guardrail, ReleaseRules
+from app.releases.counts import CellCounts, cells_json, parse_cells
+from app.releases.decision import Decision, Facts, Failures, GuardrailEvidence, weigh
+from environment.json_type import Json
+from training.statistics.guardrails import ArmMean
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a look found. Thresholds are beside the evidence that they are for."""
+
+    look: int
+    """Number of the look, from 1."""
+    stage: int
+    met: int
+    """Number of units that met the candidate in this stage."""
+    cells: CellCounts
+    guardrails: Mapping[Guardrail, GuardrailEvidence]
+    failures: Failures
+
+    @classmethod
+    def of(cls, look: int, facts: Facts, decision: Decision) -> Self:
+        """Return the evidence of a decision."""
+        return cls(look, facts.stage, facts.met, facts.counts, decision.guardrails, facts.failures)
+
+    @classmethod
+    def none(cls, rules: ReleaseRules) -> Self:
+        """Return the evidence before the first look."""
+        return cls(0, 0, 0, {}, {name: weigh(rules, 0, name, {}) for name in rules.guardrails}, Failures())
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> Self:
+        """Parse the JSON form."""
+        return cls(
+            found["look"],
+            found["stage"],
+            found["met"],
+            parse_cells(found["cells"]),
+            {Guardrail(name): _guardrail(each) for name, each in found["guardrails"].items()},
+            Failures(**found["failures"]),
+        )
+
+    def json(self) -> dict[str, Json]:
+        """Return the JSON form."""
+        return {
+            "look": self.look,
+            "stage": self.stage,
+            "met": self.met,
+            "cells": cells_json(self.cells),
+            "guardrails": {str(name): asdict(each) for name, each in self.guardrails.items()},
+            "failures": asdict(self.failures),
+        }
+
+    def differences(self, rules: ReleaseRules, cells: CellCounts, met: int) -> list[str]:
+        """Return what is different if the evidence is computed again from these counts, a sentence each."""
+        found = []
+        if cells_json(cells) != cells_json(self.cells):
+            found.append(f"The counts of look {self.look} are not those of the observations.")
+        if met != self.met:
+            found.append(f"At look {self.look}, {met} units had met the candidate in the stage, not {self.met}.")
+        for name, stored in self.guardrails.items():
+            if weigh(rules, self.stage, name, cells.get(name, {})) != stored:
+                found.append(f"The evidence of look {self.look} on {name} does not follow from the counts.")
+        return found
+
+
+def _guardrail(found: Mapping[str, Any]) -> GuardrailEvidence:
+    arms = {arm: ArmMean(**found[arm]) for arm in ("candidate", "stable")}
+    return GuardrailEvidence(**{**found, **arms})

@@ -1,0 +1,64 @@
+"""Forecasts how long a release takes: when each stage is reached if the candidate is like the stable checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
+from app.releases.decision import GATE_ERROR, LEAST_UNITS, level_of
+from training.statistics.guardrails import Cell, below, expected_counts
+
+FEW_A_WEEK = 50
+"""Below this number of enrolled units a week, traffic can show guardrails only."""
+_MOST_UNITS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What to expect. Days count from the beginning of the traffic."""
+
+    units_a_day: float
+    enrolled_a_week: float
+    """Units that are enrolled in a week of the last stage, in both arms together."""
+    days: Sequence[float | None]
+    """When each stage of the ramp begins; None if it is not reached within `max_days`."""
+    guardrails_only: bool
+    """Whether there are too few users to show more than guardrails."""
+
+
+def forecast(rules: ReleaseRules, units_a_day: float) -> Forecast:
+    """Return the forecast for that many new units a day."""
+    enrolled_a_week = 7 * units_a_day * min(1.0, 2 * rules.ramp[-1])
+    days: list[float | None] = [0.0]
+    counts: dict[Guardrail, dict[Cell, float]] = {name: {} for name in rules.guardrails}
+    for stage, share in enumerate(rules.ramp[:-1]):
+        units = _units_needed(rules, stage, counts)
+        began = days[-1]
+        at = None if began is None or units is None or not units_a_day else began + units / units_a_day
+        days.append(at if at is not None and at <= rules.max_days else None)
+        for name, mine in counts.items():
+            mine |= expected_counts(share, KINDS[name].usual, units or 0.0)
+    return Forecast(units_a_day, enrolled_a_week, days, enrolled_a_week < FEW_A_WEEK)
+
+
+def _units_needed(rules: ReleaseRules, stage: int, before: Mapping[Guardrail, Mapping[Cell, float]]) -> float | None:
+    """Return how many units a stage takes to pass its gate."""
+    low, high = LEAST_UNITS / rules.ramp[stage], float(_MOST_UNITS)
+    if _passes(rules, stage, before, low):
+        return low
+    if not _passes(rules, stage, before, high):
+        return None
+    while high - low > 1:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _passes(rules, stage, before, middle) else (middle, high)
+    return high
+
+
+def _passes(rules: ReleaseRules, stage: int, before: Mapping[Guardrail, Mapping[Cell, float]], units: float) -> bool:
+    for name, earlier in before.items():
+        kind, level = KINDS[name], level_of(rules, stage, name)
+        assert level is not None  # only stages before the last one are asked about
+        expected = {**earlier, **expected_counts(rules.ramp[stage], kind.usual, units)}
+        if below(expected, level, kind.mean) < -log(GATE_ERROR):
+            return False
+    return True

@@ -1,0 +1,92 @@
+"""A look at a live release: one transaction, which counts what is new, decides, and writes the decision."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.database import Database
+from app.db.tables import EvaluationJob, Release
+from app.domain.evaluation_state import TERMINAL, EvaluationStatus
+from app.domain.event_types import EventType
+from app.domain.release_rules import ReleaseRules
+from app.domain.release_state import LIVE, ReleaseReason, ReleaseState
+from app.instruments import RELEASE_DECISIONS
+from app.releases import counts, moves
+from app.releases.decision import Facts, Verdict, decide
+from app.releases.evidence import Evidence
+from environment.json_type import Json
+from training.statistics.sequential import Decision as TrialDecision
+
+_FROZEN_S = 5
+"""How long a process that is frozen in the middle of a look can keep the release's row."""
+
+
+async def look(database: Database, release_id: str) -> EventType | None:
+    """Look at a release and do what follows. Returns the type of the event, or None if nothing happened.
+
+    Does nothing if another process looks at it at the moment, or if it is no longer live.
+    """
+    async with database.begin() as tx:
+        await tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_S * 1000:.0f}ms'"))
+        row = await moves.locked(tx, release_id, skip_locked=True)
+        if row is None or row.state not in LIVE:
+            return None
+        row.looked_at = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
+        if not await moves.means_stable(tx, row):
+            happened: EventType | None = await moves.overtake(tx, row, row.evidence)
+        elif row.state == ReleaseState.TRIAL:
+            happened = await _after_trial(tx, row)
+        else:
+            happened = await _decide(tx, row, row.looked_at)
+    if happened is not None:
+        RELEASE_DECISIONS.labels(happened.removeprefix("release.")).inc()
+    return happened
+
+
+async def _after_trial(tx: AsyncSession, row: Release) -> EventType | None:
+    """Start the traffic if the trial has ended without refusing the candidate. One that failed takes it back."""
+    trial = await tx.get(EvaluationJob, row.evaluation_id) if row.evaluation_id is not None else None
+    if trial is not None and trial.status not in TERMINAL:
+        return None
+    verdict = (trial.report or {}).get("trial") if trial and trial.status == EvaluationStatus.COMPLETED else None
+    evidence = {"trial": verdict}
+    if verdict is None or verdict["decision"] == TrialDecision.REFUSE:
+        return await moves.roll_back(tx, row, ReleaseReason.TRIAL, moves.SYSTEM, evidence)
+    return await moves.start_traffic(tx, row, moves.SYSTEM, evidence)
+
+
+async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | None:
+    rules = ReleaseRules.parse(row.rules)
+    known = Evidence.none(rules) if row.evidence is None else Evidence.parse(row.evidence)
+    new = await counts.count_new(tx, row.id, row.looks + 1)
+    row.looks += 1 if new else 0
+    facts = Facts(
+        state=ReleaseState(row.state),
+        stage=row.stage,
+        met=await counts.met(tx, row.id, row.stage, row.looks),
+        counts=counts.added(known.cells, new),
+        failures=await counts.failures(tx, row.id),
+        days=(now - (row.started_at or now)) / timedelta(days=1),
+    )
+    decision = decide(rules, facts)
+    evidence = Evidence.of(row.looks, facts, decision).json()
+    if new or decision.verdict is not Verdict.KEEP:
+        row.evidence = evidence
+    return await _follow(tx, row, decision.verdict, decision.reason, evidence)
+
+
+async def _follow(
+    tx: AsyncSession, row: Release, verdict: Verdict, reason: ReleaseReason | None, evidence: Mapping[str, Json]
+) -> EventType | None:
+    """Write what was decided."""
+    if verdict is Verdict.NEXT_STAGE:
+        return await moves.next_stage(tx, row, evidence)
+    if reason is None:
+        return None
+    if verdict is Verdict.HOLD:
+        return await moves.hold(tx, row, reason, moves.SYSTEM, evidence)
+    if verdict is Verdict.PROMOTE:
+        return await moves.promote(tx, row, reason, moves.SYSTEM, evidence)
+    return await moves.roll_back(tx, row, reason, moves.SYSTEM, evidence)

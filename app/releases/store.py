@@ -1,0 +1,173 @@
+"""Reads releases, and does what a person asks of one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import func, select
+
+from app.db.database import Database
+from app.db.tables import Promotion, Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
+from app.domain.release_rules import ReleaseRules
+from app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
+from app.errors import NotAllowed, NotFound
+from app.instruments import RELEASE_DECISIONS
+from app.releases import counts, moves
+from app.releases.evidence import Evidence
+
+Verb = Literal["hold", "resume", "rollback", "promote"]
+_ALLOWED: Mapping[str, Sequence[Verb]] = {
+    ReleaseState.TRIAL: ("rollback",),
+    ReleaseState.RUNNING: ("hold", "rollback", "promote"),
+    ReleaseState.HELD: ("resume", "rollback", "promote"),
+}
+"""What a person can do, by state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFigures:
+    """The enrolled units of one arm."""
+
+    units: int = 0
+    open_windows: int = 0
+    mean_outcome: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRelease:
+    """A release with what is known about it."""
+
+    row: Release
+    stable: Promotion
+    arms: Mapping[Arm, ArmFigures]
+    met: int
+    """Number of units that met the candidate in this stage and were counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a second computation of a release's evidence found."""
+
+    observations: int
+    events: int
+    differences: Sequence[str]
+
+
+class ReleaseStore:
+    """Releases in the database. Each call is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, id: str) -> tuple[Release, Promotion]:
+        """Return a release and the promotion of its stable arm. Raises NotFound."""
+        async with self._database() as tx:
+            query = select(Release, Promotion).join(Promotion).where(Release.id == id)
+            found = (await tx.execute(query)).one_or_none()
+        if found is None:
+            raise NotFound(f"There is no release {id!r}.")
+        return found[0], found[1]
+
+    async def whole(self, id: str) -> WholeRelease:
+        """Return a release with what is known about it. Raises NotFound."""
+        row, stable = await self.get(id)
+        unit = ReleaseUnit
+        of_arm = (
+            select(unit.arm, func.count(), func.count().filter(unit.closed_at.is_(None)), func.avg(unit.outcome))
+            .where(unit.release_id == id)
+            .group_by(unit.arm)
+        )
+        async with self._database() as tx:
+            arms = {Arm(arm): ArmFigures(*figures) for arm, *figures in (await tx.execute(of_arm)).all()}
+            met = await counts.met(tx, id, row.stage, row.looks)
+        return WholeRelease(row, stable, arms, met)
+
+    async def listed(
+        self, *, project: str | None, before: str | None, limit: int, name: str | None = None
+    ) -> Sequence[tuple[Release, Promotion]]:
+        """Return releases of one project or of all, newest first, or only those of a name."""
+        query = select(Release, Promotion).join(Promotion).order_by(Release.id.desc()).limit(limit)
+        if project is not None:
+            query = query.where(Release.project == project)
+        if name is not None:
+            query = query.where(Release.name == name)
+        if before is not None:
+            query = query.where(Release.id < before)
+        async with self._database() as tx:
+            return [(row, stable) for row, stable in (await tx.execute(query)).all()]
+
+    async def live(self, project: str | None, name: str | None = None) -> Sequence[tuple[Release, Promotion]]:
+        """Return the live releases of one project or of all, or the one of a name. A name has at most one."""
+        query = select(Release, Promotion).join(Promotion).where(Release.state.in_(sorted(LIVE)))
+        if project is not None:
+            query = query.where(Release.project == project)
+        if name is not None:
+            query = query.where(Release.name == name)
+        async with self._database() as tx:
+            return [(row, stable) for row, stable in (await tx.execute(query)).all()]
+
+    async def units(self, id: str, *, after: str | None, limit: int) -> Sequence[ReleaseUnit]:
+        """Return the enrolled units in the order of their hashes, from the one after `after`."""
+        query = select(ReleaseUnit).where(ReleaseUnit.release_id == id).order_by(ReleaseUnit.unit).limit(limit)
+        if after is not None:
+            query = query.where(ReleaseUnit.unit > after)
+        async with self._database() as tx:
+            return (await tx.execute(query)).scalars().all()
+
+    async def events(self, id: str, *, after: int, limit: int) -> Sequence[ReleaseEvent]:
+        """Return the release's events in order, from the one after `after`."""
+        mine = select(ReleaseEvent).where(ReleaseEvent.release_id == id, ReleaseEvent.seq > after)
+        async with self._database() as tx:
+            return (await tx.execute(mine.order_by(ReleaseEvent.seq).limit(limit))).scalars().all()
+
+    async def act(self, id: str, verb: Verb, actor: str, *, end_sessions: bool = False) -> None:
+        """Do what a person asks of a live release. Raises NotFound, or NotAllowed if its state does not permit it."""
+        async with self._database.begin() as tx:
+            row = await moves.locked(tx, id)
+            if row is None:
+                raise NotFound(f"There is no release {id!r}.")
+            if verb not in (allowed := _ALLOWED.get(row.state, ())):
+                raise NotAllowed(f"Cannot {_SPOKEN[verb]} a release that is {_STATES[row.state]}", allowed)
+            person = ReleaseReason.PERSON
+            if verb == "hold":
+                event = await moves.hold(tx, row, person, actor, row.evidence)
+            elif verb == "resume":
+                event = await moves.resume(tx, row, actor)
+            elif verb == "promote":
+                event = await moves.promote(tx, row, person, actor, row.evidence)
+            else:
+                event = await moves.roll_back(tx, row, person, actor, row.evidence, end_sessions=end_sessions)
+        RELEASE_DECISIONS.labels(event.removeprefix("release.")).inc()
+
+    async def verified(self, id: str) -> Verified:
+        """Compute the evidence of the newest look and of every event again, from the observations. Raises NotFound."""
+        row, _ = await self.get(id)
+        rules = ReleaseRules.parse(row.rules)
+        events = [each.data["evidence"] for each in await self.events(id, after=0, limit=1_000) if _is_look(each)]
+        stored = events if row.evidence is None else [*events, row.evidence]
+        differences: dict[str, None] = {}
+        async with self._database() as tx:
+            for evidence in map(Evidence.parse, stored):
+                cells = await counts.count_again(tx, id, evidence.look)
+                met = await counts.met(tx, id, evidence.stage, evidence.look)
+                differences |= dict.fromkeys(evidence.differences(rules, cells, met))
+            counted = select(func.count()).where(
+                ReleaseObservation.release_id == id, ReleaseObservation.look <= row.looks
+            )
+            observations = (await tx.execute(counted)).scalar_one()
+        return Verified(observations, len(events), list(differences))
+
+
+def _is_look(event: ReleaseEvent) -> bool:
+    return "look" in (event.data.get("evidence") or {})
+
+
+_SPOKEN: Mapping[Verb, str] = {"hold": "hold", "resume": "resume", "rollback": "roll back", "promote": "promote"}
+_STATES: Mapping[str, str] = {
+    ReleaseState.TRIAL: "in its trial",
+    ReleaseState.RUNNING: "running",
+    ReleaseState.HELD: "held",
+    ReleaseState.PROMOTED: "promoted",
+    ReleaseState.ROLLED_BACK: "rolled back",
+    ReleaseState.OVERTAKEN: "overtaken",
+}

@@ -1,0 +1,168 @@
+"""Releases over HTTP: how one is started, shown, and ended by a person."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from environment.json_type import Json
+from tests.conditions import answered
+from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_challenges import _engine as scripted_engine
+
+RELEASES = "/promotions/learnloop/live/releases"
+
+
+@asynccontextmanager
+async def _service(data_dir: Path, database_url: str, chat: ScriptedChat) -> AsyncIterator[httpx.AsyncClient]:
+    """With a model `m` whose checkpoint 0 is promoted. 2 and 3 answer everything, 0 and 1 nothing."""
+    settings = settings_for(data_dir, database_url)
+    async with served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client:
+        posted = await client.post("/learn-loop", json={"iterations": 3, "model": {"name": "m"}})
+        await run_with(client, posted.json()["run_id"], "completed")
+        await client.post("/models/learnloop/m/promote", json={"step": 0, "as": "live"})
+        yield client
+
+
+async def _started(client: httpx.AsyncClient, **request: Json) -> Json:
+    accepted = await client.post(RELEASES, json={"step": 2, "skip_trial": True, **request})
+    assert accepted.status_code == 202, accepted.text
+    return accepted.json()
+
+
+async def _in_state(client: httpx.AsyncClient, release_id: str, *states: str) -> Json:
+    async def ask() -> Json:
+        return (await client.get(f"/releases/{release_id}")).raise_for_status().json()
+
+    return await answered(ask, lambda found: found["state"] in states)
+
+
+async def _events(client: httpx.AsyncClient, release_id: str) -> list[Json]:
+    items: list[Json] = (await client.get(f"/releases/{release_id}/events")).raise_for_status().json()["items"]
+    return items
+
+
+async def test_a_person_starts_holds_resumes_and_promotes(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+        started = await _started(client, guardrails={"malformed": 0.03, "error": None})
+        id = started["release_id"]
+        assert (started["state"], started["share"], started["stages"]) == ("running", 0.05, 3)
+        assert (started["candidate"], started["stable"]) == ("learnloop/m@2", "learnloop/m@0")
+        assert [each for each in started["warnings"] if "slow" in each]
+        assert "nothing can be forecast" in started["forecast"]["note"]
+
+        found = (await client.get(f"/releases/{id}")).json()
+        assert found["rules"]["guardrails"] == {"malformed": 0.03, "thumbs_down_1h": 0.05}
+        assert found["salt"] is None
+        assert found["next"] == (
+            "The share becomes 20% when 30 more users have met the candidate and an increase of malformed replies and "
+            "thumbs down within an hour above 10 points is ruled out."
+        )
+        [listed] = (await client.get("/promotions")).json()["items"]
+        assert listed["release"]["release_id"] == id
+        [same] = (await client.get(RELEASES)).json()["items"]
+        assert same == listed["release"] == (await client.get("/releases")).json()["items"][0]
+
+        second = await client.post(RELEASES, json={"step": 1, "skip_trial": True})
+        assert (second.status_code, second.json()["release_id"]) == (409, id)
+
+        held = (await client.post(f"/releases/{id}/hold")).json()
+        assert (held["state"], held["reason"], held["version"]) == ("held", "person", 3)
+        refused = await client.post(f"/releases/{id}/hold")
+        assert (refused.status_code, refused.json()["allowed"]) == (409, ["resume", "rollback", "promote"])
+        resumed = (await client.post(f"/releases/{id}/resume")).json()
+        assert (resumed["state"], resumed["reason"]) == ("running", None)
+
+        promoted = (await client.post(f"/releases/{id}/promote")).json()
+        assert (promoted["state"], promoted["share"], promoted["next"]) == ("promoted", 0.0, None)
+        assert "Nothing was shown" in promoted["quality"]
+        assert len(promoted["salt"]) == 32
+        [now, before] = (await client.get("/promotions/learnloop/live")).json()["items"]
+        assert (now["step"], before["step"], now["release"]) == (2, 0, None)
+        assert (now["evidence"]["release_id"], now["evidence"]["by"]) == (id, "person")
+
+        events = await _events(client, id)
+        assert [each["type"].removeprefix("release.") for each in events] == ["started", "held", "resumed", "promoted"]
+        assert [each["data"]["release_version"] for each in events] == [2, 3, 4, 5]
+        verified = (await client.get(f"/releases/{id}/verify")).json()
+        assert verified == {"verified": True, "observations": 0, "events": 0, "differences": []}
+
+
+async def test_a_trial_comes_first_and_does_not_promote(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+        key = {"Idempotency-Key": "one"}
+        better = await client.post(RELEASES, json={"step": 2}, headers=key)
+        assert better.json()["state"] == "trial"
+        again = await client.post(RELEASES, json={"step": 2}, headers=key)
+        assert again.json() == better.json()
+        id = better.json()["release_id"]
+        found = await _in_state(client, id, "running")
+        assert found["evaluation_id"] == better.json()["evaluation_id"]
+        assert [each["step"] for each in (await client.get("/promotions/learnloop/live")).json()["items"]] == [0]
+        [started] = await _events(client, id)
+        assert started["data"]["evidence"]["trial"]["decision"] == "promote"
+        assert (await client.post(f"/releases/{id}/rollback", json={"sessions": "end"})).status_code == 202
+
+        # One that answers nothing either is not better by the margin.
+        equal = await client.post(RELEASES, json={"step": 1})
+        found = await _in_state(client, equal.json()["release_id"], "rolled_back")
+        assert (found["reason"], found["started_at"]) == ("trial", None)
+        assert "trial" in found["summary"]
+
+
+async def test_a_trial_is_cancelled_with_its_release(data_dir: Path, database_url: str) -> None:
+    begun = asyncio.Event()
+
+    async def stuck(request: Json) -> Reply:
+        if request:
+            begun.set()
+            await asyncio.Event().wait()
+        return await scripted_engine(request)
+
+    async with scripted_chat(stuck) as chat, _service(data_dir, database_url, chat) as client:
+        started = (await client.post(RELEASES, json={"step": 2})).json()
+        await begun.wait()
+        refused = await client.post(f"/releases/{started['release_id']}/promote")
+        assert (refused.status_code, refused.json()["allowed"]) == (409, ["rollback"])
+        assert (await client.post(f"/releases/{started['release_id']}/rollback")).status_code == 202
+
+        async def trial() -> Json:
+            return (await client.get(f"/evaluations/{started['evaluation_id']}")).json()
+
+        await answered(trial, lambda found: found["status"] == "cancelled")
+
+
+_REFUSED: list[tuple[Json, list[str | int], str]] = [
+    ({"step": 9}, ["body", "step"], "no checkpoint 9"),
+    ({"model": "nobody"}, ["body", "model"], "There is no model"),
+    ({"model": "other/m", "step": 1}, ["body", "model"], "project learnloop"),
+    ({"step": 2, "ramp": [0.2, 0.1]}, ["body", "ramp"], "larger than the one before"),
+    ({"step": 2, "ramp": [0.6]}, ["body", "ramp", 0], "0.5"),
+    ({"step": 2, "guardrails": {"slow": 0.05}}, ["body", "guardrails", "slow"], "leave it out with null"),
+    ({"step": 2, "guardrails": {"slowness": 0.05}}, ["body", "guardrails", "slowness", "[key]"], "malformed"),
+    ({"step": 2, "outcome": {}}, ["body", "outcome"], "exactly one"),
+    ({"step": 2, "outcome": {"session_reward": [1, 0]}}, ["body", "outcome"], "low below high"),
+    ({}, ["body"], "give model, or step"),
+]
+
+
+async def test_what_cannot_be_released_is_said_with_its_field(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+        for request, loc, said in _REFUSED:
+            refused = await client.post(RELEASES, json=request)
+            assert refused.status_code == 422, (request, refused.text)
+            [problem] = refused.json()["errors"]
+            assert (problem["loc"], said in problem["msg"]) == (loc, True), (request, problem)
+
+
+async def test_a_checkpoint_against_itself_has_no_trial_and_a_warning(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+        same = await client.post(RELEASES, json={"step": 0})
+        assert (same.status_code, same.json()["state"]) == (202, "running")
+        assert "stable checkpoint itself" in same.json()["warnings"][-1]
+        unknown = await client.post("/promotions/learnloop/nothing/releases", json={"step": 0})
+        assert unknown.status_code == 404

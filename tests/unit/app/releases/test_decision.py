@@ -1,0 +1,173 @@
+"""What is decided on a release, from counts alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
+from app.domain.release_state import ReleaseReason, ReleaseState
+from app.releases.decision import Facts, Failures, Verdict, decide, failures_needed, weigh
+from app.releases.forecast import forecast
+from app.releases.words import forecast_note, lacks
+from training.statistics.guardrails import Cell, Counts
+
+ALL = {name: kind.tolerance for name, kind in KINDS.items()}
+
+
+def _rules(**changed: Any) -> ReleaseRules:
+    usual: dict[str, Any] = {"ramp": RAMP, "guardrails": ALL, "outcome": OUTCOME, "window_hours": 168, "max_days": 60}
+    return ReleaseRules(**{**usual, "at_end": "return", "skip_trial": False, **changed})
+
+
+def _cells(share: float, candidate: tuple[int, int], stable: tuple[int, int]) -> Counts:
+    """Bad and good units of each arm."""
+    arms = ((True, candidate), (False, stable))
+    return {Cell(share, arm, value): n for arm, both in arms for value, n in zip((1.0, 0.0), both, strict=True) if n}
+
+
+GOOD = _cells(0.05, (0, 400), (80, 7600))
+BAD = _cells(0.05, (30, 60), (24, 1200))
+
+
+def _facts(**changed: Any) -> Facts:
+    usual: dict[str, Any] = {
+        "state": ReleaseState.RUNNING,
+        "stage": 0,
+        "met": 60,
+        "counts": dict.fromkeys(Guardrail, GOOD),
+        "failures": Failures(),
+        "days": 3.0,
+    }
+    return Facts(**{**usual, **changed})
+
+
+def _decided(rules: ReleaseRules | None = None, **changed: Any) -> tuple[Verdict, ReleaseReason | None]:
+    found = decide(rules or _rules(), _facts(**changed))
+    return found.verdict, found.reason
+
+
+def test_each_verdict() -> None:
+    bad = {**dict.fromkeys(Guardrail, GOOD), Guardrail.MALFORMED: BAD}
+    assert _decided() == (Verdict.NEXT_STAGE, None)
+    assert _decided(met=29) == (Verdict.KEEP, None)
+    assert _decided(stage=2) == (Verdict.KEEP, None)
+    assert _decided(counts=bad) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
+    assert _decided(days=60.0) == (Verdict.ROLL_BACK, ReleaseReason.TIME)
+    assert _decided(_rules(at_end="promote"), days=60.0) == (Verdict.PROMOTE, ReleaseReason.TIME)
+    # The order: harm comes before the end, and the end before the next stage.
+    assert _decided(_rules(at_end="promote"), days=60.0, counts=bad) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
+
+
+def test_a_guardrail_without_a_value_yet_keeps_the_share() -> None:
+    """Nothing measured is nothing ruled out."""
+    missing = {name: GOOD for name in Guardrail if name is not Guardrail.SLOW}
+    assert _decided(counts=missing) == (Verdict.KEEP, None)
+
+
+def test_a_held_release_is_only_taken_back() -> None:
+    held = {"state": ReleaseState.HELD}
+    assert _decided(**held) == (Verdict.KEEP, None)
+    assert _decided(_rules(at_end="promote"), days=99.0, **held) == (Verdict.KEEP, None)
+    assert _decided(counts={Guardrail.ERROR: BAD}, **held) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
+    both = Failures(9, 9, 9)
+    assert _decided(failures=both, **held) == (Verdict.KEEP, None)
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        (Failures(5, 2, 0), (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
+        (Failures(5, 3, 1), (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
+        (Failures(5, 3, 2), (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
+        (Failures(3, 1, 1), (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
+        (Failures(2, 1, 1), (Verdict.KEEP, None)),
+        (Failures(9, 0, 0), (Verdict.KEEP, None)),
+        (Failures(4, 9, 0), (Verdict.KEEP, None)),
+    ],
+)
+def test_the_breaker(failures: Failures, expected: tuple[Verdict, ReleaseReason | None]) -> None:
+    assert _decided(met=3, counts={}, failures=failures) == expected
+
+
+def test_a_stable_checkpoint_that_often_fails_needs_a_longer_row_for_the_breaker() -> None:
+    assert failures_needed({}) == 5
+    assert failures_needed({Guardrail.ERROR: _cells(0.5, (0, 0), (0, 10_000))}) == 3
+    assert failures_needed({Guardrail.ERROR: _cells(0.5, (0, 0), (400, 9_600))}) == 6
+    assert failures_needed({Guardrail.ERROR: _cells(0.5, (0, 0), (10_000, 0))}) == 24
+
+
+@given(
+    st.dictionaries(st.sampled_from(Guardrail), st.integers(0, 40), min_size=1),
+    st.integers(0, 2),
+    st.sampled_from((ReleaseState.RUNNING, ReleaseState.HELD)),
+    st.floats(0, 100),
+    st.builds(Failures, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+)
+def test_whatever_happens_harm_is_never_promoted(
+    bad: Mapping[Guardrail, int], stage: int, state: ReleaseState, days: float, failures: Failures
+) -> None:
+    counts = {name: _cells(0.2, (units, 40), (2, 160)) for name, units in bad.items()}
+    facts = _facts(counts=counts, stage=stage, state=state, days=days, failures=failures)
+    rules = _rules(at_end="promote")
+    found = decide(rules, facts)
+    assert found == decide(rules, facts)
+    if any(each.alarms for each in found.guardrails.values()):
+        assert found.verdict is Verdict.ROLL_BACK
+    if found.verdict is Verdict.NEXT_STAGE:
+        assert all(each.passes for each in found.guardrails.values())
+        assert stage < 2
+    if found.verdict in (Verdict.PROMOTE, Verdict.NEXT_STAGE):
+        assert state is ReleaseState.RUNNING
+
+
+def test_guardrails_share_the_error_and_looser_ones_are_not_ruled_out_below_their_tolerance() -> None:
+    one = weigh(_rules(guardrails={Guardrail.SLOW: 0.3}), 1, Guardrail.SLOW, GOOD)
+    five = weigh(_rules(), 1, Guardrail.SLOW, GOOD)
+    assert five.harm_threshold - one.harm_threshold == pytest.approx(1.6094379)  # log 5
+    assert (one.level, five.level) == (0.3, 0.05)
+    assert weigh(_rules(), 2, Guardrail.SLOW, GOOD).level is None
+    assert weigh(_rules(ramp=(0.01, 0.5)), 0, Guardrail.SLOW, GOOD).level == 0.2
+
+
+def _lacks(state: ReleaseState, stage: int, met: int, counts: Mapping[Guardrail, Counts], **changed: Any) -> str | None:
+    rules = _rules(**{"guardrails": {Guardrail.MALFORMED: 0.02, Guardrail.COST: 0.05}, **changed})
+    found = {name: weigh(rules, stage, name, counts.get(name, {})) for name in rules.guardrails}
+    return lacks(rules, state, stage, met, found, None)
+
+
+def test_what_the_next_stage_lacks_is_one_sentence() -> None:
+    running = ReleaseState.RUNNING
+    assert _lacks(running, 0, 18, {Guardrail.COST: GOOD}) == (
+        "The share becomes 20% when 12 more users have met the candidate and an increase of malformed replies above "
+        "10 points is ruled out."
+    )
+    assert _lacks(running, 0, 29, {Guardrail.COST: GOOD, Guardrail.MALFORMED: GOOD}) == (
+        "The share becomes 20% when 1 more user has met the candidate."
+    )
+    assert _lacks(running, 0, 30, dict.fromkeys(Guardrail, GOOD)) == "The share becomes 20% with the next look."
+    assert _lacks(running, 1, 30, {}) == (
+        "The share becomes 50% when an increase of malformed replies and cost above 5 points is ruled out."
+    )
+    assert _lacks(running, 2, 30, {}) == (
+        "This is the last stage: after 60 days every user gets the stable checkpoint again, unless a person promotes "
+        "the candidate before."
+    )
+    assert "without evidence" in str(_lacks(running, 2, 30, {}, at_end="promote"))
+    assert "until a person resumes" in str(_lacks(ReleaseState.HELD, 0, 0, {}))
+    assert _lacks(ReleaseState.PROMOTED, 2, 30, {}) is None
+
+
+def test_a_forecast_says_what_so_many_users_can_show() -> None:
+    many, few, none = (forecast(_rules(), units) for units in (600.0, 5.0, 0.0))
+    assert [day is not None for day in many.days] == [True, True, True]
+    assert list(many.days) == sorted(day or 0 for day in many.days)
+    assert many.enrolled_a_week == 4200
+    assert few.guardrails_only
+    assert "guardrails are all" in forecast_note(few, "user")
+    assert "nothing can be forecast" in forecast_note(none, "user")
+    assert "which begins after" in forecast_note(many, "user")
+    twice = forecast(_rules(), 1200.0)
+    assert twice.days[1] == pytest.approx((many.days[1] or 0) / 2)
