@@ -136,6 +136,8 @@ def _evidence(promotion: Json) -> str:
     evidence = promotion["evidence"]
     if evidence is None:
         return "-"
+    if "release_id" in evidence:
+        return f"release {evidence['release_id']}, by {evidence['by']}"
     difference = evidence["difference"]
     return f"{difference['mean']:+.1%} over {evidence['pairs']} scenarios" if difference else "won a trial"
 
@@ -157,7 +159,11 @@ def _print(found: Json) -> None:
     table.add_row("since", f"{found['created_at'][:19]}, promoted by {found['actor']}")
     evidence = found["evidence"]
     if evidence is not None:
-        table.add_row("evidence", f"{_evidence(found)}, evaluation {evidence['evaluation_id']}")
+        trial = f", evaluation {evidence['evaluation_id']}" if "evaluation_id" in evidence else ""
+        table.add_row("evidence", f"{_evidence(found)}{trial}")
+    if (release := found["release"]) is not None:
+        met = f"{release['candidate']} meets {100 * release['share']:.3g}% of the users"
+        table.add_row("release", f"{release['release_id']} is {release['state']}: {met}")
     table.add_row("address", f"{found['address']} (any OpenAI client; model {found['name']})")
     state = f"answers, in {health['seconds']:.2f} s" if health["healthy"] else f"does not answer: {health['reason']}"
     table.add_row("health", plain(state))

@@ -11,6 +11,7 @@ from app.claims.lease import Lease, LeaseLost, require
 from app.claims.moves import move_held, move_locked
 from app.db.database import Database
 from app.db.dependents import lock_what_ifs
+from app.db.promotion_lock import lock_promotions
 from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Trajectory
 from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
@@ -288,6 +289,7 @@ async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) 
     trial = StoredEvaluation.parse((await tx.get_one(EvaluationJob, id)).request).trial
     if trial is None or trial.release_id is not None or report["trial"]["decision"] != Decision.PROMOTE:
         return report
+    await lock_promotions(tx, trial.project, trial.name)
     of_name = select(Promotion).where(Promotion.project == trial.project, Promotion.name == trial.name)
     newest = (await tx.execute(of_name.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
     now = newest.id if newest is not None and newest.withdrawn_at is None else None

@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import aliased, load_only
 
 from app.db.database import Database
+from app.db.promotion_lock import lock_promotions
 from app.db.tables import Promotion, Release, Run
 from app.domain.release_state import SPLITTING
 from app.releases.split import Split
@@ -22,6 +23,7 @@ class Promotions:
     async def promote(self, promotion: Promotion) -> Promotion:
         """Point the name at the checkpoint. Promoting an older checkpoint again rolls back."""
         async with self.database.begin() as tx:
+            await lock_promotions(tx, promotion.project, promotion.name)
             tx.add(promotion)
             await tx.flush()
             await tx.refresh(promotion)
@@ -30,6 +32,7 @@ class Promotions:
     async def withdraw(self, project: str, name: str, actor: str) -> Promotion | None:
         """Withdraw the name and return the promotion that it had, or None if it had none."""
         async with self.database.begin() as tx:
+            await lock_promotions(tx, project, name)
             newest = (await tx.execute(_of(project, name).limit(1).with_for_update())).scalar_one_or_none()
             if newest is None or newest.withdrawn_at is not None:
                 return None

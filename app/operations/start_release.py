@@ -21,11 +21,13 @@ from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, UnknownModelName
+from app.operations.arms_in_memory import check_room
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
 from app.releases import moves
 from app.releases.store import ReleaseStore
 from app.schemas.releases import ReleaseRequest, outcome_json
+from training.backends import embedded
 from training.protocol.model_name import ModelName
 from training.statistics.sequential import Rule
 
@@ -88,6 +90,9 @@ class ReleaseStarter:
         baseline = await _baseline(self.database, stable, request.unit)
         guardrails, warnings = _guardrails(request, baseline)
         is_stable = (checkpoints.model.name, step) == (stable.model_name, stable.step)
+        if stable.backend == checkpoints.backend == embedded.NAME:
+            current = ModelName(project, stable.model_name)
+            warnings += [] if is_stable else await check_room(self.engine, checkpoints.model, current)
         if is_stable:
             warnings.append(
                 f"The candidate is the stable checkpoint itself, {checkpoints.model.at(step)}: this release tests the "
