@@ -11,7 +11,7 @@ from app.db.tables import ReleaseEvent, ReleaseObservation
 from app.domain.event_types import EventType
 from app.domain.release_rules import Guardrail
 from app.domain.release_state import Arm
-from app.releases.decision import FAILURES_IN_A_ROW, Failures
+from app.releases.decision import Failures
 from environment.json_type import Json
 from training.statistics.guardrails import Cell, merged
 
@@ -74,26 +74,27 @@ async def met(tx: AsyncSession, release_id: str, stage: int, look: int) -> int:
 
 
 async def failures(tx: AsyncSession, release_id: str) -> Failures:
-    """Return whether the newest units of each arm failed since the release was last resumed."""
+    """Return the candidate's newest failures in a row since the release was last resumed, and the stable arm's."""
     row, event = ReleaseObservation, ReleaseEvent
     resumed = select(func.max(event.occurred_at)).where(
         event.release_id == release_id, event.type == EventType.RELEASE_RESUMED
     )
-    failed = func.greatest(*(_value(name) for name in (Guardrail.ERROR, Guardrail.MALFORMED))) >= 1.0
-    newest = (
-        select(row.observed_at, failed)
-        .where(row.release_id == release_id)
-        .order_by(row.observed_at.desc())
-        .limit(FAILURES_IN_A_ROW)
-    )
-    since = (await tx.execute(resumed)).scalar_one()
-    if since is not None:
-        newest = newest.where(row.observed_at > since)
-    candidate = (await tx.execute(newest.where(row.arm == Arm.CANDIDATE))).all()
-    if not candidate:
+    failed = func.greatest(_value(Guardrail.ERROR), _value(Guardrail.MALFORMED)) >= 1.0
+    after = func.coalesce(resumed.scalar_subquery(), text("'-infinity'::timestamptz"))
+    mine = (row.release_id == release_id, row.observed_at > after)
+    of_candidate = (*mine, row.arm == Arm.CANDIDATE)
+    fine = select(row.observed_at).where(*of_candidate, ~failed).order_by(row.observed_at.desc()).limit(1)
+    last_fine = (await tx.execute(fine)).scalar_one_or_none()
+    since = () if last_fine is None else (row.observed_at > last_fine,)
+    in_a_row, first = (
+        await tx.execute(select(func.count(), func.min(row.observed_at)).where(*of_candidate, *since))
+    ).one()
+    if not in_a_row:
         return Failures()
-    stable = newest.where(row.arm == Arm.STABLE, row.observed_at >= candidate[-1][0])
-    return Failures([bad for _, bad in candidate], [bad for _, bad in (await tx.execute(stable)).all()])
+    stable = select(func.count(), func.count().filter(failed)).where(
+        *mine, row.arm == Arm.STABLE, row.observed_at >= first
+    )
+    return Failures(in_a_row, *(await tx.execute(stable)).one())
 
 
 def _value(name: Guardrail) -> Any:

@@ -123,7 +123,10 @@ async def test_the_breaker_tells_a_broken_candidate_from_an_absent_backend(datab
 
     await ReleaseStore(database).act(id, "resume", "local")
     assert await look.look(database, id) is None  # the failures before are forgotten
-    await observe(database, id, CANDIDATE, MALFORMED, 3)
+    await observe(database, id, STABLE, GOOD, 60)
+    await observe(database, id, CANDIDATE, GOOD, 60)
+    await observe(database, id, CANDIDATE, MALFORMED, 5)
+    assert await look.look(database, id) is None
     await observe(database, id, STABLE, GOOD)
     assert await look.look(database, id) == EventType.RELEASE_ROLLED_BACK
     assert (await _release(database, id)).reason == "breaker"
