@@ -79,6 +79,7 @@ export interface AskOut {
   "trajectory_id": string;
   "model": string;
   "step": number | null;
+  "release_id": string | null;
 }
 
 export interface AttemptOut {
@@ -191,6 +192,7 @@ export interface DeliveryBrief {
   "endpoint_id": string | null;
   "run_id": string;
   "evaluation_id": string | null;
+  "release_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -208,6 +210,7 @@ export interface DeliveryOut {
   "endpoint_id": string | null;
   "run_id": string;
   "evaluation_id": string | null;
+  "release_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -392,10 +395,12 @@ export interface FeedbackOut {
   "event_id": string;
   "confidence": number;
   "comment": string | null;
+  "name": string | null;
+  "value": number | null;
   "source": "api" | "simulator";
   "occurred_at": string;
   "received_at": string;
-  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred";
+  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred" | "outcome" | "withdrawn";
   "trajectory_id": string;
   "over": string | null;
   "iteration": number | null;
@@ -713,6 +718,7 @@ export interface PromotionOut {
   "evidence": Record<string, any> | null;
   "created_at": string;
   "withdrawn_at": string | null;
+  "release": ReleaseBrief | null;
 }
 
 export interface PublishedOut {
@@ -774,6 +780,29 @@ export interface RejudgingBrief {
   "repeats": number;
   "text": string | null;
 }
+
+export interface ReleaseBrief {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+}
+
+export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "time" | "person";
+
+export type ReleaseState = "trial" | "running" | "held" | "promoted" | "rolled_back" | "overtaken";
 
 export interface RemedyOut {
   "text": string;
@@ -978,10 +1007,12 @@ export interface SessionFeedbackOut {
   "event_id": string;
   "confidence": number;
   "comment": string | null;
+  "name": string | null;
+  "value": number | null;
   "source": "api" | "simulator";
   "occurred_at": string;
   "received_at": string;
-  "type": "thumbs_up" | "thumbs_down" | "preferred";
+  "type": "thumbs_up" | "thumbs_down" | "preferred" | "outcome";
   "session_id": string;
   "over": string | null;
 }
