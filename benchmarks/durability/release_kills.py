@@ -6,9 +6,10 @@ Two services, each with its own worker and watcher, share a Postgres that is not
 whose replies name the checkpoint that was asked. Users ask a promoted name with a release through either of them, all
 the time. The release climbs its ramp, is held, resumed and at last promoted by a person who repeats what was not
 answered. Then every answer that a user got must be of the arm that follows from the release's salt; nobody may have
-gone back from the candidate; the name may have had two champions in order, and never another one; each transition must
-have happened once; each user who was answered must have been observed, once in a stage; and the evidence of every event
-must follow from the rows.
+gone back from the candidate; the name may have had two champions in order, and never another one; each transition
+must have happened once; each user who was answered must have been observed, once in a stage; no thumbs up that was
+accepted may be lost or counted twice, and windows close with the outcome that follows from them; and the evidence of
+every event must follow from the rows.
 """
 
 import argparse
@@ -21,8 +22,9 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ _RULES = ReleaseRules(
     ramp=_RAMP,
     guardrails={Guardrail.MALFORMED: 0.02, Guardrail.ERROR: 0.02},
     outcome=OUTCOME,
-    window_hours=168,
+    window_hours=20 / 3600,
     max_days=60,
     at_end="return",
     skip_trial=True,
@@ -71,6 +73,8 @@ class Users:
     ports: Sequence[int]
     count: int
     answers: dict[int, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
+    liked: set[int] = field(default_factory=set)
+    """Those whose thumbs up was accepted."""
     unanswered: int = 0
     stopping: bool = False
 
@@ -88,9 +92,22 @@ class Users:
                     reply = None
                 if reply is not None and reply.is_success:
                     self.answers[user].append((began, reply.json()["model"]))
+                    if len(self.answers[user]) == 1 and user % 2:
+                        await self._likes(http, user, chance)
                 else:
                     self.unanswered += 1
                     await asyncio.sleep(0.05)
+
+    async def _likes(self, http: httpx.AsyncClient, user: int, chance: random.Random) -> None:
+        """Send a thumbs up, the same one again and again until it is accepted."""
+        event = {"event_id": f"e{user}", "type": "thumbs_up", "user": f"user {user}", "model": "p/live"}
+        while not self.stopping:
+            with suppress(httpx.TransportError):
+                port = chance.choice(self.ports)
+                if (await http.post(f"http://127.0.0.1:{port}/feedback", json=event)).is_success:
+                    self.liked.add(user)
+                    return
+            await asyncio.sleep(0.05)
 
 
 async def _start(url: str) -> None:
@@ -246,6 +263,8 @@ def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[s
         [release] = rows("SELECT * FROM release")
         observed, units = rows("SELECT * FROM release_observation"), rows("SELECT * FROM release_unit")
         events = rows("SELECT seq, type, data FROM release_event ORDER BY seq")
+        feedback = {row["user_hash"]: row["received_at"] for row in rows("SELECT user_hash, received_at FROM feedback")}
+        likes = rows("SELECT count(*) AS count FROM feedback")[0]["count"]
         champions = [row["step"] for row in rows("SELECT step FROM promotion ORDER BY id")]
     hasher = UserHasher(service_key(SecretStr(_SECRET), Path()))
     hashes = {user: hasher.hash_of(f"user {user}") for user in users.answers}
@@ -256,7 +275,16 @@ def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[s
     counted = {name: sum(cell[3] for cell in cells) for name, cells in release["evidence"]["cells"].items()}
     marked = sum(row["look"] is not None and row["look"] <= release["looks"] for row in observed)
     versions = [each["data"]["release_version"] for each in events]
+    closed = [row for row in units if row["closed_at"] is not None]
+    window = timedelta(hours=_RULES.window_hours)
+    liked = [row for row in closed if row["exposed_at"] < feedback.get(row["unit"], row["exposed_at"])]
+    in_time = {row["unit"] for row in liked if feedback[row["unit"]] <= row["exposed_at"] + window}
     return {
+        "closed_windows": len(closed),
+        "liked_in_time": len(in_time),
+        "outcomes_that_are_wrong": sum(row["outcome"] != (1.0 if row["unit"] in in_time else 0.5) for row in closed),
+        "likes_lost": sum(hashes[user] not in feedback for user in users.liked),
+        "likes_twice": likes - len(feedback),
         "answers": sum(map(len, users.answers.values())),
         "users": len(users.answers),
         "not_answered": users.unanswered,
@@ -281,6 +309,9 @@ def _found(url: str, users: Users, promoted_at: float, verified: Json) -> dict[s
 
 
 _MUST_BE: dict[str, Json] = {
+    "outcomes_that_are_wrong": 0,
+    "likes_lost": 0,
+    "likes_twice": 0,
     "users_on_the_wrong_side": 0,
     "users_who_went_back": 0,
     "arms_that_are_not_the_salts": 0,
