@@ -66,6 +66,24 @@ export interface AgentSessionOutcome {
 
 export type AgentSessionState = "open" | "ended" | "expired";
 
+export type Arm = "stable" | "candidate";
+
+export interface ArmFigure {
+  "units": number;
+  "mean": number | null;
+}
+
+export interface ArmOut {
+  "arm": Arm;
+  "checkpoint": string;
+  "backend": string;
+  "units": number;
+  "open_windows": number;
+  "closed_windows": number;
+  "mean_outcome": number | null;
+  "late_events": number;
+}
+
 export interface AskOut {
   "question": string | null;
   "answer": string | null;
@@ -453,11 +471,33 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
+export interface ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
+}
+
 export interface GraphListed {
   "sha256": string;
   "bytes": number;
   "created_at": string;
   "links": Record<string, string>;
+}
+
+export type Guardrail = "malformed" | "error" | "slow" | "cost" | "thumbs_down_1h";
+
+export interface GuardrailOut {
+  "guardrail": Guardrail;
+  "means": string;
+  "tolerance": number;
+  "candidate": ArmFigure;
+  "stable": ArmFigure;
+  "harm": number;
+  "harm_threshold": number;
+  "level": number | null;
+  "ruled_out": number | null;
+  "ruled_out_threshold": number;
 }
 
 export interface History {
@@ -800,6 +840,49 @@ export interface ReleaseBrief {
   "ended_at": string | null;
 }
 
+<<<<<<< HEAD
+=======
+export interface ReleaseEventOut {
+  "seq": number;
+  "type": string;
+  "version": number;
+  "release_id": string;
+  "actor": string;
+  "occurred_at": string;
+  "data": Record<string, any>;
+}
+
+export interface ReleaseOut {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+  "unit": "user" | "session";
+  "rules": RulesOut;
+  "arms": (ArmOut)[];
+  "guardrails": (GuardrailOut)[];
+  "looks": number;
+  "looked_at": string | null;
+  "stage_since": string | null;
+  "next": string | null;
+  "quality": string;
+  "forecast": ForecastOut;
+  "salt": string | null;
+}
+
+>>>>>>> f3b45c73 (Types for clients know pairs)
 export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "time" | "person";
 
 export type ReleaseState = "trial" | "running" | "held" | "promoted" | "rolled_back" | "overtaken";
@@ -843,6 +926,16 @@ export interface Rewards {
   "min": number | null;
   "max": number | null;
   "count": number;
+}
+
+export interface RulesOut {
+  "ramp": (number)[];
+  "guardrails": Record<string, number>;
+  "outcome": Record<string, any>;
+  "window_hours": number;
+  "max_days": number;
+  "at_end": "return" | "promote";
+  "skip_trial": boolean;
 }
 
 export interface RunComparison {
