@@ -840,8 +840,6 @@ export interface ReleaseBrief {
   "ended_at": string | null;
 }
 
-<<<<<<< HEAD
-=======
 export interface ReleaseEventOut {
   "seq": number;
   "type": string;
@@ -882,7 +880,6 @@ export interface ReleaseOut {
   "salt": string | null;
 }
 
->>>>>>> f3b45c73 (Types for clients know pairs)
 export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "time" | "person";
 
 export type ReleaseState = "trial" | "running" | "held" | "promoted" | "rolled_back" | "overtaken";
