@@ -1,5 +1,6 @@
 """Outcomes of a release's units: frozen when their windows are over, by what was received until then."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, R
 from app.domain.release_state import Arm
 from app.releases.outcomes import close_windows, late_events
 from app.security.user_hash import UserHasher
+from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_trajectory
 from tests.integration.app.release_stage import running_release
@@ -274,6 +276,28 @@ async def test_open_windows_have_no_outcome_and_frozen_ones_never_change(databas
     async with database() as tx:
         query = select(ReleaseUnit.closed_at, ReleaseUnit.outcome).where(ReleaseUnit.unit == "a")
         assert (await tx.execute(query)).one() == (closed_at, 0.5)
+
+
+async def test_of_two_processes_that_close_a_window_the_first_one_freezes_it(database: Database) -> None:
+    release_id = await running_release(database, outcome=THUMBS)
+    await _exposed(database, release_id, ["a"])
+    waits = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    async def waiting() -> int:
+        async with database() as tx:
+            return int((await tx.execute(waits)).scalar_one())
+
+    async with database.begin() as first:
+        await close_windows(first, await first.get_one(Release, release_id))
+        query = select(ReleaseUnit.closed_at)
+        closed_at = (await first.execute(query)).scalar_one()
+        second = asyncio.create_task(_close(database, release_id))
+        await answered(waiting, bool)
+    await second
+    async with database() as tx:
+        assert (await tx.execute(query)).scalar_one() == closed_at
 
 
 @pytest.mark.parametrize("by_session", [False, True], ids=["user", "session"])
