@@ -66,6 +66,24 @@ export interface AgentSessionOutcome {
 
 export type AgentSessionState = "open" | "ended" | "expired";
 
+export type Arm = "stable" | "candidate";
+
+export interface ArmFigure {
+  "units": number;
+  "mean": number | null;
+}
+
+export interface ArmOut {
+  "arm": Arm;
+  "checkpoint": string;
+  "backend": string;
+  "units": number;
+  "open_windows": number;
+  "closed_windows": number;
+  "mean_outcome": number | null;
+  "late_events": number;
+}
+
 export interface AskOut {
   "question": string | null;
   "answer": string | null;
@@ -79,6 +97,7 @@ export interface AskOut {
   "trajectory_id": string;
   "model": string;
   "step": number | null;
+  "release_id": string | null;
 }
 
 export interface AttemptOut {
@@ -191,6 +210,7 @@ export interface DeliveryBrief {
   "endpoint_id": string | null;
   "run_id": string;
   "evaluation_id": string | null;
+  "release_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -208,6 +228,7 @@ export interface DeliveryOut {
   "endpoint_id": string | null;
   "run_id": string;
   "evaluation_id": string | null;
+  "release_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -448,11 +469,33 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
+export interface ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
+}
+
 export interface GraphListed {
   "sha256": string;
   "bytes": number;
   "created_at": string;
   "links": Record<string, string>;
+}
+
+export type Guardrail = "malformed" | "error" | "slow" | "cost" | "thumbs_down_1h";
+
+export interface GuardrailOut {
+  "guardrail": Guardrail;
+  "means": string;
+  "tolerance": number;
+  "candidate": ArmFigure;
+  "stable": ArmFigure;
+  "harm": number;
+  "harm_threshold": number;
+  "level": number | null;
+  "ruled_out": number | null;
+  "ruled_out_threshold": number;
 }
 
 export interface History {
@@ -713,6 +756,7 @@ export interface PromotionOut {
   "evidence": Record<string, any> | null;
   "created_at": string;
   "withdrawn_at": string | null;
+  "release": ReleaseBrief | null;
 }
 
 export interface PublishedOut {
@@ -775,6 +819,69 @@ export interface RejudgingBrief {
   "text": string | null;
 }
 
+export interface ReleaseBrief {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+}
+
+export interface ReleaseEventOut {
+  "seq": number;
+  "type": string;
+  "version": number;
+  "release_id": string;
+  "actor": string;
+  "occurred_at": string;
+  "data": Record<string, any>;
+}
+
+export interface ReleaseOut {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+  "unit": "user" | "session";
+  "rules": RulesOut;
+  "arms": (ArmOut)[];
+  "guardrails": (GuardrailOut)[];
+  "looks": number;
+  "looked_at": string | null;
+  "stage_since": string | null;
+  "next": string | null;
+  "quality": string;
+  "forecast": ForecastOut;
+  "salt": string | null;
+}
+
+export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "time" | "person";
+
+export type ReleaseState = "trial" | "running" | "held" | "promoted" | "rolled_back" | "overtaken";
+
 export interface RemedyOut {
   "text": string;
   "how": "fork" | "none";
@@ -814,6 +921,16 @@ export interface Rewards {
   "min": number | null;
   "max": number | null;
   "count": number;
+}
+
+export interface RulesOut {
+  "ramp": (number)[];
+  "guardrails": Record<string, number>;
+  "outcome": Record<string, any>;
+  "window_hours": number;
+  "max_days": number;
+  "at_end": "return" | "promote";
+  "skip_trial": boolean;
 }
 
 export interface RunComparison {
