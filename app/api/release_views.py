@@ -89,7 +89,7 @@ def _arms(whole: WholeRelease) -> list[ArmOut]:
                 open_windows=found.open_windows,
                 closed_windows=found.units - found.open_windows,
                 mean_outcome=found.mean_outcome,
-                late_events=0,
+                late_events=found.late_events,
             )
         )
     return shown

@@ -15,6 +15,7 @@ from app.errors import NotAllowed, NotFound
 from app.instruments import RELEASE_DECISIONS
 from app.releases import counts, moves
 from app.releases.evidence import Evidence
+from app.releases.outcomes import late_events
 
 Verb = Literal["hold", "resume", "rollback", "promote"]
 _ALLOWED: Mapping[str, Sequence[Verb]] = {
@@ -32,6 +33,7 @@ class ArmFigures:
     units: int = 0
     open_windows: int = 0
     mean_outcome: float | None = None
+    late_events: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,13 @@ class ReleaseStore:
             .group_by(unit.arm)
         )
         async with self._database() as tx:
-            arms = {Arm(arm): ArmFigures(*figures) for arm, *figures in (await tx.execute(of_arm)).all()}
             checkpoints = {Arm.CANDIDATE: (row.model_name, row.step), Arm.STABLE: (stable.model_name, stable.step)}
             made = {arm: await _made(tx, row.project, *of) for arm, of in checkpoints.items()}
+            late = await late_events(tx, row)
+            arms = {
+                Arm(arm): ArmFigures(units, open_windows, mean, late.get(Arm(arm), 0))
+                for arm, units, open_windows, mean in (await tx.execute(of_arm)).all()
+            }
             met = await counts.met(tx, id, row.stage, row.looks)
         return WholeRelease(row, stable, arms, made, met)
 

@@ -416,10 +416,12 @@ export interface FeedbackOut {
   "event_id": string;
   "confidence": number;
   "comment": string | null;
+  "name": string | null;
+  "value": number | null;
   "source": "api" | "simulator";
   "occurred_at": string;
   "received_at": string;
-  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred";
+  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred" | "outcome" | "withdrawn";
   "trajectory_id": string;
   "over": string | null;
   "iteration": number | null;
@@ -1098,10 +1100,12 @@ export interface SessionFeedbackOut {
   "event_id": string;
   "confidence": number;
   "comment": string | null;
+  "name": string | null;
+  "value": number | null;
   "source": "api" | "simulator";
   "occurred_at": string;
   "received_at": string;
-  "type": "thumbs_up" | "thumbs_down" | "preferred";
+  "type": "thumbs_up" | "thumbs_down" | "preferred" | "outcome";
   "session_id": string;
   "over": string | null;
 }
