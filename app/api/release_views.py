@@ -76,12 +76,15 @@ def _arms(whole: WholeRelease) -> list[ArmOut]:
     }
     shown = []
     for arm, (model, step, backend) in places.items():
-        found = whole.arms.get(arm, ArmFigures())
+        found, made = whole.arms.get(arm, ArmFigures()), whole.made[arm]
         shown.append(
             ArmOut(
                 arm=arm,
                 checkpoint=str(ModelName(row.project, model, step)),
                 backend=backend,
+                run_id=made and made.run_id,
+                iteration=made and made.iteration,
+                success=made and made.success,
                 units=found.units,
                 open_windows=found.open_windows,
                 closed_windows=found.units - found.open_windows,

@@ -197,6 +197,12 @@ class ArmOut(ResponseModel):
     """Its checkpoint, as `PROJECT/NAME@STEP`."""
     backend: str
     """Name of the backend that has it."""
+    run_id: str | None
+    """Id of the run that made it; null if no run is known."""
+    iteration: int | None
+    """Iteration of that run which made it."""
+    success: float | None
+    """Its sampled success on held-out scenarios, from 0 to 1; null if it was not evaluated."""
     units: int
     """Enrolled users (or sessions) that have met it."""
     open_windows: int

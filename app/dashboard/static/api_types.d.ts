@@ -77,6 +77,9 @@ export interface ArmOut {
   "arm": Arm;
   "checkpoint": string;
   "backend": string;
+  "run_id": string | null;
+  "iteration": number | null;
+  "success": number | null;
   "units": number;
   "open_windows": number;
   "closed_windows": number;
