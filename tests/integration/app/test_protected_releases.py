@@ -240,7 +240,9 @@ async def test_releases_in_the_terminal(
         assert (await client.post(f"/releases/{first}/promote")).status_code == 202
         assert f"release {first}" in (await command("deployments", "list")).stdout
         shown = (await command("deployments", "describe", "learnloop/live")).stdout
-        assert [line.split() for line in shown.splitlines() if "release" in line] == [["evidence", "release", first]]
+        assert [line.split() for line in shown.splitlines() if "release" in line] == [
+            ["evidence", "release", f"{first},", "by", "person"]
+        ]
 
         promote = ("models", "promote", "learnloop/m", "--step", "1", "--as", "live")
         delete = ("deployments", "delete", "learnloop/live", "--yes")

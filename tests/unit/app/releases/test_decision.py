@@ -68,7 +68,7 @@ def test_a_guardrail_without_a_value_yet_keeps_the_share() -> None:
 
 
 def test_a_held_release_is_only_taken_back() -> None:
-    held = {"state": ReleaseState.HELD}
+    held: dict[str, Any] = {"state": ReleaseState.HELD}
     assert _decided(**held) == (Verdict.KEEP, None)
     assert _decided(_rules(at_end="promote"), days=99.0, **held) == (Verdict.KEEP, None)
     assert _decided(counts={Guardrail.ERROR: BAD}, **held) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
