@@ -164,7 +164,7 @@ async def test_a_promotion_waits_for_a_decision_that_is_being_written(
             assert row is not None
             waiting = asyncio.create_task(_promote(client, False))
             await answered(lambda: _is_waiting(database), bool)
-            await moves.promote(tx, row, moves.ReleaseReason.TIME, moves.SYSTEM, None)
+            await moves.promote(tx, row, ReleaseReason.TIME, moves.SYSTEM, None)
         assert (await waiting).status_code == 201
         assert await _steps(client) == [3, 2, 0]
         assert (await _found(client, f"/releases/{id}"))["state"] == "promoted"
