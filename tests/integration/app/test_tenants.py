@@ -21,6 +21,7 @@ from environment.json_type import Json
 from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
+from tests.integration.app.release_stage import running_release
 from tests.integration.app.served import run_with
 
 _HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}", "/demonstrations/{sha256}"}
@@ -59,6 +60,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/webhooks/{id}": str(ULID()),
             "/webhooks/deliveries/{id}": str(ULID()),
             "/evaluations/{evaluation_id}": str(ULID()),
+            "/releases/{release_id}": await running_release(service.database),
             "/sessions/{id}": await _session(service),
             "/keys/{key_id}": (await service.new("mail")).row.id,
             "/models/{project}/{name}": "mail",
