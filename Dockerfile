@@ -36,5 +36,8 @@ WORKDIR /data
 VOLUME /data
 USER 10001
 EXPOSE 8000
+# For registries: `--build-arg VERSION=0.1.0`. The installed packages know theirs: `docker run --rm learnloop --version`.
+ARG VERSION=
+LABEL org.opencontainers.image.title=learnloop org.opencontainers.image.version=$VERSION
 ENTRYPOINT ["tini", "--", "learnloop"]
 CMD ["serve"]

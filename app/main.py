@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import uvicorn
@@ -174,7 +175,7 @@ def create_app(
     app = FastAPIOffline(
         redoc_url=None,
         title="Learnloop",
-        version="0.1.0",
+        version=version("learnloop"),
         lifespan=lifespan,
         redirect_slashes=False,
         strict_content_type=False,

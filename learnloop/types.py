@@ -284,20 +284,27 @@ FeedbackType = Literal[
     "thumbs_up",
     "thumbs_down",
     "preferred",
+    "outcome",
+    "withdrawn",
 ]
 
 
 class FeedbackEvent(TypedDict, total=False):
-    """An event of `POST /feedback` without its type: its subject, and for opinions their weight and a comment."""
+    """An event of `POST /feedback` without its type: its subject, and what belongs to the type."""
 
     event_id: str
     session_id: str
     trajectory_id: str
     run_id: str
     iteration: int
+    user: str
+    model: str
     over: str
     confidence: float
     comment: str
+    name: str
+    value: float
+    withdraws: str
     occurred_at: str
     source: Literal["api", "simulator"]
 

@@ -56,6 +56,8 @@ USED = (
     "RejudgingAccepted",
     "RunComparison",
     "RejudgingBrief",
+    "ReleaseEventOut",
+    "ReleaseOut",
     "RewardHistograms",
     "RunDiagnosis",
     "RunListed",

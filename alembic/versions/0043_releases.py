@@ -118,6 +118,12 @@ def upgrade() -> None:
         ("ix_release_observation_new_late", "late_look IS NULL AND values ? 'thumbs_down_1h'"),
     ):
         op.create_index(name, "release_observation", ["release_id"], postgresql_where=sa.text(new))
+    op.create_index(
+        "ix_release_observation_first_hour",
+        "release_observation",
+        ["release_id", "observed_at"],
+        postgresql_where=sa.text("NOT values ? 'thumbs_down_1h'"),
+    )
     op.create_table(
         "release_event",
         sa.Column("release_id", sa.String(length=26), nullable=False),

@@ -19,9 +19,7 @@ _NOW = sa.text("now()")
 
 
 def _to(column: str, table: str, ondelete: str) -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint(
-        [column], [f"{table}.id"], name=op.f(f"fk_schedule_run_{column}"), ondelete=ondelete
-    )
+    return sa.ForeignKeyConstraint([column], [f"{table}.id"], name=op.f(f"fk_schedule_run_{column}"), ondelete=ondelete)
 
 
 def upgrade() -> None:

@@ -1,6 +1,7 @@
 """Feedback: what happened to emails, and people's opinions of emails and sessions."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from fastapi import Query
 
@@ -10,6 +11,7 @@ from app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
     CurrentQueries,
+    CurrentService,
     IdCursor,
     Limit,
     NumberCursor,
@@ -18,6 +20,7 @@ from app.api.dependencies import (
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.api.session_models import SessionId
+from app.db.tables import Feedback
 from app.feedback import evidence, store
 from app.schemas.base import Page
 from app.schemas.feedback import (
@@ -34,14 +37,15 @@ router = keyed_router("feedback")
 
 
 @router.post("/feedback")
-async def take_feedback(database: CurrentDatabase, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
-    """Store feedback on emails, answers and sessions. Takes one event, or up to 1,000 as `{"events": [...]}`.
+async def take_feedback(service: CurrentService, caller: CurrentCaller, request: FeedbackBody) -> FeedbackTaken:
+    """Store feedback on emails, answers, sessions and users. Takes one event, or up to 1,000 as `{"events": [...]}`.
 
-    Events may be late, repeated and out of order. A single invalid event is an error. In a batch the valid events are
-    stored and the invalid ones are listed in the response.
+    Events may be late, repeated and out of order: a withdrawal, too, can arrive before the event that it withdraws. A
+    single invalid event is an error. In a batch the valid events are stored and the invalid ones are listed in the
+    response.
     """
     events = request.events if isinstance(request, FeedbackBatch) else [request]
-    taken = await store.take(database, events, request.source, caller.sees)
+    taken = await store.take(service.database, events, request.source, caller.sees, service.users)
     if not isinstance(request, FeedbackBatch) and taken[0].error is not None:
         raise taken[0].error
     return FeedbackTaken(
@@ -77,7 +81,7 @@ async def list_feedback(
 ) -> Page[FeedbackOut]:
     """List the feedback events on a run's emails, most recently received first.
 
-    Events whose source is `simulator` come from the market simulator.
+    Events that were withdrawn are left out. Those whose source is `simulator` come from the market simulator.
     """
     await queries.require_run(run_id)
     found = await store.listed(database, run_id, before=cursor, limit=limit + 1, trajectory_id=trajectory_id)
@@ -85,8 +89,9 @@ async def list_feedback(
         found,
         limit,
         lambda row: FeedbackOut(
-            **{name: getattr(row.Feedback, name) for name in FeedbackOut.model_fields.keys() - {"over", "iteration"}},
+            **_same(row.Feedback, FeedbackOut.model_fields.keys() - {"over", "name", "iteration"}),
             over=row.Feedback.against_id,
+            name=row.Feedback.outcome_name,
             iteration=row.iteration,
         ),
         lambda row: row.Feedback.id,
@@ -97,15 +102,19 @@ async def list_feedback(
 async def list_session_feedback(
     database: CurrentDatabase, caller: CurrentCaller, id: SessionId, cursor: IdCursor = None, limit: Limit = 50
 ) -> Page[SessionFeedbackOut]:
-    """List what people thought of a session, most recently received first."""
+    """List what people thought of a session, most recently received first.
+
+    Outcomes with a name are listed, too; events that were withdrawn are left out.
+    """
     await AgentSessions(database).get(caller, id)
     found = await store.of_session(database, id, before=cursor, limit=limit + 1)
     return page(
         found,
         limit,
         lambda row: SessionFeedbackOut(
-            **{name: getattr(row, name) for name in SessionFeedbackOut.model_fields.keys() - {"over"}},
+            **_same(row, SessionFeedbackOut.model_fields.keys() - {"over", "name"}),
             over=row.against_session_id,
+            name=row.outcome_name,
         ),
         lambda row: row.id,
     )
@@ -122,3 +131,7 @@ async def list_emails_with_feedback(
     return page(
         found, limit, lambda row: EmailFeedbackOut.model_validate(row, from_attributes=True), lambda row: row.seq
     )
+
+
+def _same(row: Feedback, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}

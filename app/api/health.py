@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Literal
 
 from fastapi import Response
@@ -21,6 +22,8 @@ class Alive(ResponseModel):
 
     status: Literal["ok"] = "ok"
     """Always `ok`."""
+    version: str = version("learnloop")
+    """The version of Learnloop."""
 
 
 class Degraded(ResponseModel):

@@ -25,6 +25,7 @@ from app.model_registry.listing import listed
 from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.operations.challenge import Challenge, challenge
+from app.operations.end_release import after_overtaken
 from app.operations.start_evaluation import EvaluationStarter
 from app.schemas.base import Name, RequestPart, ResponseModel
 from app.schemas.evaluations import EvaluationAccepted
@@ -110,6 +111,8 @@ class PromoteRequest(RequestPart):
     if_better_than: Name | None = None
     """A promoted name of the project. Both checkpoints attempt the same held-out scenarios, until the test says that
     this one is better, or not by `margin`."""
+    end_release: bool = False
+    """Ends a live release of the name as overtaken, at once, also if a trial decides. Without it, 409."""
     alpha: float = Field(default=Rule().alpha, gt=0, lt=0.5)
     """Bound of the probability that one which is no better is promoted, and that one which is better by `margin` is
     refused, however often the pairs are looked at."""
@@ -130,7 +133,7 @@ class PromoteRequest(RequestPart):
     def _is_whole(self) -> Self:
         if self.name is None and self.if_better_than is None:
             raise ValueError("give as, or if_better_than")
-        of_trials = self.model_fields_set - {"step", "name", "if_better_than"}
+        of_trials = self.model_fields_set - {"step", "name", "if_better_than", "end_release"}
         if self.if_better_than is None and of_trials:
             raise ValueError(f"{', '.join(sorted(of_trials))} can only be given with if_better_than")
         return self
@@ -236,10 +239,15 @@ async def promote_model(
     """Promote a checkpoint to a name, which requests can use as a model.
 
     With `if_better_than` the response is 202 and an evaluation, which promotes the checkpoint if it wins. To roll
-    back, promote the older checkpoint again.
+    back, promote the older checkpoint again. A name with a live release is refused with 409, unless `end_release` ends
+    the release.
     """
     if request.if_better_than is None:
-        return promotion_out(await checkpoints.promote(str(request.name), request.step, caller))
+        promoted, ended = await checkpoints.promote(
+            str(request.name), request.step, caller, end_release=request.end_release
+        )
+        await after_overtaken(service, ended, caller.actor)
+        return promotion_out(promoted)
     starter = EvaluationStarter(service, service.store, models, service.runner.wake)
     name = request.name or request.if_better_than
     asked = Challenge(
@@ -251,8 +259,10 @@ async def promote_model(
         request.seed,
         request.environment,
         request.judge,
+        end_release=request.end_release,
     )
-    started = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
+    started, ended = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
+    await after_overtaken(service, ended, caller.actor)
     return JSONResponse(evaluation_accepted(started).model_dump(mode="json"), status_code=202)
 
 
@@ -301,7 +311,7 @@ async def push_checkpoint(
 async def delete_checkpoint(checkpoints: OfModel, step: StepPart) -> ModelWhole:
     """Delete a checkpoint permanently, and return the model with the others.
 
-    The newest checkpoint, the best one of a run, and promoted ones cannot be deleted.
+    The newest checkpoint, the best one of a run, promoted ones, and those of a live release cannot be deleted.
     """
     await checkpoints.delete([step])
     return await get_model(checkpoints)

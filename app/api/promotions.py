@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import Field
 
 from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor
@@ -18,6 +18,7 @@ from app.db.tables import Promotion
 from app.errors import NotFound
 from app.model_registry.promotions import Promotions
 from app.operations.check_promotion import check
+from app.operations.end_release import after_overtaken
 from app.releases.store import ReleaseStore
 from app.schemas.base import Page, ResponseModel
 from app.schemas.releases import ReleaseBrief
@@ -146,16 +147,26 @@ async def list_promotion_requests(
 
 @router.delete("/promotions/{project}/{name}")
 async def withdraw_promotion(
-    service: CurrentService, caller: CurrentCaller, project: ProjectPart, name: PromotedPart
+    service: CurrentService,
+    caller: CurrentCaller,
+    project: ProjectPart,
+    name: PromotedPart,
+    end_release: Annotated[
+        bool, Query(description="Ends a live release of the name as overtaken. Without it, 409.")
+    ] = False,
 ) -> PromotionOut:
     """Take a promoted name away, and return what it meant. Requests that use the name fail from then on.
 
-    The checkpoint stays. Promote one to the name again to have the name back, with its history.
+    The checkpoint stays. Promote one to the name again to have the name back, with its history. A name with a live
+    release is refused with 409, unless `end_release` ends the release.
     """
-    promotions = Promotions(service.database)
-    withdrawn = await promotions.withdraw(project, name, caller.actor) if caller.sees(project) else None
-    if withdrawn is None:
+    if not caller.sees(project):
         raise NotFound(_nothing(project, name))
+    found = await Promotions(service.database).withdraw(project, name, caller.actor, end_release=end_release)
+    if found is None:
+        raise NotFound(_nothing(project, name))
+    withdrawn, ended = found
+    await after_overtaken(service, ended, caller.actor)
     return promotion_out(withdrawn)
 
 

@@ -76,17 +76,20 @@ def _arms(whole: WholeRelease) -> list[ArmOut]:
     }
     shown = []
     for arm, (model, step, backend) in places.items():
-        found = whole.arms.get(arm, ArmFigures())
+        found, made = whole.arms.get(arm, ArmFigures()), whole.made[arm]
         shown.append(
             ArmOut(
                 arm=arm,
                 checkpoint=str(ModelName(row.project, model, step)),
                 backend=backend,
+                run_id=None if made is None else made.run_id,
+                iteration=None if made is None else made.iteration,
+                success=None if made is None else made.success,
                 units=found.units,
                 open_windows=found.open_windows,
                 closed_windows=found.units - found.open_windows,
                 mean_outcome=found.mean_outcome,
-                late_events=0,
+                late_events=found.late_events,
             )
         )
     return shown

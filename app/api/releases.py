@@ -13,8 +13,8 @@ from app.api.release_views import release_accepted, release_brief, release_out
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
 from app.errors import NotFound
-from app.evaluations.store import EvaluationStore
 from app.http import idempotency
+from app.operations.end_release import cancel_trial
 from app.operations.start_evaluation import EvaluationStarter
 from app.operations.start_release import ReleaseStarter, StartedRelease
 from app.releases.store import ReleaseStore, Verb
@@ -176,9 +176,7 @@ async def roll_back_release(
     row, _ = await store.get(release_id)
     end_sessions = (request or RollbackRequest()).sessions == "end"
     found = await _act(store, caller, release_id, "rollback", end_sessions=end_sessions)
-    if row.evaluation_id is not None and row.started_at is None:
-        await EvaluationStore(service.database).cancel(row.evaluation_id, caller.actor)
-        service.runner.nudge(row.evaluation_id)
+    await cancel_trial(service, row, caller.actor)
     return found
 
 

@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 
 from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.options import DEFAULT_URL, AsJson, EndRelease, Url
 from app.cli.terminal import Failure, plain, print_json, progress, results
 from environment.json_type import Json
 from training.protocol.model_name import ModelName
@@ -45,9 +45,9 @@ class Deployments:
         items: list[Json] = self._service.call("GET", f"{_path(name)}/requests", params=params)["items"]
         return items
 
-    def delete(self, name: str) -> Json:
+    def delete(self, name: str, *, end_release: bool) -> Json:
         """Delete the name."""
-        return self._service.call("DELETE", _path(name))
+        return self._service.call("DELETE", _path(name), params={"end_release": end_release})
 
     def _addressed(self, promotion: Json) -> Json:
         return {**promotion, "address": f"{self._service.url}/v1"}
@@ -101,6 +101,7 @@ def logs(
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    end_release: EndRelease = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -112,7 +113,7 @@ def delete(
             if not progress.is_terminal:
                 raise Failure(f"{name} is {_checkpoint(current)}; confirm with --yes")
             typer.confirm(f"Delete {name}, which is {_checkpoint(current)}?", abort=True, err=True)
-        gone = deployments.delete(name)
+        gone = deployments.delete(name, end_release=end_release)
     print_json(gone) if as_json else results.print(
         f"{name} is deleted; {_checkpoint(gone)} is still there", soft_wrap=True
     )
@@ -136,8 +137,16 @@ def _evidence(promotion: Json) -> str:
     evidence = promotion["evidence"]
     if evidence is None:
         return "-"
+    if "release_id" in evidence:
+        return f"release {evidence['release_id']}, by {evidence['by']}"
     difference = evidence["difference"]
     return f"{difference['mean']:+.1%} over {evidence['pairs']} scenarios" if difference else "won a trial"
+
+
+def _release(release: Json) -> str:
+    """Return a live release in a line."""
+    share, stage = f"{100 * release['share']:.3g}%", f"stage {release['stage'] + 1} of {release['stages']}"
+    return f"{release['release_id']} is {release['state']}: {release['candidate']} has a share of {share}, {stage}"
 
 
 def _table(found: list[Json]) -> Table:
@@ -157,7 +166,10 @@ def _print(found: Json) -> None:
     table.add_row("since", f"{found['created_at'][:19]}, promoted by {found['actor']}")
     evidence = found["evidence"]
     if evidence is not None:
-        table.add_row("evidence", f"{_evidence(found)}, evaluation {evidence['evaluation_id']}")
+        trial = f", evaluation {evidence['evaluation_id']}" if "evaluation_id" in evidence else ""
+        table.add_row("evidence", f"{_evidence(found)}{trial}")
+    if found["release"] is not None:
+        table.add_row("release", _release(found["release"]))
     table.add_row("address", f"{found['address']} (any OpenAI client; model {found['name']})")
     state = f"answers, in {health['seconds']:.2f} s" if health["healthy"] else f"does not answer: {health['reason']}"
     table.add_row("health", plain(state))

@@ -48,26 +48,40 @@ def list_(
 @app.command()
 def send(
     type: Annotated[
-        str, typer.Argument(metavar="TYPE", help="thumbs_up, thumbs_down, preferred, or an email outcome.")
+        str,
+        typer.Argument(
+            metavar="TYPE", help="thumbs_up, thumbs_down, preferred, outcome, withdrawn, or an outcome of an email."
+        ),
     ],
     session_id: SessionId = None,
     trajectory_id: Annotated[
         str | None, typer.Option("--trajectory", metavar="ID", help="A trajectory with an email or an answer.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Key of a user, for answers that are not stored. Needs --model.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="PROJECT/NAME", help="With --user: the promoted name that was asked.")
     ] = None,
     over: Annotated[
         str | None, typer.Option(metavar="ID", help="With preferred: the session or trajectory that was not.")
     ] = None,
     comment: Annotated[str | None, typer.Option(help="What was said with an opinion.")] = None,
     confidence: Annotated[float | None, typer.Option(help="Weight of an opinion, above 0 and at most 1.")] = None,
+    name: Annotated[str | None, typer.Option(help="With outcome: its name, such as resolved.")] = None,
+    value: Annotated[float | None, typer.Option(help="With outcome: its value, from 0 to 1.")] = None,
+    withdraws: Annotated[
+        str | None, typer.Option(metavar="EVENT_ID", help="With withdrawn: the event that no longer counts.")
+    ] = None,
     event_id: Annotated[
         str | None, typer.Option(help="Your id of the event: sent again with it, it counts once. Default: a new one.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Send one event: what somebody thought of a session, or what happened to an email."""
-    about = {"session_id": session_id, "trajectory_id": trajectory_id, "over": over}
-    given = about | {"comment": comment, "confidence": confidence}
+    """Send one event: what somebody thought of a session, what happened to an email, or what came of an answer."""
+    about = {"session_id": session_id, "trajectory_id": trajectory_id, "user": user, "model": model, "over": over}
+    given = about | {"comment": comment, "confidence": confidence, "name": name, "value": value, "withdraws": withdraws}
     event = {"event_id": event_id or str(uuid4()), "type": type}
     with Service(url) as service:
         taken = service.send_feedback(event | {name: value for name, value in given.items() if value is not None})
@@ -154,7 +168,7 @@ def _opinions_table(found: Sequence[Json]) -> Table:
     table.add_column("OVER", no_wrap=True)
     table.add_column("COMMENT", overflow="fold")
     for each in found:
-        table.add_row(each["type"], figure(each["confidence"]), each["over"] or "-", plain(each["comment"] or "-"))
+        table.add_row(_spoken(each), figure(each["confidence"]), each["over"] or "-", plain(each["comment"] or "-"))
     return table
 
 
@@ -169,5 +183,9 @@ def _events_table(found: Sequence[Json]) -> Table:
         source = SIMULATOR if each["source"] == "simulator" else each["source"]
         place = "-" if each["iteration"] is None else str(each["iteration"])
         weight = "-" if each["type"] in ONLINE else figure(each["confidence"])
-        table.add_row(each["type"], place, each["trajectory_id"], weight, source)
+        table.add_row(_spoken(each), place, each["trajectory_id"], weight, source)
     return table
+
+
+def _spoken(event: Json) -> str:
+    return event["type"] if event["value"] is None else f"{plain(event['name'])} {figure(event['value'])}"

@@ -38,6 +38,7 @@ COMMANDS = {
     "keys": "app.cli.keys:app",
     "models": "app.cli.models:app",
     "new": "app.cli.new:app",
+    "releases": "app.cli.releases:app",
     "report": "app.cli.report:app",
     "schedules": "app.cli.schedules:app",
     "trajectories": "app.cli.trajectories:app",

@@ -11,7 +11,7 @@ from rich.table import Table
 from app.cli.charts import percent
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.evaluations import trial_decision, watch_evaluation
-from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.options import DEFAULT_URL, AsJson, EndRelease, Url
 from app.cli.terminal import Failure, print_json, results
 from environment.json_type import Json
 from training.protocol.model_name import ModelName
@@ -46,12 +46,8 @@ class ModelService(Service):
         """Return a model with its checkpoints."""
         return self._call("GET", _path(name))
 
-    def promote(self, name: str, step: int, to: str) -> Json:
-        """Promote a checkpoint to a name."""
-        return self._call("POST", f"{_path(name)}/promote", json={"step": step, "as": to})
-
-    def challenge(self, name: str, request: dict[str, Json]) -> Json:
-        """Promote a checkpoint if it is better, and return the evaluation that decides this."""
+    def promote(self, name: str, request: dict[str, Json]) -> Json:
+        """Promote a checkpoint to a name. With `if_better_than` return the evaluation that decides this."""
         return self._call("POST", f"{_path(name)}/promote", json=request)
 
     def promotions(self, name: str) -> list[Json]:
@@ -117,17 +113,18 @@ def promote(
             help="Only if a trial on held-out scenarios shows that it is better than what the name means.",
         ),
     ] = False,
+    end_release: EndRelease = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
     with ModelService(url) as service:
         if if_better:
-            asked = service.challenge(model, {"step": step, "if_better_than": to})
+            asked = service.promote(model, {"step": step, "if_better_than": to, "end_release": end_release})
             decided = watch_evaluation(service, asked["evaluation_id"])
             print_json(decided) if as_json else _print_trial(decided, to)
             raise typer.Exit(0 if trial_decision(decided) == "promote" else 1)
-        made = service.promote(model, step, to)
+        made = service.promote(model, {"step": step, "as": to, "end_release": end_release})
     print_json(made) if as_json else results.print(
         f"{made['name']} is now {made['model']}@{made['step']}", soft_wrap=True
     )
@@ -142,7 +139,7 @@ def _print_trial(evaluation: Json, to: str) -> None:
         "promote": f"promoted: it is better than what {to} was",
         "refuse": f"not promoted: that it is better by {trial['margin']:.0%} is ruled out",
         "undecided": "not promoted: the scenarios did not suffice",
-        "overtaken": f"not promoted: {to} was given to another checkpoint meanwhile",
+        "overtaken": f"not promoted: {to} was given to another checkpoint meanwhile, or has a live release",
     }
     difference = (
         "" if found is None else f", difference {found['mean']:+.1%} [{found['low']:+.1%}, {found['high']:+.1%}]"
@@ -209,7 +206,8 @@ def delete(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a checkpoint permanently. The newest, the best one of a run and promoted ones cannot be deleted."""
+    """Delete a checkpoint permanently. The newest, the best one of a run and promoted ones cannot be deleted,
+    nor those of a live release."""
     with ModelService(url) as service:
         left = service.delete_checkpoint(model, step)
     if as_json:

@@ -28,6 +28,9 @@ def config_file(given: str) -> Path:
 
 Url = Annotated[str, typer.Option(envvar=URL_VARIABLE, help="URL of the service.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document to stdout.")]
+EndRelease = Annotated[
+    bool, typer.Option("--end-release", help="End a live release of the name, which otherwise prevents this.")
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -40,15 +40,15 @@ def own_service(
     later.
     """
     require_engine(data_dir)
-    log_path = data_dir / "service.log"
+    log = _Log(data_dir / "service.log")
     port = free_port()
-    process = _start(data_dir, log_path, port, variables or {})
+    process = _start(data_dir, log.path, port, variables or {})
     try:
         with Service(f"http://127.0.0.1:{port}") as service:
-            _wait_until_ready(service, process, log_path, ready_s, waiting)
+            _wait_until_ready(service, process, log, ready_s, waiting)
             yield service
     except ServiceUnreachable as error:
-        raise Failure(f"the service stopped responding. Last lines of {log_path}:\n{_tail(log_path)}") from error
+        raise Failure(f"the service stopped responding. {log.tail()}") from error
     finally:
         _stop(process)
 
@@ -90,13 +90,13 @@ def _die_with_parent() -> None:
 
 
 def _wait_until_ready(
-    service: Service, process: subprocess.Popen[bytes], log_path: Path, ready_s: float, waiting: Callable[[str], None]
+    service: Service, process: subprocess.Popen[bytes], log: "_Log", ready_s: float, waiting: Callable[[str], None]
 ) -> None:
     deadline = time.monotonic() + ready_s
     missing = "service"
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise Failure(f"the service exited during startup. Last lines of {log_path}:\n{_tail(log_path)}")
+            raise Failure(f"the service exited during startup. {log.tail()}")
         waiting(missing)
         try:
             readiness = service.readiness()
@@ -107,9 +107,9 @@ def _wait_until_ready(
             if not missing:
                 return
             if readiness["engine"] == "failed":
-                raise Failure(f"the engine failed to start. Last lines of {log_path}:\n{_tail(log_path)}")
+                raise Failure(f"the engine failed to start. {log.tail()}")
         time.sleep(_POLL_S)
-    raise Failure(f"the {missing} was not ready after {ready_s:.0f} s. Last lines of {log_path}:\n{_tail(log_path)}")
+    raise Failure(f"the {missing} was not ready after {ready_s:.0f} s. {log.tail()}")
 
 
 def _missing(readiness: dict[str, str]) -> str:
@@ -119,8 +119,16 @@ def _missing(readiness: dict[str, str]) -> str:
     return "" if readiness["engine"] in ("ready", "shared") else "engine"
 
 
-def _tail(path: Path, lines: int = 12) -> str:
-    return "\n".join(f"  {line}" for line in path.read_text(errors="replace").splitlines()[-lines:])
+class _Log:
+    """A service's log, of which only the lines after its start are shown: earlier services wrote to the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._start = path.stat().st_size if path.exists() else 0
+
+    def tail(self, lines: int = 12) -> str:
+        written = self.path.read_bytes()[self._start :].decode(errors="replace").splitlines()[-lines:]
+        return "\n".join([f"Last lines of {self.path}:", *(f"  {line}" for line in written)])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

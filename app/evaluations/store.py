@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -11,9 +11,11 @@ from app.claims.lease import Lease, LeaseLost, require
 from app.claims.moves import move_held, move_locked
 from app.db.database import Database
 from app.db.dependents import lock_what_ifs
-from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Trajectory
+from app.db.promotion_lock import lock_promotions
+from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Release, Trajectory
 from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
+from app.domain.release_state import LIVE as LIVE_RELEASE
 from app.domain.run_state import Move
 from app.domain.stored_evaluation import Slot, StoredEvaluation
 from app.errors import Conflict, NotAllowed, NotFound
@@ -281,17 +283,23 @@ def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict
 
 
 async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Promote a won trial's challenger, unless the name has been given to another checkpoint meanwhile.
+    """Promote a won trial's challenger, unless the name has been given to another checkpoint meanwhile or has a live
+    release.
 
     Returns the report, in which the decision is then `overtaken`.
     """
     trial = StoredEvaluation.parse((await tx.get_one(EvaluationJob, id)).request).trial
     if trial is None or trial.release_id is not None or report["trial"]["decision"] != Decision.PROMOTE:
         return report
+    await lock_promotions(tx, trial.project, trial.name)
+    live = exists().where(
+        Release.project == trial.project, Release.name == trial.name, Release.state.in_(sorted(LIVE_RELEASE))
+    )
+    has_release = (await tx.execute(select(live))).scalar_one()
     of_name = select(Promotion).where(Promotion.project == trial.project, Promotion.name == trial.name)
     newest = (await tx.execute(of_name.order_by(Promotion.id.desc()).limit(1))).scalar_one_or_none()
     now = newest.id if newest is not None and newest.withdrawn_at is None else None
-    if now != trial.incumbent:
+    if has_release or now != trial.incumbent:
         return {**report, "trial": {**report["trial"], "decision": "overtaken"}}
     difference = report["models"][1]["difference"]["success"]
     tx.add(

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Subquery, func, select
 from app.db.database import Database
 from app.db.tables import Feedback
 from app.feedback.sums import events_about, sums_of
+from app.feedback.withdrawals import in_force
 
 _MOST_COMMENTS = 10
 
@@ -68,7 +69,7 @@ async def comments_on(database: Database, ids: Collection[str]) -> Mapping[str, 
     """Return the newest ten comments on each session that has any, newest first."""
     query = (
         select(Feedback.session_id, Feedback.comment)
-        .where(Feedback.session_id.in_(sorted(ids)), Feedback.comment.is_not(None))
+        .where(Feedback.session_id.in_(sorted(ids)), Feedback.comment.is_not(None), in_force())
         .order_by(Feedback.id.desc())
     )
     found: defaultdict[str, list[str]] = defaultdict(list)

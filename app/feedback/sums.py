@@ -7,20 +7,24 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.tables import Feedback
+from app.feedback.withdrawals import in_force
 from judges.feedback import LOSSES, WINS
 
 _BEATEN = "beaten"
 """Event type for the losing side of a preference."""
+OUTCOME = "outcome"
+"""Type of an outcome with a name of the sender's own. It is no opinion of an answer, and only releases count it."""
 _About = InstrumentedAttribute[str | None]
 
 
 def events_about(subject: _About, against: _About, *which: ColumnElement[bool]) -> Subquery:
-    """Select each event, and each preference a second time for its losing side. Columns: subject, type, confidence,
-    source."""
+    """Select what happened to emails and people's opinions, each preference a second time for its losing side. Columns:
+    subject, type, confidence, source."""
     columns = (Feedback.confidence, Feedback.source)
+    counts = (Feedback.type != OUTCOME, in_force(), *which)
     return union_all(
-        select(subject.label("subject"), Feedback.type, *columns).where(subject.is_not(None), *which),
-        select(against, literal(_BEATEN), *columns).where(against.is_not(None), *which),
+        select(subject.label("subject"), Feedback.type, *columns).where(subject.is_not(None), *counts),
+        select(against, literal(_BEATEN), *columns).where(against.is_not(None), *counts),
     ).subquery()
 
 

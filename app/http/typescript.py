@@ -74,6 +74,8 @@ def _type(schema: Json) -> str:
     if "enum" in schema:
         return " | ".join(f'"{value}"' for value in schema["enum"])
     match schema.get("type"):
+        case "array" if "prefixItems" in schema:
+            return f"[{', '.join(map(_type, schema['prefixItems']))}]"
         case "array":
             return f"({_type(schema['items'])})[]"
         case "object":

@@ -10,7 +10,7 @@ from sqlalchemy import func, select, update
 from app.auth.caller import Caller
 from app.backends import Connect
 from app.db.database import Database
-from app.db.tables import Checkpoint, Promotion, Run
+from app.db.tables import Checkpoint, Promotion, Release, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE
 from app.errors import Conflict, NotFound, Unavailable
@@ -21,6 +21,7 @@ from app.model_registry.pushes.push import Pushed, Source, push
 from app.model_registry.pushes.targets import Target
 from app.model_registry.resolver import UnknownModelName
 from app.processes.engine import EngineUnavailable
+from app.releases.live import needed_checkpoints
 from app.runs.resume_point import sampled_steps
 from app.settings import Settings
 from environment.json_type import Json
@@ -77,8 +78,14 @@ class Checkpoints:
             for step, each in sorted(found.items())
         ]
 
-    async def promote(self, name: str, step: int, caller: Caller) -> Promotion:
-        """Promote the step to PROJECT/`name`. Raises NotFound, or Conflict if a model has that name."""
+    async def promote(
+        self, name: str, step: int, caller: Caller, *, end_release: bool = False
+    ) -> tuple[Promotion, Release | None]:
+        """Promote the step to PROJECT/`name`, and return the promotion and the release that it ended, if any.
+
+        Raises NotFound, Conflict if a model has that name, or LiveRelease if the name has a live release and
+        `end_release` is false.
+        """
         await self.require_promotable(name, step)
         target = ModelName(self.model.project, name)
         promotion = Promotion(
@@ -89,7 +96,7 @@ class Checkpoints:
             step=step,
             actor=caller.actor,
         )
-        return await Promotions(self.database).promote(promotion)
+        return await Promotions(self.database).promote(promotion, end_release=end_release)
 
     async def require_promotable(self, name: str, step: int) -> None:
         """Check that the step can be promoted to the name. Raises NotFound, or Conflict if a model has that name."""
@@ -116,6 +123,7 @@ class Checkpoints:
         promoted = {
             step: f"is promoted as {self.model.project}/{name}" for name, step in (await self._promoted()).items()
         }
+        released = {each.step: each.why for each in await needed_checkpoints(self.database, self.model)}
         best = select(Run.best_step, Run.id).where(*self._run_conditions())
         forks = select(Run.parent_step, Run.id).where(
             Run.parent_run_id.in_(select(Run.id).where(*self._run_conditions())), Run.status.in_(LIVE)
@@ -132,7 +140,7 @@ class Checkpoints:
                 *((step, f"is what run {id} starts from") for step, id in await tx.execute(forks)),
                 *((step, f"is the best of run {id}") for step, id in await tx.execute(best)),
             ]
-        return {step: why for step, why in found if step is not None} | promoted
+        return {step: why for step, why in found if step is not None} | promoted | released
 
     async def note_deleted(self, steps: Sequence[int]) -> None:
         """Mark the checkpoints as deleted in the records of runs."""

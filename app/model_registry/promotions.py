@@ -10,6 +10,7 @@ from sqlalchemy.orm import aliased, load_only
 from app.db.database import Database
 from app.db.tables import Promotion, Release, Run
 from app.domain.release_state import SPLITTING
+from app.releases.live import give_way
 from app.releases.split import Split
 
 
@@ -19,24 +20,36 @@ class Promotions:
 
     database: Database
 
-    async def promote(self, promotion: Promotion) -> Promotion:
-        """Point the name at the checkpoint. Promoting an older checkpoint again rolls back."""
+    async def promote(self, promotion: Promotion, *, end_release: bool = False) -> tuple[Promotion, Release | None]:
+        """Point the name at the checkpoint. Promoting an older checkpoint again rolls back.
+
+        Returns the promotion and the live release that it ended, if any. Raises LiveRelease if there is one and
+        `end_release` is false.
+        """
         async with self.database.begin() as tx:
+            ended = await give_way(tx, promotion.project, promotion.name, end_release=end_release)
             tx.add(promotion)
             await tx.flush()
             await tx.refresh(promotion)
-        return promotion
+        return promotion, ended
 
-    async def withdraw(self, project: str, name: str, actor: str) -> Promotion | None:
-        """Withdraw the name and return the promotion that it had, or None if it had none."""
+    async def withdraw(
+        self, project: str, name: str, actor: str, *, end_release: bool = False
+    ) -> tuple[Promotion, Release | None] | None:
+        """Withdraw the name and return the promotion that it had, or None if it had none.
+
+        Also returns the live release that this ended, if any. Raises LiveRelease if there is one and `end_release` is
+        false.
+        """
         async with self.database.begin() as tx:
+            ended = await give_way(tx, project, name, end_release=end_release)
             newest = (await tx.execute(_of(project, name).limit(1).with_for_update())).scalar_one_or_none()
             if newest is None or newest.withdrawn_at is not None:
                 return None
             newest.withdrawn_at, newest.withdrawn_by = func.now(), actor
             await tx.flush()
             await tx.refresh(newest)
-            return newest
+            return newest, ended
 
     async def current(self, project: str, name: str) -> Promotion | None:
         """Return the current promotion of the name, if any."""

@@ -19,6 +19,7 @@ from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver
+from app.releases.live import require_unneeded
 from app.runs.store import RunStore
 from environment.json_type import Json
 from training.backends import embedded
@@ -116,8 +117,9 @@ class TrainableModels:
 
     @asynccontextmanager
     async def to_delete(self, model: ModelName) -> AsyncIterator[None]:
-        """Like `to_train`. Raises Conflict if a run needs the model or it is promoted."""
+        """Like `to_train`. Raises Conflict if a run or a live release needs the model or it is promoted."""
         async with self.store.holding_model(embedded.NAME, model, unneeded=True):
+            await require_unneeded(self.database, model)
             if promoted := await Promotions(self.database).all(model.project, model=model.name):
                 raise Conflict(f"{model} is promoted as {promoted[0].project}/{promoted[0].name}.")
             yield

@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.auth.caller import Caller
+from app.db.tables import Release
 from app.domain.stored_evaluation import Trial
 from app.errors import Conflict
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.promotions import Promotions
 from app.operations.start_evaluation import EvaluationStarter, SaveReply, StartedEvaluation
+from app.releases.live import give_way
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
 from training.protocol.model_name import ModelName
@@ -31,12 +34,17 @@ class Challenge:
     judge: JudgeChoice | None
     release_id: str | None = None
     """The release that the trial is part of; None if a challenger that wins is promoted."""
+    end_release: bool = False
+    """Whether a live release of the name ends when the trial begins; otherwise it prevents the trial."""
 
 
 async def challenge(
     starter: EvaluationStarter, checkpoints: Checkpoints, asked: Challenge, caller: Caller, save_reply: SaveReply
-) -> StartedEvaluation:
-    """Queue the trial. Raises NotFound, Conflict if there is no champion to beat, InvalidRequest or Unavailable."""
+) -> tuple[StartedEvaluation, Release | None]:
+    """Queue the trial, and return it and the live release that it ended, if any.
+
+    Raises NotFound, Conflict if there is no champion to beat, LiveRelease, InvalidRequest or Unavailable.
+    """
     project, model = checkpoints.model.project, checkpoints.model
     await checkpoints.require_promotable(asked.name, asked.step)
     promotions = Promotions(checkpoints.database)
@@ -72,4 +80,12 @@ async def challenge(
         look_every=asked.rule.look_every,
         release_id=asked.release_id,
     )
-    return await starter.start(str(ULID()), request, caller, save_reply, trial)
+    ended: Release | None = None
+
+    async def save(tx: AsyncSession, started: StartedEvaluation) -> None:
+        nonlocal ended
+        if asked.release_id is None:
+            ended = await give_way(tx, project, asked.name, end_release=asked.end_release)
+        await save_reply(tx, started)
+
+    return await starter.start(str(ULID()), request, caller, save, trial), ended

@@ -7,26 +7,32 @@ from app.domain.run_state import Verb
 from app.errors import Unavailable
 from app.model_registry.promotions import Promotions
 from app.processes.engine import EngineUnavailable
+from app.releases.live import require_unneeded
 from app.resources import Resources
 from app.results.folders import remove_folder
 from app.runs.configuration import model_spec
 from app.runs.store import RunStore, require_verb
 from training.backends.base import BackendRefused, BackendUnavailable
+from training.protocol.model_name import ModelName
 
 _ENGINE_TIMEOUT_S = 20.0
 """Time limit for deleting the model, because the run's row is locked meanwhile."""
 
 
 async def remove(resources: Resources, store: RunStore, run_id: str) -> Run:
-    """Delete the run and return its row. Raises NotFound, NotAllowed or Unavailable, and then deletes nothing.
+    """Delete the run and return its row.
 
-    A promoted model is kept, and so is a model on an engine that only other workers can reach.
+    Raises NotFound, NotAllowed, LiveRelease if a release needs its model and no other run has it, or Unavailable, and
+    then deletes nothing. A promoted model is kept, and so is a model on an engine that only other workers can reach.
     """
     run = await store.get(run_id)
     require_verb(run, Verb.DELETE)
 
     async def forget_model() -> None:
-        if run.started_at is None or not resources.reaches(run.engine):
+        if run.started_at is None:
+            return
+        await require_unneeded(resources.database, ModelName(run.model_project, run.model_name))
+        if not resources.reaches(run.engine):
             return
         if await Promotions(resources.database).all(run.model_project, model=run.model_name):
             return

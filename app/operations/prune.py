@@ -26,6 +26,8 @@ from app.db.tables import (
     Feedback,
     JudgeCall,
     LedgerEntry,
+    Release,
+    ReleaseUnit,
     RolloutRecord,
     Run,
     Trajectory,
@@ -36,15 +38,31 @@ from app.db.tables import (
 from app.domain.agent_session_state import AgentSessionState
 from app.domain.delivery_state import DeliveryState
 from app.domain.evaluation_state import TERMINAL as EVALUATION_ENDED
+from app.domain.release_state import LIVE
 from app.domain.run_state import TERMINAL as RUN_ENDED
+from app.feedback.withdrawals import in_force
 from app.settings import Settings
 
 _BATCH = 1_000
 """Number of rows to delete in one transaction."""
-_HAS_FEEDBACK = exists().where(or_(Feedback.trajectory_id == Trajectory.id, Feedback.against_id == Trajectory.id))
-_HAS_OPINIONS = exists().where(
-    or_(Feedback.session_id == AgentSession.id, Feedback.against_session_id == AgentSession.id)
+_HAS_FEEDBACK = exists().where(
+    or_(Feedback.trajectory_id == Trajectory.id, Feedback.against_id == Trajectory.id), in_force()
 )
+_HAS_OPINIONS = exists().where(
+    or_(Feedback.session_id == AgentSession.id, Feedback.against_session_id == AgentSession.id), in_force()
+)
+
+
+def _in_open_window(of: type[Trajectory] | type[AgentSession]) -> ColumnElement[bool]:
+    """Return the condition for rows on which feedback still counts, because the window of their unit is open."""
+    units = select(ReleaseUnit.release_id).join(Release, Release.id == ReleaseUnit.release_id)
+    return units.where(
+        ReleaseUnit.release_id == of.release_id,
+        ReleaseUnit.unit.in_((of.user_hash, of.id)),
+        ReleaseUnit.closed_at.is_(None),
+        Release.state.in_(sorted(LIVE)),
+    ).exists()
+
 
 log = structlog.get_logger(__name__)
 
@@ -65,8 +83,13 @@ async def prune(database: Database, settings: Settings) -> None:
     for table, ended, kind, days, delete_from in by_owner:
         if days is not None:
             await _prune_ended(database, table, ended, kind, timedelta(days=days), delete_from)
-    asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK)
-    over = and_(AgentSession.state != AgentSessionState.OPEN, AgentSession.run_id.is_(None), ~_HAS_OPINIONS)
+    asked = and_(Trajectory.kind == "ask", ~_HAS_FEEDBACK, ~_in_open_window(Trajectory))
+    over = and_(
+        AgentSession.state != AgentSessionState.OPEN,
+        AgentSession.run_id.is_(None),
+        ~_HAS_OPINIONS,
+        ~_in_open_window(AgentSession),
+    )
     settled = WebhookDelivery.state != DeliveryState.PENDING
     for days, owned, key, made_at, which in (
         (settings.keep_trajectories_days, Trajectory, Trajectory.id, Trajectory.started_at, asked),

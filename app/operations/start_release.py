@@ -16,16 +16,19 @@ from app.db.database import Database
 from app.db.tables import AgentSession, Promotion, Release, Trajectory
 from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from app.domain.release_state import ReleaseState
-from app.errors import Conflict, InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, UnknownModelName
+from app.operations.arms_in_memory import check_room
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
 from app.releases import moves
+from app.releases.live import LiveRelease
 from app.releases.store import ReleaseStore
 from app.schemas.releases import ReleaseRequest, outcome_json
+from training.backends import embedded
 from training.protocol.model_name import ModelName
 from training.statistics.sequential import Rule
 
@@ -33,6 +36,7 @@ _BEFORE = timedelta(days=14)
 """Time before a release whose requests say what is usual."""
 _NEEDS_BASELINE = {Guardrail.SLOW: "p95_s", Guardrail.COST: "tokens"}
 """Guardrails that compare with what was usual before, and with which figure."""
+_REMEDY = "Wait for its end, or roll it back or promote it first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +50,6 @@ class StartedRelease:
 
 SaveReply = Callable[[AsyncSession, StartedRelease], Awaitable[None]]
 """Saves the reply to the request, in the transaction that creates the release."""
-
-
-class LiveRelease(Conflict):
-    """The name has a live release."""
-
-    title = "Release in progress"
-
-    def __init__(self, name: str, release_id: str | None) -> None:
-        which = f"Release {release_id}" if release_id is not None else "Another release"
-        super().__init__(f"{which} of {name} is live. Wait for its end, or roll it back or promote it first.")
-        self.release_id = release_id
-
-    def members(self) -> dict[str, Any]:
-        return {"release_id": self.release_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +73,14 @@ class ReleaseStarter:
         if stable is None:
             raise NotFound(f"No checkpoint is promoted to '{promoted}'.")
         for live, _ in await ReleaseStore(self.database).live(project, name):
-            raise LiveRelease(str(promoted), live.id)
+            raise LiveRelease(str(promoted), live.id, _REMEDY)
         checkpoints, step = await self._candidate(stable, request, caller)
         baseline = await _baseline(self.database, stable, request.unit)
         guardrails, warnings = _guardrails(request, baseline)
         is_stable = (checkpoints.model.name, step) == (stable.model_name, stable.step)
+        if stable.backend == checkpoints.backend == embedded.NAME:
+            current = ModelName(project, stable.model_name)
+            warnings += [] if is_stable else await check_room(self.engine, checkpoints.model, current)
         if is_stable:
             warnings.append(
                 f"The candidate is the stable checkpoint itself, {checkpoints.model.at(step)}: this release tests the "
@@ -127,7 +120,7 @@ class ReleaseStarter:
         except IntegrityError as error:
             if "uq_release_project_name_live" not in str(error):
                 raise
-            raise LiveRelease(str(promoted), None) from error
+            raise LiveRelease(str(promoted), None, _REMEDY) from error
 
     async def _candidate(self, stable: Promotion, request: ReleaseRequest, caller: Caller) -> tuple[Checkpoints, int]:
         """Return the checkpoints of the candidate's model, and its step. Raises InvalidRequest or Unavailable."""
@@ -207,13 +200,13 @@ def _guardrails(request: ReleaseRequest, baseline: dict[str, Any]) -> tuple[dict
 
 
 async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[str, Any]:
-    """Return what the stable checkpoint did before: `p95_s` and mean `tokens` of its answers to `/ask` (None without
-    any), and `users`: the number of units of the name."""
+    """Return what the stable checkpoint did before: `p95_s` and mean sampled `tokens` of its answers to `/ask` (None
+    without any), and `users`: the number of units of the name."""
     promoted, since = str(ModelName(stable.project, stable.name)), func.now() - _BEFORE
     asked = (Trajectory.asked_as == promoted, Trajectory.kind == "ask", Trajectory.started_at > since)
     usual = select(
         func.percentile_cont(0.95).within_group(Trajectory.seconds),
-        func.avg(Trajectory.prompt_tokens + Trajectory.completion_tokens),
+        func.avg(Trajectory.completion_tokens),
     ).where(*asked, Trajectory.step == stable.step)
     named = or_(AgentSession.asked_model == promoted, AgentSession.asked_model == stable.name)
     opened = (AgentSession.project == stable.project, named, AgentSession.opened_at > since)

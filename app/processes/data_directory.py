@@ -26,7 +26,8 @@ class DataDirectory:
             holder = os.read(self._lock, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._lock)
             raise DataDirectoryError(
-                f"{path} is in use by another service (process {holder}); stop it, or set LEARNLOOP_DATA_DIR"
+                f"{path} is in use by another service (process {holder}): "
+                "stop it, name its address to commands with --url, or set LEARNLOOP_DATA_DIR"
             ) from None
         try:
             os.truncate(self._lock, 0)

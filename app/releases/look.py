@@ -16,6 +16,7 @@ from app.instruments import RELEASE_DECISIONS
 from app.releases import counts, moves
 from app.releases.decision import Facts, Verdict, decide
 from app.releases.evidence import Evidence
+from app.releases.outcomes import close_windows
 from environment.json_type import Json
 from training.statistics.sequential import Decision as TrialDecision
 
@@ -29,7 +30,7 @@ async def look(database: Database, release_id: str) -> EventType | None:
     Does nothing if another process looks at it at the moment, or if it is no longer live.
     """
     async with database.begin() as tx:
-        await tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_S}s'"))
+        await tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_S * 1000:.0f}ms'"))
         row = await moves.locked(tx, release_id, skip_locked=True)
         if row is None or row.state not in LIVE:
             return None
@@ -59,6 +60,7 @@ async def _after_trial(tx: AsyncSession, row: Release) -> EventType | None:
 
 async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | None:
     rules = ReleaseRules.parse(row.rules)
+    await close_windows(tx, row)
     known = Evidence.none(rules) if row.evidence is None else Evidence.parse(row.evidence)
     new = await counts.count_new(tx, row.id, row.looks + 1)
     row.looks += 1 if new else 0

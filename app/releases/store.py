@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
-from app.db.tables import Promotion, Release, ReleaseEvent, ReleaseObservation, ReleaseUnit
+from app.db.tables import Checkpoint, Promotion, Release, ReleaseEvent, ReleaseObservation, ReleaseUnit, Run
 from app.domain.release_rules import ReleaseRules
 from app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
 from app.errors import NotAllowed, NotFound
 from app.instruments import RELEASE_DECISIONS
 from app.releases import counts, moves
 from app.releases.evidence import Evidence
+from app.releases.outcomes import late_events
 
 Verb = Literal["hold", "resume", "rollback", "promote"]
 _ALLOWED: Mapping[str, Sequence[Verb]] = {
@@ -31,6 +33,7 @@ class ArmFigures:
     units: int = 0
     open_windows: int = 0
     mean_outcome: float | None = None
+    late_events: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class WholeRelease:
     row: Release
     stable: Promotion
     arms: Mapping[Arm, ArmFigures]
+    made: Mapping[Arm, Checkpoint | None]
+    """How a run made the checkpoint of each arm; None if no run is known."""
     met: int
     """Number of units that met the candidate in this stage and were counted."""
 
@@ -78,9 +83,15 @@ class ReleaseStore:
             .group_by(unit.arm)
         )
         async with self._database() as tx:
-            arms = {Arm(arm): ArmFigures(*figures) for arm, *figures in (await tx.execute(of_arm)).all()}
+            checkpoints = {Arm.CANDIDATE: (row.model_name, row.step), Arm.STABLE: (stable.model_name, stable.step)}
+            made = {arm: await _made(tx, row.project, *of) for arm, of in checkpoints.items()}
+            late = await late_events(tx, row)
+            arms = {
+                Arm(arm): ArmFigures(units, open_windows, mean, late.get(Arm(arm), 0))
+                for arm, units, open_windows, mean in (await tx.execute(of_arm)).all()
+            }
             met = await counts.met(tx, id, row.stage, row.looks)
-        return WholeRelease(row, stable, arms, met)
+        return WholeRelease(row, stable, arms, made, met)
 
     async def listed(
         self, *, project: str | None, before: str | None, limit: int, name: str | None = None
@@ -156,6 +167,13 @@ class ReleaseStore:
             )
             observations = (await tx.execute(counted)).scalar_one()
         return Verified(observations, len(events), list(differences))
+
+
+async def _made(tx: AsyncSession, project: str, model_name: str, step: int) -> Checkpoint | None:
+    """Return a checkpoint's record by the newest run that made it."""
+    of_model = (Run.model_project == project, Run.model_name == model_name, Checkpoint.step == step)
+    query = select(Checkpoint).join(Run, Run.id == Checkpoint.run_id).where(*of_model)
+    return (await tx.execute(query.order_by(Run.id.desc()).limit(1))).scalar_one_or_none()
 
 
 def _is_look(event: ReleaseEvent) -> bool:

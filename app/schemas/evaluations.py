@@ -208,7 +208,7 @@ class TrialOut(ResponseModel):
     decision: Literal["promote", "refuse", "undecided", "overtaken"]
     """`promote`: it is better, and was promoted. `refuse`: that it is better by the margin is ruled out. `undecided`:
     the scenarios did not suffice; ask for more, or for others with another seed. `overtaken`: it is better than the
-    champion was, but the name was given to another checkpoint meanwhile."""
+    champion was, but the name was given to another checkpoint meanwhile, or has a live release."""
     pairs: int
     """Number of scenarios that both attempted."""
     log_wealth_better: float

@@ -20,9 +20,12 @@ FeedbackType = Literal[
     "thumbs_up",
     "thumbs_down",
     "preferred",
+    "outcome",
+    "withdrawn",
 ]
 Opinion = Literal["thumbs_up", "thumbs_down", "preferred"]
 Source = Literal["api", "simulator"]
+_PROMOTED = r"^[A-Za-z0-9._-]{1,128}/[A-Za-z0-9._-]{1,128}$"
 _EVENT, _BATCH = "one event", "several events"
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
@@ -37,25 +40,34 @@ OccurredAt = Annotated[AwareDatetime, BeforeValidator(_rfc3339), Field(ge=dateti
 
 
 class FeedbackEvent(RequestBody):
-    """What happened to an email, or what someone thinks of it or of what an agent did.
+    """What happened to an email, or what someone thinks of it or of what an agent did, or what came of it.
 
     Name the email by its `trajectory_id`, or by `run_id` and `iteration`: the sample email of that iteration. In
-    environments without emails, answers accept thumbs and preferences. So do sessions in production, by `session_id`.
+    environments without emails, answers accept thumbs, preferences and outcomes. So do sessions in production, by
+    `session_id`. Answers that are not stored, such as those of `/v1`, are named by the `user` who got them and the
+    promoted name that was asked, as `model`.
     """
 
     event_id: str = Field(min_length=1, max_length=200)
     """The sender's id of the event. Sending the same event again has no effect."""
     type: FeedbackType
-    """An outcome of an email (sent, opened, replied, call_booked, opportunity, closed_won), or an opinion of it
-    (thumbs_up, thumbs_down, preferred)."""
+    """An outcome of an email (sent, opened, replied, call_booked, opportunity, closed_won), an opinion of it
+    (thumbs_up, thumbs_down, preferred), an outcome of your own (outcome, with `name` and `value`), or the withdrawal of
+    an event (withdrawn, with `withdraws`)."""
     trajectory_id: str | None = Field(default=None, min_length=1, max_length=200)
-    """Id of the trajectory that the email is from. Give this, or `run_id` and `iteration`, or `session_id`."""
+    """Id of the trajectory that the email is from. Give this, or `run_id` and `iteration`, or `session_id`, or `user`
+    and `model`."""
     session_id: str | None = Field(default=None, min_length=1, max_length=64)
-    """Id of a session outside of runs. Give this, or `trajectory_id`, or `run_id` and `iteration`."""
+    """Id of a session outside of runs. Give this, or `trajectory_id`, or `run_id` and `iteration`, or `user` and
+    `model`."""
     run_id: str | None = Field(default=None, min_length=1, max_length=64)
     """Id of the run whose sample email it is. Needs `iteration`."""
     iteration: int | None = Field(default=None, ge=0, lt=2**31)
     """Iteration of the sample email; 0 is the baseline. Needs `run_id`."""
+    user: str | None = Field(default=None, min_length=1, max_length=256)
+    """Key of the user that it is about, the same as in the requests; only its hash is stored. Needs `model`."""
+    model: str | None = Field(default=None, pattern=_PROMOTED)
+    """The promoted name that the user asked, as `PROJECT/NAME`. Needs `user`."""
     over: str | None = Field(default=None, min_length=1, max_length=200)
     """Id of the trajectory of the other email, or of the other session, which was not preferred. Required for
     `preferred`, not allowed for other types."""
@@ -63,15 +75,25 @@ class FeedbackEvent(RequestBody):
     """Weight of an opinion, above 0 and at most 1. Only allowed for opinions."""
     comment: str | None = Field(default=None, min_length=1, max_length=2_000)
     """What was said with an opinion. Only allowed for opinions."""
+    name: str | None = Field(default=None, min_length=1, max_length=64)
+    """Name of the outcome, such as `resolved`. Required for `outcome`, not allowed for other types."""
+    value: float | None = Field(default=None, ge=0, le=1)
+    """Value of the outcome, from 0 to 1. Required for `outcome`, not allowed for other types."""
+    withdraws: str | None = Field(default=None, min_length=1, max_length=200)
+    """`event_id` of the event that no longer counts. Name the same subject as that event, which can also arrive later.
+    Repetitions of it under other ids no longer count either. Required for `withdrawn`, not allowed for other types."""
     occurred_at: OccurredAt | None = None
     """When it happened, as RFC 3339 with a time zone; at most 5 minutes in the future. Default: now."""
 
     @model_validator(mode="after")
     def _names_one_subject(self) -> Self:
         by_run = {self.run_id is not None, self.iteration is not None}
-        ways = [self.trajectory_id is not None, self.session_id is not None, by_run == {True}]
-        if len(by_run) != 1 or ways.count(True) != 1:
-            raise ValueError("give either trajectory_id, or session_id, or both run_id and iteration")
+        by_user = {self.user is not None, self.model is not None}
+        ways = [self.trajectory_id is not None, self.session_id is not None, by_run == {True}, by_user == {True}]
+        if len(by_run) != 1 or len(by_user) != 1 or ways.count(True) != 1:
+            raise ValueError(
+                "give either trajectory_id, or session_id, or both run_id and iteration, or both user and model"
+            )
         return self
 
     @model_validator(mode="after")
@@ -80,6 +102,16 @@ class FeedbackEvent(RequestBody):
             raise ValueError(
                 "`over` (the other email's trajectory) is required for `preferred` and not allowed for other types"
             )
+        if self.type == "preferred" and self.user is not None:
+            raise ValueError("`preferred` compares two trajectories or two sessions, so it cannot be about a user")
+        if {self.name is not None, self.value is not None} != {self.type == "outcome"}:
+            raise ValueError("`name` and `value` are required for `outcome` and not allowed for other types")
+        if (self.type == "withdrawn") != (self.withdraws is not None):
+            raise ValueError(
+                "`withdraws` (the id of another event) is required for `withdrawn` and not allowed for other types"
+            )
+        if self.withdraws == self.event_id:
+            raise ValueError("an event cannot withdraw itself")
         for name in ("confidence", "comment"):
             if name in self.model_fields_set and self.type not in get_args(Opinion):
                 raise ValueError(f"{name} is only allowed for {', '.join(sorted(get_args(Opinion)))}")
@@ -94,6 +126,21 @@ class FeedbackRequest(FeedbackEvent):
             "examples": [
                 {"event_id": "crm-4711", "type": "replied", "run_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GA", "iteration": 1},
                 {"event_id": "ticket-7", "type": "thumbs_down", "session_id": "01KAJ3M7F5T2V8Q9X0C4D6E8GC"},
+                {
+                    "event_id": "ticket-8",
+                    "type": "outcome",
+                    "name": "resolved",
+                    "value": 1,
+                    "user": "customer-17",
+                    "model": "mail/live",
+                },
+                {
+                    "event_id": "ticket-8-reopened",
+                    "type": "withdrawn",
+                    "withdraws": "ticket-8",
+                    "user": "customer-17",
+                    "model": "mail/live",
+                },
             ]
         }
     )
@@ -164,6 +211,10 @@ class _StoredEvent(ResponseModel):
     """Weight of the opinion, above 0 and at most 1."""
     comment: str | None
     """What was said with an opinion; null for nothing."""
+    name: str | None
+    """Name of an outcome; null for other types."""
+    value: float | None
+    """Value of an outcome, from 0 to 1; null for other types."""
     source: Source
     """`simulator` if the event was invented, otherwise `api`."""
     occurred_at: datetime
@@ -173,7 +224,7 @@ class _StoredEvent(ResponseModel):
 
 
 class FeedbackOut(_StoredEvent):
-    """One stored feedback event."""
+    """One stored feedback event that was not withdrawn."""
 
     type: FeedbackType
     """The outcome or opinion."""
@@ -186,10 +237,10 @@ class FeedbackOut(_StoredEvent):
 
 
 class SessionFeedbackOut(_StoredEvent):
-    """One stored opinion of a session."""
+    """One stored opinion or outcome of a session that was not withdrawn."""
 
-    type: Opinion
-    """The opinion."""
+    type: Opinion | Literal["outcome"]
+    """The opinion, or `outcome`."""
     session_id: str
     """Id of the session; of a preference, that of the one preferred."""
     over: str | None

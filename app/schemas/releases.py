@@ -33,9 +33,9 @@ class OutcomeRule(RequestPart):
     feedback: FeedbackScores | None = None
     """The user's last opinion."""
     event: Literal["opened", "replied", "call_booked", "opportunity", "closed_won"] | None = None
-    """A type of feedback: 1 if it came, otherwise 0."""
+    """An outcome of an email: 1 if it, or one that is further along, came; otherwise 0."""
     session_reward: tuple[float, float] | None = None
-    """The reward of the user's first session, from `[low, high]` to [0, 1]; 0 without one."""
+    """The reward of the user's first session that ended with one, from `[low, high]` to [0, 1]; 0 without one."""
     value: str | None = Field(default=None, min_length=1, max_length=64)
     """The name of a feedback of the type `outcome`: its last value, 0 without one."""
 
@@ -197,6 +197,12 @@ class ArmOut(ResponseModel):
     """Its checkpoint, as `PROJECT/NAME@STEP`."""
     backend: str
     """Name of the backend that has it."""
+    run_id: str | None
+    """Id of the run that made it; null if no run is known."""
+    iteration: int | None
+    """Iteration of that run which made it."""
+    success: float | None
+    """Its sampled success on held-out scenarios, from 0 to 1; null if it was not evaluated."""
     units: int
     """Enrolled users (or sessions) that have met it."""
     open_windows: int
@@ -206,7 +212,7 @@ class ArmOut(ResponseModel):
     mean_outcome: float | None
     """Mean of the frozen outcomes, from 0 to 1; null without any."""
     late_events: int
-    """Feedback that came after the window had closed. It is never counted."""
+    """Events that were received after the window of their unit was over. They are never counted."""
 
 
 class ArmFigure(ResponseModel):

@@ -10,7 +10,8 @@ from sqlalchemy import func, select, union, update
 
 from app.aio.event_loops import run_on_loop
 from app.db.database import Database
-from app.db.tables import Checkpoint, Promotion, Run
+from app.db.tables import Checkpoint, Promotion, Release, Run
+from app.domain.release_state import LIVE as LIVE_RELEASE
 from app.domain.run_state import LIVE
 from app.domain.stored_request import KeptCheckpoints
 from app.errors import DATABASE_DOWN
@@ -48,9 +49,9 @@ async def prune(
 ) -> None:
     """Delete the run's checkpoints that `keep` does not cover; None keeps all.
 
-    `main_loop` is the database's event loop. Checkpoints in use are kept: promoted ones, those of the model's other
-    runs, those that unfinished forks start from, and those that rollouts of this run are still sampled from. A failed
-    deletion is retried after the next iteration.
+    `main_loop` is the database's event loop. Checkpoints in use are kept: promoted ones, candidates of live releases,
+    those of the model's other runs, those that unfinished forks start from, and those that rollouts of this run are
+    still sampled from. A failed deletion is retried after the next iteration.
     """
     if keep is None:
         return
@@ -80,14 +81,20 @@ async def _steps_to_delete(database: Database, run: Run, keep: KeptCheckpoints) 
 
 
 def _needed_by_others(run: Run) -> Any:
-    """Return steps of the model that were ever promoted, made by another run, or needed by an unfinished fork."""
+    """Return steps of the model that were ever promoted, which includes the stable arm of a release, are the candidate
+    of a live release, were made by another run, or are needed by an unfinished fork."""
     promoted = select(Promotion.step).where(
         Promotion.project == run.model_project, Promotion.model_name == run.model_name
+    )
+    candidates = select(Release.step).where(
+        Release.project == run.model_project,
+        Release.model_name == run.model_name,
+        Release.state.in_(sorted(LIVE_RELEASE)),
     )
     same_model = (Run.model_project == run.model_project, Run.model_name == run.model_name, Run.id != run.id)
     of_runs = select(Checkpoint.step).join(Run, Run.id == Checkpoint.run_id).where(*same_model)
     of_forks = select(Run.parent_step).where(Run.parent_run_id == run.id, Run.status.in_(LIVE))
-    return union(promoted, of_runs, of_forks)
+    return union(promoted, candidates, of_runs, of_forks)
 
 
 async def _mark_deleted(database: Database, run_id: str, steps: Collection[int]) -> None:

@@ -1,6 +1,7 @@
 """A stand-in for an engine on another machine: it replies after a delay and computes nothing.
 
-It runs in a separate process and implements as much of the engine's API as a session needs.
+It runs in a separate process and implements as much of the engine's API as a session needs. A whole reply names the
+model that was asked, whichever that is.
 """
 
 import argparse
@@ -48,6 +49,7 @@ def _chunk(token: int | None) -> bytes:
     return f"data: {json.dumps(made)}\n\n".encode()
 
 
+_MODEL = json.dumps(_HEADER["model"]).encode()
 _REPLY = json.dumps(_completion()).encode()
 _CHUNKS = [_chunk(token) for token in [*range(_TOKENS), None]]
 _OTHERS = json.dumps({"object": "list", "data": [{"id": "learnloop/tiny", "object": "model"}]}).encode()
@@ -81,7 +83,7 @@ class _Model:
             await self._stream(send, takes_s)
         else:
             await asyncio.sleep(takes_s)
-            await _send(send, "application/json", _REPLY)
+            await _send(send, "application/json", _REPLY.replace(_MODEL, json.dumps(asked["model"]).encode()))
 
     def _seconds(self, messages: list[Json]) -> float:
         texts = "\n".join(str(each["content"]) for each in messages)

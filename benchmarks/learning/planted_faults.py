@@ -1,9 +1,10 @@
 """Plant faults in real runs of the tiny base, and see which cause is named, and after how many iterations.
 
-    python -m benchmarks.learning.planted_faults [--seeds 2] [--iterations 7] [--processes 1] [--only NAME]
+    python -m benchmarks.learning.planted_faults [--seeds 2] [--iterations 14] [--processes 1] [--only NAME]
 
-The faults are planted in code, in the environment, the judge or the settings, from the first iteration on. Faults of
-the engine itself (a step that is skipped, a sampler that stays behind) are planted in
+The faults are planted in code, in the environment, the judge or the settings, from the first iteration on; only a part
+of the reward that pays for length begins later. Faults of the engine itself (a step that is skipped, a sampler that
+stays behind) are planted in
 tests/integration/training/test_diagnosis.py. Prints a line for each run, and fails if an expected cause was not named.
 """
 
@@ -101,10 +102,15 @@ class _Clock(_Delegating):
 
 
 class _PaidForLength(_Delegating):
-    """The reward has a part for the number of turns."""
+    """Once the policy has learned something to lose, the reward has a part for turns without success."""
+
+    AFTER_ROLLOUTS = 300
+    rewarded = 0
 
     def reward(self, outcome: Outcome, score: float) -> dict[str, float]:
-        return {**self.inner.reward(outcome, score), "length": 0.5 * float(outcome["turns"])}
+        self.rewarded += 1
+        paid = 2.0 * float(outcome["turns"]) * (1 - score) if self.rewarded > self.AFTER_ROLLOUTS else 0.0
+        return {**self.inner.reward(outcome, score), "length": paid}
 
 
 class _OneMailbox(_Delegating):
@@ -134,7 +140,7 @@ FAULTS = {
     "judge negated": _Fault(Cause.JUDGE_DISAGREES, judge=lambda usual: _Scores(usual, lambda score: 1 - score)),
     "judge constant": _Fault(Cause.JUDGE_CONSTANT, judge=lambda usual: _Scores(usual, lambda _: 0.5)),
     "judge silent": _Fault(Cause.JUDGE_SILENT, judge=lambda usual: _Scores(usual, _half)),
-    "a part paid for length": _Fault(Cause.REWARD_HACKED, environment=_PaidForLength),
+    "paid for length without success": _Fault(Cause.PART_DOMINATES, environment=_PaidForLength),
     "replies of 12 tokens": _Fault(Cause.TRUNCATED_REPLIES, {"max_completion_tokens": 12}),
     "one turn": _Fault(Cause.OUT_OF_TURNS, {"max_turns": 1}),
     "learning rate too low": _Fault(Cause.UNUSUAL_LEARNING_RATE, {"learning_rate": 1e-9}),
@@ -172,7 +178,7 @@ def main() -> None:
     """Make the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--iterations", type=int, default=7)
+    parser.add_argument("--iterations", type=int, default=14)
     parser.add_argument("--processes", type=int, default=1, help="runs that are made at the same time")
     parser.add_argument("--only", choices=sorted(FAULTS))
     options = parser.parse_args()

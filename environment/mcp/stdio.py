@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from environment.mcp.limits import Streams
 
-_INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
-"""Environment variables that a server inherits, as in the SDK; our keys are not among them."""
+_INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "USER")
+"""Environment variables that a server inherits: those of the SDK, and the places of certificates; never our keys."""
 _CHUNK = 65_536
 _GRACE_S = 1.0
 """Longest wait for a server to exit after its standard input was closed, in seconds."""
@@ -81,12 +81,14 @@ class _StderrTail:
 
     def __init__(self) -> None:
         self._text = b""
+        self.complete = asyncio.Event()
 
     async def read(self, process: Process) -> None:
         """Read until the end of the stream."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(_CHUNK):
             self._text = (self._text + chunk)[-_STDERR_BYTES:]
+        self.complete.set()
 
     def __str__(self) -> str:
         text = self._text.decode(errors="replace").strip()
@@ -118,6 +120,7 @@ async def _read(
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE_S):
             await process.wait()
+            await stderr_tail.complete.wait()  # What it wrote last can arrive after its exit.
     ended = "closed its output" if process.returncode is None else f"ended with status {process.returncode}"
     raise EpisodeFailed(f"the MCP server {ended}{stderr_tail}")
 

@@ -59,6 +59,7 @@ ILLUSTRATIONS = {
     "#!/bin/sh": "an agent in a shell script",
     "OTEL_EXPORTER_OTLP": "settings",
     "WANDB_API_KEY": "settings",
+    "CREATE ROLE": "statements for a user's own Postgres",
     "LEARNLOOP_ALLOWED": "settings",
     "LEARNLOOP_ENVIRONMENT": "settings",
     "LEARNLOOP_MODELS": "settings",
@@ -66,9 +67,10 @@ ILLUSTRATIONS = {
     "POST /hooks": "the form of a message",
     "learnloop: the engine needs": "what a command prints",
     "iteration   ": "what training prints",
+    "MODEL           SUCCESS": "what evaluating prints",
     "29,000 euros": "what asking prints",
     "AGENT ": "what the check of an environment prints",
-    "ok       machine": "what the preflight prints",
+    "ok       ": "what the preflight prints",
     "step 1: mean reward": "what the script above it prints",
 }
 """Blocks that cannot be executed, by how they begin, with the reason."""
@@ -87,6 +89,7 @@ ELSEWHERE = {
     "sbatch": "there is no Slurm here",
     "systemctl": "there is no systemd here",
     "uv": "it needs the network: scripts/install_check.py",
+    "uvx": "it needs the network",
     ".ci/run": "all checks, of which this is one",
 }
 """Commands that are not checked, with the reason."""
@@ -304,7 +307,11 @@ def _subject(command: str, trained: Trained) -> Iterator[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", PYTHON, ids=[block.place for block in PYTHON])
-def test_python_runs(block: Block, trained: Trained) -> None:
+def test_python_runs(block: Block, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNLOOP_TASK", '{"question": "Who are you?"}')
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{trained.service.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none is needed on loopback")
+    monkeypatch.setenv("OPENAI_MODEL", "learnloop/tiny")
     code = compile(trained.filled(block.text), block.place, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {}
     if code.co_flags & inspect.CO_COROUTINE:

@@ -23,6 +23,8 @@ from app.db.tables import (
     Iteration,
     Promotion,
     Reflection,
+    Release,
+    ReleaseEvent,
     Run,
     SessionCall,
     Trajectory,
@@ -31,6 +33,7 @@ from app.db.tables import (
     WebhookEndpoint,
 )
 from tests.fakes.stored_request import stored_request
+from tests.integration.app.release_stage import rules
 
 EVIL = "<img src=x onerror='globalThis.hacked=1'><script>globalThis.hacked=1</script>\u202egnp\u0007\u200b&lt;b&gt;"
 LONG = "A" * 1_000_000
@@ -49,6 +52,7 @@ class Ids:
     endpoint = str(ULID())
     delivery = str(ULID())
     session = str(ULID())
+    release = str(ULID())
 
 
 async def make_rows(database_url: str) -> None:
@@ -83,6 +87,8 @@ def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:
         (ApiKey, [_key()]),
         (DatasetVersion, [_dataset(kind) for kind in ("inbox", "scenarios", "demonstrations")]),
         (Promotion, [_promotion()]),
+        (Release, [_release()]),
+        (ReleaseEvent, [_release_event(number, kind) for number, kind in enumerate(_RELEASE_EVENTS, 1)]),
         (AgentSession, [_session()]),
         (SessionCall, [_call(1, EVIL), _call(2, None)]),
         (Feedback, [_opinion()]),
@@ -351,6 +357,24 @@ def _dataset(kind: str) -> dict[str, Any]:
 def _promotion() -> dict[str, Any]:
     base = {"project": "learnloop", "name": EVIL, "model_name": EVIL, "step": 1}
     return base | {"backend": "embedded", "actor": EVIL, "evidence": {EVIL: EVIL}}
+
+
+_RELEASE_EVENTS = ("started", "held", "resumed", "stage_changed", "rolled_back", "promoted", "ended")
+
+
+def _release() -> dict[str, Any]:
+    """One of the only promotion, which is held, so that nothing changes while the pages are read."""
+    base = {"id": Ids.release, "project": "learnloop", "name": EVIL, "state": "held", "reason": "person"}
+    candidate = {"promotion_id": 1, "backend": EVIL, "model_name": EVIL, "step": 2, "share": 0.05}
+    known = {"rules": rules(outcome={"value": EVIL}).model_dump(mode="json"), "baseline": {"users": 1400, "days": 14}}
+    return base | candidate | known | {"salt": bytes(16), "unit": "user", "actor": EVIL, "started_at": _NOW}
+
+
+def _release_event(seq: int, kind: str) -> dict[str, Any]:
+    alarm = {"harm": 9.0, "harm_threshold": 6.0, "candidate": {"mean": 0.5}, "stable": {"mean": 0.1}}
+    evidence = {"guardrails": {EVIL: alarm}, "trial": {"decision": EVIL}}
+    data = {"reason": "guardrail", "evidence": evidence, "quality": EVIL, EVIL: LONG}
+    return {"release_id": Ids.release, "seq": seq, "type": f"release.{kind}", "actor": EVIL, "data": data}
 
 
 def _session() -> dict[str, Any]:

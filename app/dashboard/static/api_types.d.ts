@@ -66,6 +66,27 @@ export interface AgentSessionOutcome {
 
 export type AgentSessionState = "open" | "ended" | "expired";
 
+export type Arm = "stable" | "candidate";
+
+export interface ArmFigure {
+  "units": number;
+  "mean": number | null;
+}
+
+export interface ArmOut {
+  "arm": Arm;
+  "checkpoint": string;
+  "backend": string;
+  "run_id": string | null;
+  "iteration": number | null;
+  "success": number | null;
+  "units": number;
+  "open_windows": number;
+  "closed_windows": number;
+  "mean_outcome": number | null;
+  "late_events": number;
+}
+
 export interface AskOut {
   "question": string | null;
   "answer": string | null;
@@ -79,6 +100,7 @@ export interface AskOut {
   "trajectory_id": string;
   "model": string;
   "step": number | null;
+  "release_id": string | null;
 }
 
 export interface AttemptOut {
@@ -191,6 +213,7 @@ export interface DeliveryBrief {
   "endpoint_id": string | null;
   "run_id": string;
   "evaluation_id": string | null;
+  "release_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -208,6 +231,7 @@ export interface DeliveryOut {
   "endpoint_id": string | null;
   "run_id": string;
   "evaluation_id": string | null;
+  "release_id": string | null;
   "event_seq": number | null;
   "event_type": string | null;
   "iteration": number | null;
@@ -392,10 +416,12 @@ export interface FeedbackOut {
   "event_id": string;
   "confidence": number;
   "comment": string | null;
+  "name": string | null;
+  "value": number | null;
   "source": "api" | "simulator";
   "occurred_at": string;
   "received_at": string;
-  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred";
+  "type": "sent" | "opened" | "replied" | "call_booked" | "opportunity" | "closed_won" | "thumbs_up" | "thumbs_down" | "preferred" | "outcome" | "withdrawn";
   "trajectory_id": string;
   "over": string | null;
   "iteration": number | null;
@@ -448,11 +474,33 @@ export interface FinishedRollouts {
   "items": (FinishedRollout)[];
 }
 
+export interface ForecastOut {
+  "units_a_day": number;
+  "enrolled_a_week": number;
+  "days": (number | null)[];
+  "note": string;
+}
+
 export interface GraphListed {
   "sha256": string;
   "bytes": number;
   "created_at": string;
   "links": Record<string, string>;
+}
+
+export type Guardrail = "malformed" | "error" | "slow" | "cost" | "thumbs_down_1h";
+
+export interface GuardrailOut {
+  "guardrail": Guardrail;
+  "means": string;
+  "tolerance": number;
+  "candidate": ArmFigure;
+  "stable": ArmFigure;
+  "harm": number;
+  "harm_threshold": number;
+  "level": number | null;
+  "ruled_out": number | null;
+  "ruled_out_threshold": number;
 }
 
 export interface History {
@@ -713,6 +761,7 @@ export interface PromotionOut {
   "evidence": Record<string, any> | null;
   "created_at": string;
   "withdrawn_at": string | null;
+  "release": ReleaseBrief | null;
 }
 
 export interface PublishedOut {
@@ -775,6 +824,69 @@ export interface RejudgingBrief {
   "text": string | null;
 }
 
+export interface ReleaseBrief {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+}
+
+export interface ReleaseEventOut {
+  "seq": number;
+  "type": string;
+  "version": number;
+  "release_id": string;
+  "actor": string;
+  "occurred_at": string;
+  "data": Record<string, any>;
+}
+
+export interface ReleaseOut {
+  "release_id": string;
+  "name": string;
+  "state": ReleaseState;
+  "reason": ReleaseReason | null;
+  "summary": string;
+  "candidate": string;
+  "stable": string;
+  "share": number;
+  "stage": number;
+  "stages": number;
+  "version": number;
+  "evaluation_id": string | null;
+  "actor": string;
+  "created_at": string;
+  "started_at": string | null;
+  "ended_at": string | null;
+  "unit": "user" | "session";
+  "rules": RulesOut;
+  "arms": (ArmOut)[];
+  "guardrails": (GuardrailOut)[];
+  "looks": number;
+  "looked_at": string | null;
+  "stage_since": string | null;
+  "next": string | null;
+  "quality": string;
+  "forecast": ForecastOut;
+  "salt": string | null;
+}
+
+export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "time" | "person";
+
+export type ReleaseState = "trial" | "running" | "held" | "promoted" | "rolled_back" | "overtaken";
+
 export interface RemedyOut {
   "text": string;
   "how": "fork" | "none";
@@ -814,6 +926,16 @@ export interface Rewards {
   "min": number | null;
   "max": number | null;
   "count": number;
+}
+
+export interface RulesOut {
+  "ramp": (number)[];
+  "guardrails": Record<string, number>;
+  "outcome": Record<string, any>;
+  "window_hours": number;
+  "max_days": number;
+  "at_end": "return" | "promote";
+  "skip_trial": boolean;
 }
 
 export interface RunComparison {
@@ -978,10 +1100,12 @@ export interface SessionFeedbackOut {
   "event_id": string;
   "confidence": number;
   "comment": string | null;
+  "name": string | null;
+  "value": number | null;
   "source": "api" | "simulator";
   "occurred_at": string;
   "received_at": string;
-  "type": "thumbs_up" | "thumbs_down" | "preferred";
+  "type": "thumbs_up" | "thumbs_down" | "preferred" | "outcome";
   "session_id": string;
   "over": string | null;
 }

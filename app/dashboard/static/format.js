@@ -56,6 +56,10 @@ const _PERCENT = formatter({ style: "percent", maximumFractionDigits: 0 });
 /** @param {number | null | undefined} share from 0 to 1 */
 export const percent = (share) => known(share, _PERCENT);
 
+const _FINE_PERCENT = formatter({ style: "percent", maximumSignificantDigits: 3 });
+/** For shares that can be as small as 0.5%. @param {number | null | undefined} share from 0 to 1 */
+export const finePercent = (share) => known(share, _FINE_PERCENT);
+
 /** @param {number | null | undefined} value */
 export const dollars = (value) => known(value, (given) => `$${withDigits(given !== 0 && given < 0.1 ? 4 : 2)(given)}`);
 

@@ -22,6 +22,9 @@ const _PLACES = [
   ["Manage", [["Data", ["data"]], ["Webhooks", ["webhooks"]], ["Keys", ["keys"]]]],
 ];
 
+/** Places whose pages belong to another one. @type {Record<string, string>} */
+const _WITHIN = { runs: "", compare: "", trajectories: "", releases: "models" };
+
 function Navigation() {
   const here = route.value.names[0] ?? "";
   return html`<${Strip} label="Main">
@@ -29,7 +32,7 @@ function Navigation() {
       ([title, links]) => html`<div class="places">
         <span class="places-title">${title}</span>
         ${links.map(([label, names]) => {
-          const isHere = (names[0] ?? "") === (["runs", "compare", "trajectories"].includes(here) ? "" : here);
+          const isHere = (names[0] ?? "") === (_WITHIN[here] ?? here);
           return html`<a href=${href(names)} aria-current=${isHere ? "page" : undefined}>${label}</a>`;
         })}
       </div>`,

@@ -135,6 +135,12 @@ class ReleaseObservation(Base):
             "release_id",
             postgresql_where=text(f"late_look IS NULL AND values ? '{Guardrail.THUMBS_DOWN_1H}'"),
         ),
+        Index(
+            "ix_release_observation_first_hour",
+            "release_id",
+            "observed_at",
+            postgresql_where=text(f"NOT values ? '{Guardrail.THUMBS_DOWN_1H}'"),
+        ),
     )
 
     release_id: Mapped[str] = _release_id()

@@ -13,13 +13,13 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, text
+from sqlalchemy import insert, select, text
 from ulid import ULID
 
 import judges.registry
 from app.aio.event_loops import run_in_thread
 from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import Feedback, Run
+from app.db.tables import Feedback, Promotion, Run
 from app.feedback.evidence import StoredFeedback
 from app.schemas.feedback import MAX_EVENTS
 from app.worker.judge_services import judge_services
@@ -432,3 +432,116 @@ def _event(id: str, emails: list[str], type: str, which: int, confidence: float)
     if type == "preferred":
         event["over"] = emails[1 - which]
     return event if type in ONLINE else event | {"confidence": confidence}
+
+
+USER = {"user": "customer 17", "model": "mail/live"}
+
+
+async def _promoted(outside: Outside, project: str = "mail") -> None:
+    promotion = Promotion(project=project, name="live", backend="embedded", model_name="a", step=1, actor="local")
+    async with outside.database.begin() as tx:
+        tx.add(promotion)
+
+
+async def _rows(outside: Outside) -> list[Feedback]:
+    async with outside.database() as tx:
+        return list((await tx.execute(select(Feedback).order_by(Feedback.event_id))).scalars())
+
+
+async def test_of_a_user_only_a_hash_is_stored(outside: Outside, capfd: pytest.CaptureFixture[str]) -> None:
+    await _promoted(outside)
+    outcome = USER | {"type": "outcome", "name": "resolved", "value": 0.5}
+    accepted = await outside.post(event_id="1", **outcome)
+    assert accepted.json() == {"accepted": 1, "duplicates": 0, "rejected": [], "links": {}}
+    assert (await outside.post(event_id="1", **outcome)).json()["duplicates"] == 1
+    assert (await outside.post(event_id="2", type="call_booked", **USER)).json()["accepted"] == 1
+    for other in ({"user": "customer 18"}, {"value": 0.75}, {"name": "rated"}):
+        detail = _problem(await outside.post(event_id="1", **outcome | other), 409)
+        [field] = other
+        assert detail == f"Event '1' was already sent with a different {field}."
+        assert "customer" not in detail
+
+    first, second = await _rows(outside)
+    assert (first.project, first.asked_as, first.outcome_name, first.value) == ("mail", "mail/live", "resolved", 0.5)
+    assert len(first.user_hash or "") == 64
+    assert second.user_hash == first.user_hash
+    async with outside.database() as tx:
+        dump = (await tx.execute(text("SELECT string_agg(feedback::text, ' ') FROM feedback"))).scalar_one()
+    assert "customer" not in dump
+    assert "customer" not in "".join(capfd.readouterr())
+
+
+async def test_feedback_on_a_user_needs_a_name_that_was_promoted(outside: Outside) -> None:
+    await _promoted(outside)
+    unknown = await outside.post(type="thumbs_up", user="customer 17", model="mail/other")
+    assert _problem(unknown, 404) == "No checkpoint was ever promoted to 'mail/other'."
+    batch = await outside.batch({"type": "thumbs_up", **USER}, {"type": "thumbs_up", **USER, "model": "mail/other"})
+    assert (batch["accepted"], [each["index"] for each in batch["rejected"]]) == (1, [1])
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ({"type": "thumbs_up", "user": "a"}, "give either trajectory_id, or session_id, or both run_id and"),
+        ({"type": "thumbs_up", "model": "mail/live"}, "or both user and model"),
+        ({"type": "thumbs_up", "user": "a", "model": "mail/live", "session_id": "b"}, "or both user and model"),
+        ({"type": "thumbs_up", "user": "a", "model": "mail/live@2"}, "should match pattern"),
+        ({"type": "preferred", "over": "b", **USER}, "it cannot be about a user"),
+        ({"type": "outcome", "name": "resolved", **USER}, "`name` and `value` are required for `outcome`"),
+        ({"type": "outcome", "value": 1, **USER}, "`name` and `value` are required for `outcome`"),
+        ({"type": "thumbs_up", "value": 1, **USER}, "not allowed for other types"),
+        ({"type": "outcome", "name": "resolved", "value": 1.5, **USER}, "less than or equal to 1"),
+        ({"type": "withdrawn", **USER}, "`withdraws` (the id of another event) is required for `withdrawn`"),
+        ({"type": "thumbs_up", "withdraws": "1", **USER}, "not allowed for other types"),
+        ({"type": "withdrawn", "event_id": "1", "withdraws": "1", **USER}, "an event cannot withdraw itself"),
+    ],
+)
+async def test_a_malformed_event_is_explained(outside: Outside, event: dict[str, Any], why: str) -> None:
+    refused = await outside.post(**event)
+    assert why in refused.text, refused.text
+    assert refused.status_code == 422
+    assert "customer" not in refused.text
+
+
+async def test_a_withdrawn_event_is_not_evidence(outside: Outside) -> None:
+    run_id = await make_run(outside.database)
+    liked, other = await outside.email(run_id), await outside.email(run_id)
+    await outside.post(event_id="1", type="thumbs_up", trajectory_id=liked)
+    await outside.post(event_id="2", type="closed_won", trajectory_id=liked, occurred_at="2026-03-14T09:30:00Z")
+    await outside.post(event_id="3", type="preferred", trajectory_id=liked, over=other)
+    await outside.post(event_id="4", type="outcome", name="resolved", value=1, trajectory_id=other)
+    [before, beaten] = await outside.items(run_id, "/emails")
+    assert (before["wins"], before["online"], beaten["losses"]) == (2.0, 1.0, 1.0)
+    assert len(await outside.items(run_id)) == 4
+
+    # The first withdrawal comes before a repetition of what it withdraws, under another id.
+    assert (await outside.post(type="withdrawn", withdraws="2", trajectory_id=liked)).json()["accepted"] == 1
+    await outside.post(event_id="2 again", type="closed_won", trajectory_id=liked, occurred_at="2026-03-14T09:30:00Z")
+    await outside.post(type="withdrawn", withdraws="3", trajectory_id=liked)
+    [after] = await outside.items(run_id, "/emails")
+    assert (after["trajectory_id"], after["wins"], after["online"]) == (liked, 1.0, None)
+    evidence = await outside.evidence(run_id)
+    assert [(id, each.wins, each.losses, each.online) for id, each in evidence.items()] == [(liked, 1.0, 0.0, None)]
+    listed = await outside.items(run_id)
+    assert [(each["event_id"], each["name"], each["value"]) for each in listed] == [
+        ("4", "resolved", 1.0),
+        ("1", None, None),
+    ]
+
+
+async def test_a_withdrawal_has_the_subject_of_what_it_withdraws(outside: Outside) -> None:
+    one, other = await outside.email(), await outside.email()
+    await outside.post(event_id="1", type="thumbs_up", trajectory_id=one)
+    elsewhere = await outside.post(type="withdrawn", withdraws="1", trajectory_id=other)
+    assert "is about something else" in _problem(elsewhere, 422)
+    await outside.post(event_id="2", type="withdrawn", withdraws="1", trajectory_id=one)
+    withdrawal = await outside.post(type="withdrawn", withdraws="2", trajectory_id=one)
+    assert "which cannot be withdrawn" in _problem(withdrawal, 422)
+
+
+async def test_an_early_withdrawal_with_another_subject_has_no_effect(outside: Outside) -> None:
+    run_id = await make_run(outside.database)
+    one, other = await outside.email(run_id), await outside.email(run_id)
+    await outside.post(type="withdrawn", withdraws="1", trajectory_id=other)
+    await outside.post(event_id="1", type="thumbs_up", trajectory_id=one)
+    assert [each["event_id"] for each in await outside.items(run_id)] == ["1"]

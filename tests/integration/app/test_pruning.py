@@ -8,16 +8,21 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, insert, select, text, update
 from ulid import ULID
 
 from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.auth.caller import LOCAL
 from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.tables import AgentSession, Release, ReleaseUnit, Trajectory
+from app.domain.release_state import Arm, ReleaseState
 from app.feedback.store import take
 from app.operations.prune import prune
 from app.schemas.feedback import FeedbackEvent
+from app.security.user_hash import UserHasher
+from tests.integration.app.emails import make_trajectory
 from tests.integration.app.ended_runs import EndedRuns
+from tests.integration.app.release_stage import running_release
 from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
 from tests.integration.app.user_data import everything
@@ -133,14 +138,23 @@ async def test_deliveries_and_verdicts_go_by_their_own_age(data_dir: Path, datab
         assert await _count(database, "trajectory") > 40
 
 
+async def _say(database: Database, *events: FeedbackEvent) -> None:
+    await take(database, events, "api", lambda _: True, UserHasher(b"key"))
+
+
 async def test_a_session_of_production_with_feedback_stays(database_url: str, data_dir: Path) -> None:
     production = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
     async with _database(database_url) as database:
         store = AgentSessions(database)
-        rated, unrated, still_open = [(await store.open(production)).row.id for _ in range(3)]
-        for id in (rated, unrated):
+        rated, unrated, taken_back, still_open = [(await store.open(production)).row.id for _ in range(4)]
+        for id in (rated, unrated, taken_back):
             await store.end(LOCAL, id, Outcome(reward=1.0))
-        await take(database, [FeedbackEvent(event_id="a", type="thumbs_up", session_id=rated)], "api", lambda _: True)
+        await _say(database, FeedbackEvent(event_id="a", type="thumbs_up", session_id=rated))
+        await _say(
+            database,
+            FeedbackEvent(event_id="b", type="thumbs_up", session_id=taken_back),
+            FeedbackEvent(event_id="c", type="withdrawn", withdraws="b", session_id=taken_back),
+        )
         await _aged(database, 8)
         await prune(database, settings_for(data_dir, database_url, **_ALL))
         async with database() as tx:
@@ -165,3 +179,36 @@ async def test_scenarios_of_users_are_kept_as_long_as_what_they_asked(data_dir: 
         assert await _count(database, "document") == 1  # nothing is deleted unless somebody wants it
         await prune(database, settings)
         assert (await _count(database, "document"), await _count(database, "user_scenario")) == (0, 0)
+
+
+async def test_what_the_open_window_of_a_live_release_needs_stays(database_url: str, data_dir: Path) -> None:
+    production = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
+    async with _database(database_url) as database:
+        store = AgentSessions(database)
+        live, ended = await running_release(database, "live"), await running_release(database, "ended")
+        kept = set[str]()
+        for release_id, unit, is_open in ((live, "a", True), (live, "b", False), (ended, "c", True)):
+            asked, session = await make_trajectory(database, None, {}), (await store.open(production)).row.id
+            by_session = (await store.open(production)).row.id
+            await store.end(LOCAL, session, Outcome(reward=1.0))
+            await store.end(LOCAL, by_session, Outcome(reward=1.0))
+            async with database.begin() as tx:
+                mine = {"release_id": release_id, "user_hash": unit}
+                await tx.execute(update(Trajectory).where(Trajectory.id == asked).values(mine))
+                await tx.execute(update(AgentSession).where(AgentSession.id == session).values(mine))
+                await tx.execute(
+                    update(AgentSession).where(AgentSession.id == by_session).values(release_id=release_id)
+                )
+                row = {"release_id": release_id, "arm": Arm.STABLE, "probability": 0.5, "stage": 0}
+                closed_at = None if is_open else func.now()
+                for each in (unit, by_session):
+                    await tx.execute(insert(ReleaseUnit).values(row | {"unit": each, "closed_at": closed_at}))
+            kept |= {asked, session, by_session} if unit == "a" else set()
+        async with database.begin() as tx:
+            await tx.execute(update(Release).where(Release.id == ended).values(state=ReleaseState.ROLLED_BACK))
+        await _aged(database, 8)
+        await prune(database, settings_for(data_dir, database_url, **_ALL))
+        async with database() as tx:
+            found = {*(await tx.execute(select(Trajectory.id))).scalars()}
+            found |= {*(await tx.execute(select(AgentSession.id))).scalars()}
+        assert found == kept

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -103,7 +104,7 @@ def _name(process: psutil.Process) -> str:
 
 async def test_health_tells_database_and_engine_apart(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        assert (await client.get("/health/live")).json() == {"status": "ok"}
+        assert (await client.get("/health/live")).json() == {"status": "ok", "version": version("learnloop")}
         ready = await client.get("/health/ready")
         assert ready.json() == {
             "status": "ready",

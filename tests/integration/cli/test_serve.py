@@ -11,7 +11,9 @@ import httpx
 import pytest
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from app.cli.service_process import free_port
+from app.cli.service_process import free_port, own_service
+from app.cli.terminal import Failure
+from app.processes.data_directory import DataDirectory
 from tests.fakes.forked_learnloop import learnloop as forked_learnloop
 from tests.integration.cli.conftest import Learnloop
 
@@ -125,3 +127,13 @@ def test_a_data_directory_that_cannot_be_made_is_said(learnloop: Learnloop, tmp_
     ran = learnloop("train", "--data-dir", str(tmp_path / "file" / "data"))
     assert ran.exit_code == 1
     assert "cannot use the data directory" in ran.stderr
+
+
+def test_a_service_that_does_not_start_says_why_and_nothing_of_the_one_before(tmp_path: Path) -> None:
+    running = DataDirectory(tmp_path)
+    (tmp_path / "service.log").write_text("a line of the service before\n")
+    with pytest.raises(Failure) as raised, own_service(tmp_path, waiting=lambda what: None, variables=NO_ENGINE):
+        pass
+    running.release()
+    assert "is in use by another service" in str(raised.value)
+    assert "a line of the service before" not in str(raised.value)

@@ -180,6 +180,16 @@ async def test_a_rollout_whose_server_fails_failed(tool: str, reason: str, monke
     assert reason in done.failure.message
 
 
+async def test_what_a_server_wrote_last_is_said_even_if_it_arrives_after_its_exit() -> None:
+    command = ["sh", "-c", "(exec >&-; sleep 0.2; echo no such package >&2) & exit 2"]
+    settings = load_settings(environment_commands=(shlex.join(command),))
+    made = environment({"command": command}, reach=EnvironmentAccess(settings))
+    done = await roll(made, [DONE])
+    made.close()
+    assert done.failure is not None
+    assert done.failure.message.endswith("the MCP server ended with status 2; it last wrote: no such package")
+
+
 async def test_episodes_share_nothing_and_end_with_the_run() -> None:
     started: list[int] = []
     most = 0

@@ -19,6 +19,7 @@ import pytest
 
 from tests.fakes.engine_process import ROOT
 
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 SITE = Path(sysconfig.get_path("purelib"))
 SOURCES = (
     "alembic", "app", "configs", "environment", "judges", "learnloop", "training",
@@ -137,7 +138,7 @@ def test_the_service_requires_the_client_of_its_version() -> None:
 
 def test_the_service_has_its_commands_and_the_examples(service: Environment, tmp_path: Path) -> None:
     version = service.run("learnloop", "--version", cwd=tmp_path)
-    assert (version.stdout, version.stderr) == ("learnloop 0.1.0\n", "")
+    assert (version.stdout, version.stderr) == (f"learnloop {VERSION}\n", "")
     posted = ("--detach", "--url", "http://127.0.0.1:9")
     tried = service.run("learnloop", "train", "configs/email_search.yaml", *posted, cwd=tmp_path)
     example = service.place / "share/learnloop/configs/email_search.yaml"

@@ -10,7 +10,7 @@ from app.processes.data_directory import DataDirectory, DataDirectoryError
 def test_it_is_made_and_held_until_released(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     held = DataDirectory(path)
-    with pytest.raises(DataDirectoryError, match=r"/a/b is in use by another service \(process \d+\)"):
+    with pytest.raises(DataDirectoryError, match=r"/a/b is in use by another service \(process \d+\): .* --url"):
         DataDirectory(path)
     held.release()
     DataDirectory(path).release()

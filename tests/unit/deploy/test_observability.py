@@ -112,7 +112,8 @@ def test_the_configuration_scrapes_the_job_that_the_alerts_are_about() -> None:
 
 def test_figures_that_are_the_same_everywhere_are_never_summed() -> None:
     """They come from the database and the engine; each process tells them."""
-    shared = r"learnloop_(?:runs|queue|evaluations|webhook_(?:deliveries|lag)|engine)(?:_(?!ended|claimed)\w+)?[{\[ )]"
+    names = "runs|queue|evaluations|releases|webhook_(?:deliveries|lag)|engine"
+    shared = rf"learnloop_(?:{names})(?:_(?!ended|claimed)\w+)?[{{\[ )]"
     for expression in _expressions():
         assert not re.search(rf"\bsum(?: by \([^)]*\))? ?\((?:rate\()?{shared}", expression), expression
 

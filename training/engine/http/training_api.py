@@ -23,9 +23,10 @@ from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_data import TrainingData
+from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
-from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.registry.model_record import ModelRecord, Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import SampleRequest
 from training.engine.tokens import ChatTokenizer
@@ -165,9 +166,16 @@ class TrainingApi:
         return JSONResponse({"data": [_model_json(record) for record in self.registry.models()], "has_more": False})
 
     async def get_model(self, request: Request) -> Response:
-        """Return one model with its newest step."""
+        """Return one model with its newest step and its number of parameters (null if its base's files are lost)."""
         record = await self._up_to_date(request)
-        return JSONResponse({**_model_json(record), "step": self.registry.newest(record.id).step})
+        more = {"step": self.registry.newest(record.id).step, "parameters": self._parameters(record)}
+        return JSONResponse({**_model_json(record), **more})
+
+    def _parameters(self, record: ModelRecord) -> int | None:
+        try:
+            return parameter_count(self.registry.base_directory(record.base_model))
+        except UnknownModel:
+            return None
 
     async def _up_to_date(self, request: Request) -> ModelRecord:
         """Return the model of the path after picking up other engines' changes to it."""

@@ -11,6 +11,7 @@ import { GroupPage } from "./group.js";
 import { Keys } from "./keys.js";
 import { ModelPage, Models } from "./models.js";
 import { RejudgingPage } from "./rejudging.js";
+import { ReleasePage } from "./release.js";
 import { RunPage } from "./run.js";
 import { Runs } from "./runs.js";
 import { SessionPage, Sessions } from "./sessions.js";
@@ -41,6 +42,8 @@ export function pageOf({ names, query }) {
     case "models":
       if (id && part) return shown(`${id}/${part}`, () => html`<${ModelPage} project=${id} name=${part} />`, `models/${id}/${part}`);
       return shown("Models", () => html`<${Models} />`, "models");
+    case "releases":
+      return id ? shown("Release", () => html`<${ReleasePage} id=${id} />`, `releases/${id}`) : shown("Models", () => html`<${Models} />`, "models");
     case "evaluations":
       if (id) return shown(`Evaluation ${id}`, () => html`<${EvaluationPage} id=${id} />`, `evaluations/${id}`);
       return shown("Evaluations", () => html`<${Evaluations} />`, "evaluations");

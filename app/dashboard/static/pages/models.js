@@ -6,10 +6,12 @@ import { duration, moment, percent } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { Promote } from "../parts/promote.js";
-import { Empty, Loaded, useLoaded } from "../parts/states.js";
+import { ReleaseLine } from "../parts/release.js";
+import { Empty, Loaded, useLoaded, useReload } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label, Text } from "../parts/text.js";
 import { href } from "../router.js";
+import { Releases } from "./releases.js";
 
 /** @typedef {import("../api_types").ModelBrief} Model */
 /** @typedef {import("../api_types").ModelCheckpoint} Checkpoint */
@@ -18,10 +20,12 @@ import { href } from "../router.js";
 export function Models() {
   const models = useLoaded((aborted) => get("models", {}, aborted), []);
   const promotions = useLoaded((aborted) => get("promotions", {}, aborted), []);
+  useReload(promotions, Boolean(promotions.data?.items.some((/** @type {Promotion} */ each) => each.release)));
   return html`<h1>Models</h1>
     <${Loaded} state=${models}>${(/** @type {{items: Model[]}} */ { items }) => html`<section class="card"><h2>All models</h2>
       <${Table} caption="Models" rows=${items} keyOf=${(/** @type {Model} */ each) => each.model + each.backend} columns=${modelColumns} /></section>`}<//>
-    <${Loaded} state=${promotions}>${(/** @type {{items: Promotion[]}} */ { items }) => html`<${Promoted} items=${items} reload=${promotions.reload} />`}<//>`;
+    <${Loaded} state=${promotions}>${(/** @type {{items: Promotion[]}} */ { items }) => html`<${Promoted} items=${items} reload=${promotions.reload} />`}<//>
+    <${Releases} />`;
 }
 
 /** @param {Model} model */
@@ -38,6 +42,13 @@ const modelColumns = [
   { title: "Backend", by: "backend", cell: (/** @type {Model} */ each) => label(each.backend) },
   { title: "", cell: (/** @type {Model} */ each) => each.unusable && html`<span class="wrong">${label(each.unusable, 160)}</span>` },
 ];
+
+/** @param {Promotion} promotion */
+function evidence({ evidence: found }) {
+  if (!found) return html`<span class="muted">none given</span>`;
+  if (found.release_id) return html`<a href=${href(["releases", found.release_id])}>a release</a> <span class="muted">that ${found.by === "time" ? "reached its end" : "a person ended"}</span>`;
+  return html`<details><summary>won a trial</summary><${JsonText} value=${found} /></details>`;
+}
 
 /** @param {{items: Promotion[], reload: () => void}} props */
 function Promoted({ items, reload }) {
@@ -56,8 +67,8 @@ function Promoted({ items, reload }) {
   }
   const columns = [
     { title: "Name", by: "name", cell: (/** @type {Promotion} */ each) => html`<strong>${label(each.name)}</strong>` },
-    { title: "Means", cell: (/** @type {Promotion} */ each) => `${label(each.model)} @${each.step}` },
-    { title: "Evidence", cell: (/** @type {Promotion} */ each) => (each.evidence ? html`<details><summary>won a trial</summary><${JsonText} value=${each.evidence} /></details>` : html`<span class="muted">none given</span>`) },
+    { title: "Means", cell: (/** @type {Promotion} */ each) => html`${label(each.model)} @${each.step}${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}` },
+    { title: "Evidence", cell: evidence },
     { title: "Since", by: "created_at", cell: (/** @type {Promotion} */ each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
     { title: "", cell: (/** @type {Promotion} */ each) => html`<${Action} label="Check" act=${() => check(each)} /> <${Action} label="Withdraw" kind="danger" confirm="Take this name away? Requests that use it fail from then on." act=${() => withdraw(each)} />` },
   ];

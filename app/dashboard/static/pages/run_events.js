@@ -1,33 +1,18 @@
 // The event log of a run, newest first.
 
-import { useState } from "../vendor/hooks.js";
-import { exactMoment, number } from "../format.js";
+import { number } from "../format.js";
+import { EventRow } from "../parts/event_row.js";
 import { html } from "../parts/html.js";
 import { Empty } from "../parts/states.js";
-import { JsonText, label, Text } from "../parts/text.js";
+import { label } from "../parts/text.js";
 
 /** @param {import("./run.js").PartProps} props */
 export function RunEvents({ data }) {
   const events = data.events.value;
   if (events.length === 0) return html`<${Empty} title="Nothing has happened yet" />`;
   return html`<h2 class="unseen">Events</h2>
-    <ol class="events" reversed>${events.map((event) => html`<${Row} key=${event.seq} event=${event} />`)}</ol>
+    <ol class="events" reversed>${events.map((event) => html`<${EventRow} key=${event.seq} event=${event} gist=${label(gist(event.type, event.data), 160)} tone=${tone(event.type)} />`)}</ol>
     <p class="muted">The newest ${events.length}. <code>learnloop runs events</code> and the API have all of them.</p>`;
-}
-
-/** @param {{event: import("../api_types").EventOut}} props */
-function Row({ event }) {
-  const { type, iteration, data } = event;
-  const [isOpen, setOpen] = useState(false);
-  return html`<li class=${tone(type)}>
-    <details onToggle=${(/** @type {any} */ toggled) => setOpen(toggled.currentTarget.open)}>
-      <summary><span class="num muted">${event.seq}</span> <strong>${type}</strong>
-        ${iteration !== null && html` <span class="muted">iteration ${iteration}</span>`}
-        ${" "}<span>${label(gist(type, data), 160)}</span>
-        <time class="muted" datetime=${event.occurred_at}>${exactMoment(event.occurred_at)}</time></summary>
-      ${isOpen && html`<p class="muted">by <${Text} value=${event.actor} limit=${200} /></p><${JsonText} value=${data} />`}
-    </details>
-  </li>`;
 }
 
 /** A one-line summary of an event. @param {string} type @param {Record<string, any>} data */

@@ -3,9 +3,9 @@
 import { all, get, path, post } from "../api.js";
 import { ago, counted } from "../format.js";
 import { Action } from "../parts/action.js";
-import { isOpen, Share, useReload } from "../parts/evaluation.js";
+import { isOpen, Share } from "../parts/evaluation.js";
 import { html } from "../parts/html.js";
-import { useLoaded } from "../parts/states.js";
+import { useLoaded, useReload } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { visible } from "../parts/text.js";
 import { href } from "../router.js";

@@ -1,11 +1,10 @@
 // What pages of evaluations share: reading one until it has ended, its commands and progress, and figures with intervals.
 
-import { useEffect } from "../vendor/hooks.js";
 import { get, path, post, remove } from "../api.js";
 import { percent } from "../format.js";
 import { Action } from "./action.js";
 import { html } from "./html.js";
-import { useLoaded } from "./states.js";
+import { useLoaded, useReload } from "./states.js";
 import { Progress, Status } from "./status.js";
 import { Text } from "./text.js";
 
@@ -13,19 +12,9 @@ import { Text } from "./text.js";
 /** @typedef {import("../api_types").IntervalOut} Interval */
 
 const _OPEN = new Set(["queued", "running"]);
-const _EVERY_MS = 2000;
 
 /** Whether an evaluation has not ended. @param {{status: string}} evaluation */
 export const isOpen = ({ status }) => _OPEN.has(status);
-
-/** Load again after a while, as long as something has not ended. @param {{data: unknown, reload: () => void}} state @param {boolean} isDue */
-export function useReload(state, isDue) {
-  useEffect(() => {
-    if (!isDue) return undefined;
-    const timer = setTimeout(state.reload, _EVERY_MS);
-    return () => clearTimeout(timer);
-  }, [state.data]);
-}
 
 /** An evaluation, read again until it has ended. @param {string} id */
 export function useEvaluation(id) {

@@ -9,14 +9,18 @@ import { Rate } from "./rate.js";
 import { useLoaded } from "./states.js";
 import { label, Text } from "./text.js";
 
-/** @typedef {{event_id: string, type: string, comment: string | null, source: string, occurred_at: string}} Opinion */
+/** @typedef {{event_id: string, type: string, name: string | null, value: number | null, comment: string | null, source: string, occurred_at: string}} Opinion */
 
 const _TYPES = /** @type {Record<string, string>} */ ({ thumbs_up: "Good", thumbs_down: "Bad", preferred: "Preferred to another one" });
+
+/** @param {Opinion} each */
+const _spoken = (each) =>
+  each.type === "outcome" ? `${label(each.name ?? "", 64)}: ${each.value}` : _TYPES[each.type] ?? label(each.type, 40).replaceAll("_", " ");
 
 /** @param {{found: Opinion[]}} props newest first */
 export const Opinions = ({ found }) =>
   found.length > 0 &&
-  html`<ul class="opinions">${found.map((each) => html`<li key=${each.event_id}><strong>${_TYPES[each.type] ?? label(each.type, 40).replaceAll("_", " ")}</strong>
+  html`<ul class="opinions">${found.map((each) => html`<li key=${each.event_id}><strong>${_spoken(each)}</strong>
     <span class="muted"> ${moment(each.occurred_at)}${each.source === "simulator" && ", simulated"}</span>
     ${each.comment && html`<${Text} as="p" value=${each.comment} limit=${2000} />`}</li>`)}</ul>`;
 

@@ -6,6 +6,7 @@ import { html } from "./html.js";
 import { Text } from "./text.js";
 
 const _AGAIN_MS = 4000;
+const _EVERY_MS = 2000;
 
 /**
  * Load data, and load it again when a dependency changes.
@@ -36,6 +37,15 @@ export function useLoaded(load, dependencies) {
   const reload = useCallback(() => setTurn((count) => count + 1), []);
   const set = useCallback((/** @type {T} */ data) => setState({ data }), []);
   return { data: state.data, error: state.error, reload, set };
+}
+
+/** Load again after a while, as long as something has not ended. @param {{data: unknown, reload: () => void}} state @param {boolean} isDue */
+export function useReload(state, isDue) {
+  useEffect(() => {
+    if (!isDue) return undefined;
+    const timer = setTimeout(state.reload, _EVERY_MS);
+    return () => clearTimeout(timer);
+  }, [state.data]);
 }
 
 /** Placeholder for content that is still loading. @param {{rows?: number}} props */

@@ -15,6 +15,11 @@ const _TONES = /** @type {Record<string, string>} */ ({
   open: "live",
   ended: "good",
   expired: "warn",
+  trial: "live",
+  held: "warn",
+  promoted: "good",
+  "rolled back": "bad",
+  overtaken: "idle",
 });
 
 /** @param {{status: string}} props */

@@ -109,7 +109,7 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 }
 
 /**
- * A short table.
+ * A short table. With the class `stacked`, a phone shows its rows below each other instead of scrolling sideways.
  * @param {{caption: string, columns: Column[], rows: any[], keyOf: (row: any) => string | number, class?: string,
  *   toneOf?: (row: any) => string, order?: Order, sort?: (order: Order | undefined) => void}} props `order` and `sort` if
  *   the rows are sorted elsewhere
@@ -117,7 +117,7 @@ export function LongTable({ caption, columns, rows, keyOf, height = 420, toneOf 
 export function Table({ caption, columns, rows, keyOf, class: name = "", toneOf, order, sort }) {
   const { sorted, head, state } = useOrder(columns, rows, { order, sort });
   /** @param {Column} column @param {any} row */
-  const cell = ({ isHead, isNumber, cell }, row) => (isHead ? html`<th scope="row">${cell(row)}</th>` : html`<td class=${isNumber ? "num" : ""}>${cell(row)}</td>`);
+  const cell = ({ title, isHead, isNumber, cell }, row) => (isHead ? html`<th scope="row">${cell(row)}</th>` : html`<td class=${isNumber ? "num" : ""} data-title=${title}>${cell(row)}</td>`);
   return html`<${Sideways} label=${caption} class=${name}><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>${columns.map((column) => html`<th scope="col" aria-sort=${state(column)} class=${column.isNumber ? "num" : ""}>${head(column)}</th>`)}</tr></thead>

@@ -15,6 +15,7 @@ API: Any = {
                     "status": {"$ref": "#/components/schemas/Status"},
                     "error": {"anyOf": [{"type": "string"}, {"type": "null"}]},
                     "steps": {"type": "array", "items": {"type": "integer"}},
+                    "range": {"type": "array", "prefixItems": [{"type": "number"}, {"type": "string"}]},
                     "links": {"type": "object", "additionalProperties": {"type": "string"}},
                 }
             },
@@ -42,6 +43,7 @@ export interface Out {
   "status": Status;
   "error": string | null;
   "steps": (number)[];
+  "range": [number, string];
   "links": Record<string, string>;
 }
 

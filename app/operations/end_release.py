@@ -1,0 +1,27 @@
+"""What follows once a release has ended at a person's request."""
+
+from contextlib import suppress
+
+from app.db.tables import Release
+from app.domain.event_types import EventType
+from app.errors import NotAllowed
+from app.evaluations.store import EvaluationStore
+from app.instruments import RELEASE_DECISIONS
+from app.service import Service
+
+
+async def after_overtaken(service: Service, release: Release | None, actor: str) -> None:
+    """Count the release that a promotion, a trial or a withdrawal has ended (None: there was none), and cancel its
+    trial."""
+    if release is not None:
+        RELEASE_DECISIONS.labels(EventType.RELEASE_ENDED.removeprefix("release.")).inc()
+        await cancel_trial(service, release, actor)
+
+
+async def cancel_trial(service: Service, release: Release, actor: str) -> None:
+    """Cancel the trial of a release that has ended before its traffic. A trial that has ended, too, stays as it is."""
+    if release.evaluation_id is None or release.started_at is not None:
+        return
+    with suppress(NotAllowed):
+        await EvaluationStore(service.database).cancel(release.evaluation_id, actor)
+    service.runner.nudge(release.evaluation_id)

@@ -1,0 +1,1 @@
+"""What releases decide, and how often wrongly."""

@@ -1,0 +1,191 @@
+"""The pages of a release: what a person sees while it runs, is held and has been taken back, and the buttons."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.async_api import expect
+
+from app.db.database import Database
+from app.domain.release_state import Arm
+from environment.json_type import Json
+from tests.browser.visit import Visit
+from tests.fakes.scripted_chat import scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, observe
+from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.test_challenges import _engine as scripted_engine
+from tests.integration.app.test_leases import database
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator
+
+__all__ = ["database"]
+
+pytestmark = pytest.mark.long
+
+CANDIDATE, STABLE = Arm.CANDIDATE, Arm.STABLE
+EVIL = "<img src=x onerror='globalThis.hacked=1'>\u202egnp"
+_WIDTHS = (1440, 820, 390)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A release of checkpoint 2 of `learnloop/m` against 0."""
+
+    id: str
+    run_id: str
+    base: str
+
+
+@asynccontextmanager
+async def _release(data_dir: Path, database_url: str, **request: Json) -> AsyncIterator[Started]:
+    settings = settings_for(data_dir, database_url)
+    async with (
+        scripted_chat(scripted_engine) as chat,
+        served(settings, ScriptedLoop(), ScriptedBackend(chat.url)) as client,
+    ):
+        posted = await client.post("/learn-loop", json={"iterations": 3, "model": {"name": "m"}})
+        run_id = posted.raise_for_status().json()["run_id"]
+        await run_with(client, run_id, "completed")
+        (await client.post("/models/learnloop/m/promote", json={"step": 0, "as": "live"})).raise_for_status()
+        body = {"step": 2, "skip_trial": True, **request}
+        accepted = await client.post("/promotions/learnloop/live/releases", json=body)
+        yield Started(accepted.raise_for_status().json()["release_id"], run_id, str(client.base_url).rstrip("/"))
+
+
+async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
+    visit: Visit, data_dir: Path, database_url: str, database: Database
+) -> None:
+    page = visit.page
+    async with _release(data_dir, database_url) as release:
+        await enroll(database, release.id, CANDIDATE, [1.0, 0.5, None])
+        await enroll(database, release.id, STABLE, [0.5, None])
+        await visit.open(release.base, "/models")
+        line = page.get_by_role("region", name="Promoted names").get_by_role("row").nth(1)
+        await expect(line).to_contain_text("release: learnloop/m@2 against learnloop/m@0 5% of the users running")
+        await line.get_by_role("link", name="learnloop/m@2 against learnloop/m@0").click()
+        await expect(page).to_have_url(f"{release.base}/ui/releases/{release.id}")
+        await visit.settled()
+        await _shows_a_running_release(visit, release)
+
+        # What users meet meanwhile is seen without a reload.
+        await observe(database, release.id, STABLE, GOOD, 380)
+        await observe(database, release.id, CANDIDATE, GOOD, 20)
+        await expect(page.locator("p.verdict")).to_contain_text("The share becomes 20% when 10 more users have met")
+        malformed = _guardrails(visit).get_by_role("row", name="malformed replies")
+        await expect(malformed).to_contain_text("0%of 200%of 380")
+
+        await visit.button("Hold").click()
+        await expect(page.locator("p.verdict")).to_have_text("The share is held: a person decided so.")
+        await expect(visit.text("The share stays at 5% until a person resumes the release.")).to_be_visible()
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("held")
+        await visit.button("Resume").click()
+        await expect(page.locator(".events li").first).to_contain_text("Resumed by local.")
+
+        await visit.button("Roll back").click()
+        question = page.get_by_role("alertdialog")
+        await expect(question).to_contain_text("Every user gets learnloop/m@0 from the next request on.")
+        await page.keyboard.press("Escape")
+        await expect(question).to_have_count(0)
+        await visit.button("Roll back").click()
+        await question.get_by_label("End open sessions with the candidate").check()
+        assert await visit.inaccessible() == []
+        await question.get_by_role("button", name="Roll back").click()
+        await expect(page.locator("p.verdict")).to_have_text("The candidate was taken back: a person decided so.")
+        rolled_back = page.locator(".events li").first
+        await expect(rolled_back).to_contain_text("Rolled back by local.")
+        await expect(page.get_by_role("button", name=re.compile("Hold|Resume|Promote|Roll back"))).to_have_count(0)
+        await _is_well_made(visit)
+
+
+async def _shows_a_running_release(visit: Visit, release: Started) -> None:
+    page = visit.page
+    await expect(page.locator("p.verdict")).to_have_text(
+        "The share becomes 20% when 30 more users have met the candidate and an increase of errors, malformed replies "
+        "and thumbs down within an hour above 10 points is ruled out."
+    )
+    step = page.get_by_role("region", name="Ramp").locator("[aria-current=step]")
+    await expect(step).to_contain_text("5% since")
+    arms = page.get_by_role("table", name="Both arms")
+    await expect(arms.get_by_role("row", name="candidate")).to_contain_text("32 closed, 1 open0.7500")
+    await expect(arms.get_by_role("row", name="stable")).to_contain_text("21 closed, 1 open0.5000")
+    run = arms.get_by_role("link", name="iteration 2 of a run")
+    await expect(run).to_have_attribute("href", re.compile(release.run_id))
+    await expect(_guardrails(visit).get_by_role("row")).to_have_count(4)
+    errors = _guardrails(visit).get_by_role("row", name="errors")
+    await expect(errors).to_contain_text("+2 points1.0 of 3001.0 of 20that it is below +10 points")
+    await expect(_card(visit, "Quality")).to_contain_text("no test on them is made")
+    await expect(_card(visit, "Forecast at the start")).to_contain_text("nothing can be forecast")
+    await expect(page.locator(".events li")).to_contain_text("5% of the users meet the candidate, without a trial")
+    await _is_well_made(visit)
+
+
+async def test_a_release_that_a_guardrail_took_back_says_why(
+    visit: Visit, data_dir: Path, database_url: str, database: Database
+) -> None:
+    page = visit.page
+    async with _release(data_dir, database_url) as release:
+        await observe(database, release.id, STABLE, GOOD, 950)
+        await observe(database, release.id, CANDIDATE, MALFORMED, 20)
+        await observe(database, release.id, CANDIDATE, GOOD, 30)  # the newest units are fine: this is not the breaker's
+        await visit.open(release.base, f"/releases/{release.id}")
+        await expect(page.locator("p.verdict")).to_contain_text(
+            "worse than the stable checkpoint by more than a guardrail"
+        )
+        why = re.compile(r"Rolled back: malformed replies 0% → 40%, evidence over 1,000,000 of 300\.")
+        await expect(page.locator("p.verdict + p")).to_have_text(why)
+        await expect(page.locator(".events li.bad")).to_contain_text(why)
+        await expect(_guardrails(visit).locator(".fill.bad")).to_have_count(1)
+        step = page.get_by_role("region", name="Ramp").locator("[aria-current=step]")
+        await expect(step).to_contain_text("Rolled back")
+        await page.emulate_media(color_scheme="dark")
+        await _is_well_made(visit)
+        await visit.go("/models")
+        await expect(page.get_by_role("region", name="Promoted names")).not_to_contain_text("against")
+        listed = page.get_by_role("region", name="Releases, newest first").get_by_role("row").nth(1)
+        await expect(listed).to_contain_text("rolled back")
+        await listed.get_by_role("link", name="learnloop/m@2").click()
+        await expect(page.locator("p.verdict")).to_contain_text("was taken back")
+
+
+async def test_promoting_says_that_nothing_was_shown_and_names_are_text(
+    visit: Visit, data_dir: Path, database_url: str
+) -> None:
+    page = visit.page
+    async with _release(data_dir, database_url, outcome={"value": EVIL}) as release:
+        await visit.open(release.base, f"/releases/{release.id}")
+        await expect(_card(visit, "Both arms")).to_contain_text("<img src=x onerror=")
+        assert "\u202e" not in await page.locator("main").inner_text()
+        assert not await page.evaluate("() => 'hacked' in globalThis")
+        await visit.button("Promote").click()
+        question = page.get_by_role("alertdialog")
+        await expect(question).to_contain_text("Nothing was shown about its quality")
+        await question.get_by_role("button", name="Promote").click()
+        await expect(page.locator("p.verdict")).to_have_text("The candidate was promoted.")
+        await expect(page.locator(".events li").first).to_contain_text("Promoted by local. Nothing was shown")
+        await visit.go("/models")
+        names = page.get_by_role("region", name="Promoted names")
+        await names.get_by_role("link", name="a release").click()
+        await expect(page).to_have_url(f"{release.base}/ui/releases/{release.id}")
+
+
+def _guardrails(visit: Visit) -> "Locator":
+    return visit.page.get_by_role("table", name="Guardrails")
+
+
+def _card(visit: Visit, title: str) -> "Locator":
+    return visit.page.locator(".card").filter(has=visit.page.get_by_role("heading", name=title, exact=True))
+
+
+async def _is_well_made(visit: Visit) -> None:
+    """Nothing is wider than the screen, and axe finds nothing, at each width."""
+    for width in _WIDTHS:
+        await visit.page.set_viewport_size({"width": width, "height": 900})
+        await visit.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+        assert await visit.inaccessible() == [], width
+    await visit.page.set_viewport_size({"width": 1280, "height": 900})
