@@ -25,6 +25,7 @@ from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.release_stage import running_release
 from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
+from tests.integration.app.user_data import everything
 from training.rollout.agents.sessions import Outcome
 
 _DAY = 86_400
@@ -159,6 +160,25 @@ async def test_a_session_of_production_with_feedback_stays(database_url: str, da
         async with database() as tx:
             kept = {id for (id,) in await tx.execute(text("SELECT id FROM agent_session"))}
         assert kept == {rated, still_open}
+
+
+async def test_scenarios_of_users_are_kept_as_long_as_what_they_asked(data_dir: Path, database_url: str) -> None:
+    async with _database(database_url) as database:
+        await everything(database, "ann")
+        settings = settings_for(data_dir, database_url, **_ALL)
+        await prune(database, settings)
+        assert await _count(database, "user_scenario") == 1
+        async with database.begin() as tx:
+            await tx.execute(text("UPDATE document SET created_at = now() - interval '8 days'"))
+            await tx.execute(text("UPDATE run SET status = 'paused' WHERE id = 'nightly'"))
+        await prune(database, settings)
+        assert await _count(database, "document") == 1  # the run still needs it
+        async with database.begin() as tx:
+            await tx.execute(text("UPDATE run SET status = 'cancelled'"))
+        await prune(database, settings_for(data_dir, database_url))
+        assert await _count(database, "document") == 1  # nothing is deleted unless somebody wants it
+        await prune(database, settings)
+        assert (await _count(database, "document"), await _count(database, "user_scenario")) == (0, 0)
 
 
 async def test_what_the_open_window_of_a_live_release_needs_stays(database_url: str, data_dir: Path) -> None:

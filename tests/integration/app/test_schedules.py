@@ -1,6 +1,7 @@
 """Schedules: their runs, what follows them, why there is none, and that a due time makes exactly one."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,9 +12,11 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import func, insert, select, update
+from typer.testing import CliRunner
 
 import app.schedules.scheduler
 from app.agent_sessions.task_draw import split_of
+from app.cli.main import app as cli
 from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.tables import Promotion, Release, Run, ScheduleRun, UserScenario
 from app.domain.cron import latest_time
@@ -30,6 +33,7 @@ from tests.integration.app.scheduled import RUN, create, hashed, make_due, sessi
 from tests.integration.app.served import run_with, served, settings_for
 
 NAME = "learnloop/live"
+SECRET = "a key for tests, of 32 characters"
 
 
 @pytest.fixture
@@ -255,6 +259,20 @@ async def test_a_run_that_failed_or_learned_nothing_has_no_trial(
         assert (shown["trials"], shown["expected_wrong_promotions"]) == (0, 0.0)
 
 
+async def test_a_night_can_end_in_a_release(
+    data_dir: Path, database_url: str, database: Database, quick_looks: None
+) -> None:
+    async with _promoted(data_dir, database_url) as client:
+        await sessions_of(database, 20)
+        made = await create(client, then="release")
+        await client.post(f"/schedules/{made['id']}/run")
+        ended = await _noticed(client, made["id"], lambda found: found["state"] == "done")
+        assert (ended["reason"], ended["evaluation_id"]) == (None, None)
+        release = (await client.get(f"/releases/{ended['release_id']}")).raise_for_status().json()
+        run = (await client.get(f"/runs/{ended['run_id']}")).json()
+        assert release["candidate"] == f"learnloop/{run['model']['name']}@2"
+
+
 async def test_a_trial_without_a_champion_is_refused_with_the_reason(
     data_dir: Path, database_url: str, database: Database, quick_looks: None
 ) -> None:
@@ -314,6 +332,48 @@ async def test_what_makes_no_schedule_is_refused(data_dir: Path, database_url: s
         assert (await create(client, name="other", run=unnamed, promoted_name="live"))["promoted_name"] == NAME
 
 
+async def test_the_commands_say_what_the_api_says(
+    data_dir: Path, database_url: str, database: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(json.dumps(RUN))
+    settings = settings_for(data_dir, database_url, agent_modules="tests.fakes", secret_key=SECRET)
+    async with served(settings, ScriptedLoop()) as client:
+
+        async def command(*words: str) -> Any:
+            return await asyncio.to_thread(CliRunner().invoke, cli, [*words, "--url", str(client.base_url)])
+
+        said = ["--name", "nightly", "--cron", "0 2 * * *", "--file", str(file), "--least-new-tasks", "3"]
+        made = await command("schedules", "create", *said)
+        assert (made.exit_code, made.stdout.count(" 02:00")) == (0, 3), made.output
+        wrong = await command("schedules", "create", *said[:3], "0 2 * *", *said[4:])
+        assert (wrong.exit_code, "has 4 fields instead of 5" in wrong.stderr) == (1, True)
+        skipped = await command("schedules", "run", "nightly")
+        assert (skipped.exit_code, "skipped (too_few_tasks)" in skipped.stdout) == (1, True)
+        await sessions_of(database, 20)
+        started = await command("schedules", "run", "nightly")
+        assert (started.exit_code, "20 tasks of 20 users from the base model" in started.stdout) == (0, True)
+        shown = await command("schedules", "show", "nightly")
+        assert "0; at most 0.00 wrong promotions" in shown.stdout
+        assert "skipped (too_few_tasks)" in shown.stdout
+        assert "paused" in (await command("schedules", "pause", "nightly")).stdout
+        assert "paused" in (await command("schedules", "list")).stdout
+        assert (await command("schedules", "resume", "nightly")).exit_code == 0
+        unsure = await command("schedules", "delete", "nightly")
+        assert (unsure.exit_code, "confirm with --yes" in unsure.stderr) == (1, True)
+        assert (await command("schedules", "delete", "nightly", "--yes")).exit_code == 0
+        gone = await command("schedules", "show", "nightly")
+        assert (gone.exit_code, "no schedule 'nightly'" in gone.stderr) == (1, True)
+        assert (await command("schedules", "list")).stdout == "no schedules\n"
+
+        refused = await command("users", "delete", "user1")
+        assert (refused.exit_code, "confirm with --yes" in refused.stderr) == (1, True)
+        assert (await command("users", "delete", "nobody", "--yes")).stdout == "deleted: nothing\n"
+        opened = await client.post("/sessions", json={"model": "learnloop/tiny", "user": "ann", "train": True})
+        assert opened.status_code == 201
+        assert (await command("users", "delete", "ann", "--yes")).stdout == "deleted: 1 sessions\n"
+
+
 async def test_two_services_that_look_at_the_same_time_start_one_run(
     data_dir: Path, database_url: str, database: Database
 ) -> None:
@@ -339,8 +399,9 @@ async def test_a_due_time_makes_one_run_wherever_a_process_dies(
 ) -> None:
     """A process dies at every statement in turn. The next look starts the same run, on the same tasks."""
     async with _promoted(data_dir, database_url) as client:
-        await sessions_of(database, 20)
-        await create(client, run={**RUN, "source": {"sessions": {"model": "live", "limit": 10}}})
+        for user in {split_of(hashed(f"user{n}")): f"user{n}" for n in range(20)}.values():
+            await session_of(database, user, f"A question of {user}?")
+        await create(client, run={**RUN, "source": {"sessions": {"model": "live", "limit": 20}}})
         engine = make_engine(parse_url(database_url))
         crashes, dying = Crashes(engine), make_database(engine)
         async with _idle(data_dir / "a", database_url) as service, httpx.AsyncClient() as http:
