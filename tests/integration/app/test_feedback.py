@@ -537,3 +537,11 @@ async def test_a_withdrawal_has_the_subject_of_what_it_withdraws(outside: Outsid
     await outside.post(event_id="2", type="withdrawn", withdraws="1", trajectory_id=one)
     withdrawal = await outside.post(type="withdrawn", withdraws="2", trajectory_id=one)
     assert "which cannot be withdrawn" in _problem(withdrawal, 422)
+
+
+async def test_an_early_withdrawal_with_another_subject_has_no_effect(outside: Outside) -> None:
+    run_id = await make_run(outside.database)
+    one, other = await outside.email(run_id), await outside.email(run_id)
+    await outside.post(type="withdrawn", withdraws="1", trajectory_id=other)
+    await outside.post(event_id="1", type="thumbs_up", trajectory_id=one)
+    assert [each["event_id"] for each in await outside.items(run_id)] == ["1"]

@@ -1,21 +1,27 @@
 """Outcomes of a release's units: frozen when their windows are over, by what was received until then."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 from ulid import ULID
 
 from app.db.database import Database
 from app.db.tables import AgentSession, Feedback, Release, ReleaseObservation, ReleaseUnit, Trajectory
 from app.domain.release_state import Arm
 from app.releases.outcomes import close_windows, late_events
+from app.security.user_hash import UserHasher
+from tests.conditions import answered
+from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_trajectory
 from tests.integration.app.release_stage import running_release
+from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_leases import database
 
 __all__ = ["database"]
@@ -26,6 +32,7 @@ RESOLVED = {"value": "resolved"}
 WINDOW = timedelta(hours=168)
 EXPOSED = datetime.now(UTC) - timedelta(days=10)
 UNITS = 40
+SECRET = "a secret of at least 32 characters"
 
 
 @dataclass(frozen=True)
@@ -271,6 +278,28 @@ async def test_open_windows_have_no_outcome_and_frozen_ones_never_change(databas
         assert (await tx.execute(query)).one() == (closed_at, 0.5)
 
 
+async def test_of_two_processes_that_close_a_window_the_first_one_freezes_it(database: Database) -> None:
+    release_id = await running_release(database, outcome=THUMBS)
+    await _exposed(database, release_id, ["a"])
+    waits = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    async def waiting() -> int:
+        async with database() as tx:
+            return int((await tx.execute(waits)).scalar_one())
+
+    async with database.begin() as first:
+        await close_windows(first, await first.get_one(Release, release_id))
+        query = select(ReleaseUnit.closed_at)
+        closed_at = (await first.execute(query)).scalar_one()
+        second = asyncio.create_task(_close(database, release_id))
+        await answered(waiting, bool)
+    await second
+    async with database() as tx:
+        assert (await tx.execute(query)).scalar_one() == closed_at
+
+
 @pytest.mark.parametrize("by_session", [False, True], ids=["user", "session"])
 async def test_the_reward_of_the_first_session_that_ends_with_one_counts(
     database: Database, *, by_session: bool
@@ -344,3 +373,67 @@ async def test_a_thumbs_down_of_the_first_hour_is_noted_when_the_hour_is_over(
             "new": None,
         }
         assert all(values["error"] == 0.0 for values in found.values())
+
+
+_AT = "2026-03-14T09:{:02}:00Z"
+_OVER_HTTP: Sequence[tuple[str, Sequence[dict[str, Any]], float]] = (
+    ("nothing", [], 0.5),
+    ("changes their mind", [{"type": "thumbs_down"}, {"type": "thumbs_up"}], 1.0),
+    ("takes it back", [{"type": "thumbs_down"}, {"type": "thumbs_up"}, {"type": "withdrawn", "withdraws": 1}], 0.0),
+    ("takes all back", [{"type": "thumbs_down"}, {"type": "withdrawn", "withdraws": 0}], 0.5),
+    ("says something else", [{"type": "outcome", "name": "resolved", "value": 1}, {"type": "call_booked"}], 0.5),
+)
+"""What a user does, and the outcome."""
+
+
+def _bodies(name: str, prefix: str = "") -> list[dict[str, Any]]:
+    """The events about the users of a release, as a client sends them."""
+    return [
+        {
+            **event,
+            "event_id": f"{prefix}{name} {user} {number}",
+            **({"withdraws": f"{name} {user} {event['withdraws']}"} if "withdraws" in event else {}),
+            "occurred_at": _AT.format(number),
+            "user": user,
+            "model": f"mail/{name}",
+        }
+        for user, events, _ in _OVER_HTTP
+        for number, event in enumerate(events)
+    ]
+
+
+@pytest.mark.parametrize("variant", ["in order", "backwards", "doubled"])
+async def test_feedback_over_http_gives_the_same_outcome_however_it_arrives(
+    data_dir: Path, database: Database, database_url: str, variant: str
+) -> None:
+    hasher = UserHasher(SECRET.encode())
+    release_id = await running_release(database, outcome=THUMBS)
+    await _exposed(database, release_id, [hasher.hash_of(user) for user, *_ in _OVER_HTTP], datetime.now(UTC))
+    bodies = _bodies("live")
+    if variant != "in order":
+        bodies.reverse()
+    if variant == "doubled":
+        bodies += _bodies("live", "again ")
+    settings = settings_for(data_dir, database_url, secret_key=SECRET)
+    async with served(settings, ScriptedLoop()) as client:
+        for body in bodies:
+            (await client.post("/feedback", json=body)).raise_for_status()
+        async with database.begin() as tx:
+            for table, column in (("release_unit", "exposed_at"), ("feedback", "received_at")):
+                await tx.execute(text(f"UPDATE {table} SET {column} = {column} - interval '8 days'"))
+        late = [
+            {"event_id": f"late {user}", "type": "thumbs_up", "user": user, "model": "mail/live"}
+            for user, *_ in _OVER_HTTP
+        ]
+        taken = await client.post("/feedback", json={"events": late})
+        assert taken.json()["accepted"] == len(late)
+        await _close(database, release_id)
+        [arm] = [
+            each for each in (await client.get(f"/releases/{release_id}")).json()["arms"] if each["arm"] == Arm.STABLE
+        ]
+    async with database() as tx:
+        found = dict((await tx.execute(select(ReleaseUnit.unit, ReleaseUnit.outcome))).all())
+    assert {user: found[hasher.hash_of(user)] for user, *_ in _OVER_HTTP} == {
+        user: outcome for user, _, outcome in _OVER_HTTP
+    }
+    assert (arm["closed_windows"], arm["late_events"], arm["mean_outcome"]) == (5, 5, 0.5)
