@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.db.database import Database
+from app.domain.release_state import ReleaseReason
 from app.releases import moves
 from environment.json_type import Json
 from tests.conditions import answered
