@@ -41,11 +41,13 @@ from app.api import (
     results,
     run_list,
     runs,
+    schedules,
     session_models,
     sign_in,
     start,
     training,
     trajectories,
+    user_data,
     webhooks,
     what_ifs,
 )
@@ -76,6 +78,7 @@ from app.operations.prune import prune
 from app.processes.engine import Engine
 from app.resources import Resources
 from app.runs.claims import Limits
+from app.schedules.scheduler import looking, scheduler_of
 from app.service import open_service
 from app.settings import Settings
 from app.worker.drive import LearnLoop
@@ -112,6 +115,8 @@ _PARTS = (
     promotions,
     releases,
     rejudgings,
+    schedules,
+    user_data,
     training,
     health,
     engine_state,
@@ -157,6 +162,7 @@ def create_app(
             every(_PRUNE_EVERY_S, partial(prune, app.state.service.database, settings), "prune"),
             open_proxy() as app.state.proxy,
             open_session_gateway(app.state.service) as app.state.session_gateway,
+            looking(scheduler_of(app.state.service, app.state.proxy.http)),
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database_engine.url)
             app.state.judging = HeavyReads(app.state.service.database_engine.url)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from sqlalchemy import Float, cast, select
+from sqlalchemy import ColumnElement, Float, cast, select
 
 from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.records import KeptCall
@@ -72,6 +72,8 @@ class SessionScenarios:
     """Number of sessions with the same task as a newer one."""
     rated: int
     """Number of scenarios whose session has feedback."""
+    users: Mapping[str, str]
+    """Hash of the user by scenario id, for those whose user is known."""
 
     @property
     def notes(self) -> list[str]:
@@ -94,7 +96,7 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
         if not answered:
             unanswered += 1
             continue
-        task = _task(answered)
+        task = task_of_calls(answered)
         text = json.dumps(task, sort_keys=True)
         repeated += text in rows
         rows.setdefault(text, _row(session, task, opinions.get(session.id), comments.get(session.id, ())))
@@ -104,12 +106,27 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
             f"answered; at least {_LEAST} are needed"
         )
     rated = sum("feedback" in row["reference"] for row in rows.values())
-    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated)
+    kept = {row["id"] for row in rows.values()}
+    users = {_id(each): each.user_hash for each in found if each.user_hash is not None and _id(each) in kept}
+    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated, users)
+
+
+REWARD = cast(AgentSession.outcome["reward"].astext, Float)
+"""The reward that a session ended with; null without one."""
+
+
+def fits_rewards(which: SessionFilter, reward: ColumnElement[float]) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions that the filter sets on a reward."""
+    conditions = list[ColumnElement[bool]]()
+    if which.rewarded is not None:
+        conditions.append(reward.is_not(None) if which.rewarded else reward.is_(None))
+    if which.reward_below is not None:
+        conditions.append(reward < which.reward_below)
+    return conditions
 
 
 async def _found(database: Database, project: str, which: SessionFilter) -> Sequence[AgentSession]:
     """Return the selected sessions, newest first. Only sessions that are over are selected."""
-    reward = cast(AgentSession.outcome["reward"].astext, Float)
     query = (
         select(AgentSession)
         .where(AgentSession.project == project, AgentSession.entry.is_(None))
@@ -121,10 +138,7 @@ async def _found(database: Database, project: str, which: SessionFilter) -> Sequ
         query = query.where(AgentSession.asked_model == which.model)
     if which.since is not None:
         query = query.where(AgentSession.opened_at >= which.since)
-    if which.rewarded is not None:
-        query = query.where(reward.is_not(None) if which.rewarded else reward.is_(None))
-    if which.reward_below is not None:
-        query = query.where(reward < which.reward_below)
+    query = query.where(*fits_rewards(which, REWARD))
     if which.feedback is not None:
         summed = summed_opinions(Feedback.project == project)
         query = query.outerjoin(summed, summed.c.subject == AgentSession.id).where(have(which.feedback, summed))
@@ -136,16 +150,21 @@ def _row(session: AgentSession, task: Json, opinions: SessionOpinions | None, co
     reference: dict[str, Json] = {"session_id": session.id, "outcome": session.outcome}
     if opinions is not None:
         reference["feedback"] = {"wins": opinions.wins, "losses": opinions.losses, "comments": list(comments)}
-    return {"id": f"session.{session.id}", "task": task, "reference": reference}
+    return {"id": _id(session), "task": task, "reference": reference}
 
 
-def _task(calls: Sequence[KeptCall]) -> Json:
+def _id(session: AgentSession) -> str:
+    return f"session.{session.id}"
+
+
+def task_of_calls(calls: Sequence[KeptCall]) -> Json:
+    """Return the task that a session began with: its first request, and what its tools answered."""
     first = calls[0].request
-    results = {json.dumps(each, sort_keys=True): each for call in calls for each in _results(call.request.messages)}
+    results = {json.dumps(each, sort_keys=True): each for call in calls for each in tool_results(call.request.messages)}
     return {"messages": list(first.messages), "tools": list(first.tools), "tool_results": list(results.values())}
 
 
-def _results(messages: Sequence[Mapping[str, Json]]) -> Iterator[Json]:
+def tool_results(messages: Sequence[Mapping[str, Json]]) -> Iterator[Json]:
     """Yield each answered tool call in a conversation, with its result."""
     asked: dict[str, Json] = {}
     for message in messages:

@@ -10,7 +10,16 @@ from sqlalchemy import Select, func, select
 
 from app.auth.caller import Caller
 from app.db.database import Database
-from app.db.tables import AgentSession, EvaluationJob, Release, Run, Trajectory, WebhookDelivery, WebhookEndpoint
+from app.db.tables import (
+    AgentSession,
+    EvaluationJob,
+    Release,
+    Run,
+    Schedule,
+    Trajectory,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 from app.errors import NotFound
 
 _MOST_KNOWN = 10_000
@@ -36,6 +45,7 @@ EVALUATION = Owned("evaluation", EvaluationJob.id, select(EvaluationJob.project)
 AGENT_SESSION = Owned("session", AgentSession.id, select(AgentSession.project))
 RELEASE = Owned("release", Release.id, select(Release.project))
 DELIVERY = Owned("delivery", WebhookDelivery.id, select(WebhookDelivery.project))
+SCHEDULE = Owned("schedule", Schedule.id, select(Schedule.project))
 OWNED: Mapping[str, Owned] = {
     "/runs/": RUN,
     "/trajectories/": TRAJECTORY,
@@ -44,6 +54,7 @@ OWNED: Mapping[str, Owned] = {
     "/webhooks/deliveries/": DELIVERY,
     "/webhooks/": WEBHOOK,
     "/sessions/": AGENT_SESSION,
+    "/schedules/": SCHEDULE,
 }
 """The kind of object that a path's first parameter identifies, by the beginning of the path. The first match counts."""
 

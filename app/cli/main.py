@@ -39,7 +39,9 @@ COMMANDS = {
     "models": "app.cli.models:app",
     "new": "app.cli.new:app",
     "report": "app.cli.report:app",
+    "schedules": "app.cli.schedules:app",
     "trajectories": "app.cli.trajectories:app",
+    "users": "app.cli.users:app",
     "webhooks": "app.cli.webhooks:app",
 }
 """Location of each command: a function, or a Typer with several commands. Only the command that runs is imported, so

@@ -20,7 +20,7 @@ class Guardrail(StrEnum):
     SLOW = "slow"
     """1 if it took longer than the stable checkpoint's 95th percentile when the release began."""
     COST = "cost"
-    """Its tokens divided by four times the stable checkpoint's mean, at most 1."""
+    """Its sampled tokens divided by four times the stable checkpoint's mean, at most 1."""
     THUMBS_DOWN_1H = "thumbs_down_1h"
     """1 if a thumbs down came within an hour."""
 

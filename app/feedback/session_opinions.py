@@ -34,9 +34,12 @@ class SessionOpinions:
     simulated: bool
 
 
-def summed_opinions(*which: ColumnElement[bool]) -> Subquery:
-    """Select one row for each session that has opinions: subject, events, wins, losses, simulated."""
-    events = events_about(Feedback.session_id, Feedback.against_session_id, *which)
+def summed_opinions(*which: ColumnElement[bool], of_trajectories: bool = False) -> Subquery:
+    """Select one row for each session, or trajectory, that has opinions: subject, events, wins, losses, simulated."""
+    if of_trajectories:
+        events = events_about(Feedback.trajectory_id, Feedback.against_id, *which)
+    else:
+        events = events_about(Feedback.session_id, Feedback.against_session_id, *which)
     columns = (events.c.subject, func.count().label("events"), *sums_of(events))
     return select(*columns).group_by(events.c.subject).subquery()
 

@@ -102,7 +102,7 @@ class OwnAgentRequests:
         except ValueError as error:
             raise InvalidRequest(where, str(error)) from error
         async with self.database.begin() as tx:
-            await documents.save(tx, [new])
+            await documents.save_of_users(tx, new, found.users)
         return new.reference, found.notes
 
     async def _read(self, url: str) -> bytes:

@@ -19,6 +19,7 @@ from app.db.dependents import lock_what_ifs
 from app.db.tables import (
     AgentSession,
     Base,
+    Document,
     EvaluationEvent,
     EvaluationJob,
     Event,
@@ -28,6 +29,7 @@ from app.db.tables import (
     RolloutRecord,
     Run,
     Trajectory,
+    UserScenario,
     Verdict,
     WebhookDelivery,
 )
@@ -75,6 +77,8 @@ async def prune(database: Database, settings: Settings) -> None:
         if days is not None:
             old = made_at < func.now() - timedelta(days=days)
             await _in_batches(database, owned, key, old if which is None else and_(old, which))
+    if settings.keep_trajectories_days is not None:
+        await _scenarios_of_users(database, timedelta(days=settings.keep_trajectories_days))
 
 
 async def _prune_ended(
@@ -154,6 +158,23 @@ async def _merge_ledger(tx: AsyncSession, run: Run) -> None:
     if rows:
         last = {"run_id": run.id, "iteration": run.next_iteration - 1}
         await tx.execute(insert(LedgerEntry), [row | last for row in rows])
+
+
+async def _scenarios_of_users(database: Database, age: timedelta) -> None:
+    """Delete sets of scenarios that were made from what users asked, unless a run or evaluation still needs them."""
+    of_users = exists().where(UserScenario.project == Document.project, UserScenario.sha256 == Document.sha256)
+    old = and_(of_users, Document.created_at < func.now() - age)
+    needed = [
+        exists().where(
+            table.status.not_in(ended),
+            table.request["environment"]["config"]["scenarios"]["sha256"].astext == Document.sha256,
+        )
+        for table, ended in ((Run, RUN_ENDED), (EvaluationJob, EVALUATION_ENDED))
+    ]
+    async with database.begin() as tx:
+        deleted = await tx.execute(delete(Document).where(old, *(~each for each in needed)).returning(Document.sha256))
+        if rows := len(deleted.all()):
+            log.info("pruned old rows", table=Document.__tablename__, rows=rows)
 
 
 async def _in_batches(

@@ -195,13 +195,13 @@ def _guardrails(request: ReleaseRequest, baseline: dict[str, Any]) -> tuple[dict
 
 
 async def _baseline(database: Database, stable: Promotion, unit: str) -> dict[str, Any]:
-    """Return what the stable checkpoint did before: `p95_s` and mean `tokens` of its answers to `/ask` (None without
-    any), and `users`: the number of units of the name."""
+    """Return what the stable checkpoint did before: `p95_s` and mean sampled `tokens` of its answers to `/ask` (None
+    without any), and `users`: the number of units of the name."""
     promoted, since = str(ModelName(stable.project, stable.name)), func.now() - _BEFORE
     asked = (Trajectory.asked_as == promoted, Trajectory.kind == "ask", Trajectory.started_at > since)
     usual = select(
         func.percentile_cont(0.95).within_group(Trajectory.seconds),
-        func.avg(Trajectory.prompt_tokens + Trajectory.completion_tokens),
+        func.avg(Trajectory.completion_tokens),
     ).where(*asked, Trajectory.step == stable.step)
     named = or_(AgentSession.asked_model == promoted, AgentSession.asked_model == stable.name)
     opened = (AgentSession.project == stable.project, named, AgentSession.opened_at > since)

@@ -11,11 +11,12 @@ from app.db.tables import ReleaseEvent, ReleaseObservation
 from app.domain.event_types import EventType
 from app.domain.release_rules import Guardrail
 from app.domain.release_state import Arm
-from app.releases.decision import FAILURES_IN_A_ROW, Failures
+from app.releases.decision import Failures
 from environment.json_type import Json
 from training.statistics.guardrails import Cell, merged
 
 CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
+_NAMES = frozenset(Guardrail)
 _LATE = Guardrail.THUMBS_DOWN_1H
 """The only value that is not known with the answer. It has a mark of its own."""
 
@@ -60,7 +61,7 @@ async def count_again(tx: AsyncSession, release_id: str, look: int) -> CellCount
 def _by_guardrail(rows: Iterable[Any]) -> CellCounts:
     found: dict[Guardrail, dict[Cell, int]] = {}
     for name, probability, arm, value, count in rows:
-        if name in Guardrail:
+        if name in _NAMES:
             found.setdefault(Guardrail(name), {})[Cell(probability, arm == Arm.CANDIDATE, value)] = count
     return found
 
@@ -73,26 +74,27 @@ async def met(tx: AsyncSession, release_id: str, stage: int, look: int) -> int:
 
 
 async def failures(tx: AsyncSession, release_id: str) -> Failures:
-    """Return whether the newest units of each arm failed since the release was last resumed."""
+    """Return the candidate's newest failures in a row since the release was last resumed, and the stable arm's."""
     row, event = ReleaseObservation, ReleaseEvent
     resumed = select(func.max(event.occurred_at)).where(
         event.release_id == release_id, event.type == EventType.RELEASE_RESUMED
     )
-    failed = func.greatest(*(_value(name) for name in (Guardrail.ERROR, Guardrail.MALFORMED))) >= 1.0
-    newest = (
-        select(row.observed_at, failed)
-        .where(row.release_id == release_id)
-        .order_by(row.observed_at.desc())
-        .limit(FAILURES_IN_A_ROW)
-    )
-    since = (await tx.execute(resumed)).scalar_one()
-    if since is not None:
-        newest = newest.where(row.observed_at > since)
-    candidate = (await tx.execute(newest.where(row.arm == Arm.CANDIDATE))).all()
-    if not candidate:
+    failed = func.greatest(_value(Guardrail.ERROR), _value(Guardrail.MALFORMED)) >= 1.0
+    after = func.coalesce(resumed.scalar_subquery(), text("'-infinity'::timestamptz"))
+    mine = (row.release_id == release_id, row.observed_at > after)
+    of_candidate = (*mine, row.arm == Arm.CANDIDATE)
+    fine = select(row.observed_at).where(*of_candidate, ~failed).order_by(row.observed_at.desc()).limit(1)
+    last_fine = (await tx.execute(fine)).scalar_one_or_none()
+    since = () if last_fine is None else (row.observed_at > last_fine,)
+    in_a_row, first = (
+        await tx.execute(select(func.count(), func.min(row.observed_at)).where(*of_candidate, *since))
+    ).one()
+    if not in_a_row:
         return Failures()
-    stable = newest.where(row.arm == Arm.STABLE, row.observed_at >= candidate[-1][0])
-    return Failures([bad for _, bad in candidate], [bad for _, bad in (await tx.execute(stable)).all()])
+    stable = select(func.count(), func.count().filter(failed)).where(
+        *mine, row.arm == Arm.STABLE, row.observed_at >= first
+    )
+    return Failures(in_a_row, *(await tx.execute(stable)).one())
 
 
 def _value(name: Guardrail) -> Any:

@@ -5,10 +5,10 @@ say; a stage whose gate is passed leads to the next one; otherwise the share sta
 are recorded and shown, and nothing that is decided here says that the candidate is better.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import log
+from math import ceil, log
 
 from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from app.domain.release_state import ReleaseReason, ReleaseState
@@ -21,7 +21,12 @@ GATE_ERROR = 0.05
 LEAST_UNITS = 30
 """Number of units that must meet the candidate in a stage before the next one."""
 FAILURES_IN_A_ROW = 3
-"""Number of the candidate's newest units that must all have failed for the breaker."""
+"""Least number of the candidate's newest units that must all have failed for the breaker."""
+BREAKER_ERROR = 1e-7
+"""Probability that so many units of a candidate like the stable checkpoint fail in a row, which some will among
+thousands: of units that fail with 4%, three in a row occur once in 16,000, and five once in 10 million."""
+_FAILING, _PRIOR_UNITS = 0.02, 50
+"""Failure rate that is assumed of the stable arm before anything is known, and how many units it counts as."""
 
 
 class Verdict(StrEnum):
@@ -38,13 +43,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What the breaker goes by: whether the newest units of each arm failed, newest first.
+    """What the breaker goes by: the newest failures of the candidate, and the stable arm in the same time."""
 
-    Of the candidate the newest `FAILURES_IN_A_ROW`, of the stable arm those since the first of these.
-    """
-
-    candidate: Sequence[bool] = ()
-    stable: Sequence[bool] = ()
+    in_a_row: int = 0
+    """Number of the candidate's newest units that all failed: an error, or a malformed reply."""
+    stable_units: int = 0
+    """Number of units with the stable checkpoint since the first of these."""
+    stable_failed: int = 0
+    """Number of those that failed, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ def _verdict(
     rules: ReleaseRules, facts: Facts, guardrails: Mapping[Guardrail, GuardrailEvidence]
 ) -> tuple[Verdict, ReleaseReason | None]:
     running = facts.state is ReleaseState.RUNNING
-    tripped = _breaker(facts.failures)
+    tripped = _breaker(facts)
     if tripped is ReleaseReason.BREAKER:
         return Verdict.ROLL_BACK, tripped
     if any(each.alarms for each in guardrails.values()):
@@ -124,15 +130,24 @@ def _verdict(
     return Verdict.KEEP, None
 
 
-def _breaker(failures: Failures) -> ReleaseReason | None:
-    """Return the reason to stop if the candidate's newest units all failed, unless nothing is known of the stable arm
-    in the same time."""
-    if len(failures.candidate) < FAILURES_IN_A_ROW or not all(failures.candidate[:FAILURES_IN_A_ROW]):
+def _breaker(facts: Facts) -> ReleaseReason | None:
+    """Return the reason to stop if the candidate's newest units failed in a row, unless nothing is known of the stable
+    arm in the same time. If at least half of that failed as well, the backend is away."""
+    failures = facts.failures
+    if not failures.stable_units or failures.in_a_row < FAILURES_IN_A_ROW:
         return None
-    stable = failures.stable[:FAILURES_IN_A_ROW]
-    if not stable:
-        return None
-    return ReleaseReason.BACKEND_AWAY if all(stable) else ReleaseReason.BREAKER
+    if 2 * failures.stable_failed >= failures.stable_units:
+        return ReleaseReason.BACKEND_AWAY
+    return ReleaseReason.BREAKER if failures.in_a_row >= failures_needed(facts.counts) else None
+
+
+def failures_needed(counts: Mapping[Guardrail, Counts]) -> int:
+    """Return how many failures in a row are more than chance, given how often the stable checkpoint fails."""
+    arms = [arm_mean(counts.get(name, {}), candidate=False) for name in (Guardrail.ERROR, Guardrail.MALFORMED)]
+    units = max(arm.units for arm in arms)
+    failed = sum(arm.units * (arm.mean or 0.0) for arm in arms)
+    rate = min(0.5, (failed + _FAILING * _PRIOR_UNITS) / (units + _PRIOR_UNITS))
+    return max(FAILURES_IN_A_ROW, ceil(log(BREAKER_ERROR) / log(rate)))
 
 
 def weigh(rules: ReleaseRules, stage: int, name: Guardrail, counts: Counts) -> GuardrailEvidence:

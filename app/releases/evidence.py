@@ -54,7 +54,7 @@ class Evidence:
             "met": self.met,
             "cells": cells_json(self.cells),
             "guardrails": {str(name): asdict(each) for name, each in self.guardrails.items()},
-            "failures": {"candidate": list(self.failures.candidate), "stable": list(self.failures.stable)},
+            "failures": asdict(self.failures),
         }
 
     def differences(self, rules: ReleaseRules, cells: CellCounts, met: int) -> list[str]:

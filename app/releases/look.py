@@ -29,7 +29,7 @@ async def look(database: Database, release_id: str) -> EventType | None:
     Does nothing if another process looks at it at the moment, or if it is no longer live.
     """
     async with database.begin() as tx:
-        await tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_S}s'"))
+        await tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_S * 1000:.0f}ms'"))
         row = await moves.locked(tx, release_id, skip_locked=True)
         if row is None or row.state not in LIVE:
             return None

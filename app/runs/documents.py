@@ -22,7 +22,7 @@ from app.auth.caller import ANY_PROJECT
 from app.datasets.references import make_present
 from app.db.database import Database
 from app.db.json_text import canonical
-from app.db.tables import Document
+from app.db.tables import Document, UserScenario
 from app.domain.stored_request import Choice
 from environment.json_type import Json
 from environment.registry import documents as environment_documents
@@ -73,6 +73,15 @@ async def save(tx: AsyncSession, documents: Iterable[NewDocument]) -> None:
             project=each.project, sha256=each.reference["sha256"], kind=each.kind, content=content
         )
         await tx.execute(row.on_conflict_do_nothing())
+
+
+async def save_of_users(tx: AsyncSession, scenarios: NewDocument, users: Mapping[str, str]) -> None:
+    """Save scenarios that were made from what users asked. `users` has the hash of the user by scenario id."""
+    await save(tx, [scenarios])
+    same = {"project": scenarios.project, "sha256": scenarios.reference["sha256"]}
+    rows = [{**same, "scenario_id": id, "user_hash": user} for id, user in users.items()]
+    if rows:
+        await tx.execute(insert(UserScenario).on_conflict_do_nothing(), rows)
 
 
 async def stored_text(database: Database, project: str | None, kind: Kind, hash: str) -> str:

@@ -40,3 +40,8 @@ async def endless(task: Mapping[str, Json], model: AgentModel) -> Json:
 
 def blocking(task: Mapping[str, Json], model: AgentModel) -> Json:
     """Not an async function."""
+
+
+async def replaying(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """Ask what a user asked. The model is right if it says `yes`."""
+    return {"reward": float(await _say(model, *task["messages"]) == "yes")}

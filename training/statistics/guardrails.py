@@ -16,6 +16,7 @@ the order of the cells.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import fsum, log1p
 
 from training.statistics.betting import BETS, log_mean
@@ -72,8 +73,15 @@ def expected_counts(probability: float, values: Mapping[float, float], units: fl
 
 
 def _log_wealth(counts: Mapping[Cell, float], effect: float, forecast: float, sign: int) -> float:
-    staked = [(_gain(cell, effect, forecast, sign), count) for cell, count in sorted(counts.items())]
-    return log_mean([fsum(count * log1p(bet * gain) for gain, count in staked) for bet in BETS])
+    grown = [(_log_growth(cell, effect, forecast, sign), count) for cell, count in counts.items()]
+    return log_mean([fsum(count * logs[bet] for logs, count in grown) for bet in range(len(BETS))])
+
+
+@lru_cache(maxsize=8_192)
+def _log_growth(cell: Cell, effect: float, forecast: float, sign: int) -> tuple[float, ...]:
+    """Return the logarithm of what a unit multiplies each stake by. Remembered, because every look needs it again."""
+    gain = _gain(cell, effect, forecast, sign)
+    return tuple(log1p(bet * gain) for bet in BETS)
 
 
 def _gain(cell: Cell, effect: float, forecast: float, sign: int) -> float:

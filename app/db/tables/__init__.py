@@ -25,6 +25,7 @@ from app.db.tables.runs import (
     Run,
     Trajectory,
 )
+from app.db.tables.schedules import Schedule, ScheduleRun, UserScenario
 from app.db.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
@@ -58,10 +59,13 @@ __all__ = [
     "ReleaseUnit",
     "RolloutRecord",
     "Run",
+    "Schedule",
+    "ScheduleRun",
     "SessionCall",
     "SessionUse",
     "SignIn",
     "Trajectory",
+    "UserScenario",
     "Verdict",
     "WebhookAttempt",
     "WebhookDelivery",

@@ -1,4 +1,4 @@
-"""A name with a release, and users that meet it, without a model."""
+"""Releases of promoted names on a real database, and users that meet them, without a model."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,21 +9,21 @@ from ulid import ULID
 
 from app.db.database import Database
 from app.db.tables import Promotion, Release, ReleaseObservation, ReleaseUnit
-from app.domain.release_rules import KINDS, OUTCOME, RAMP, ReleaseRules
+from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 from app.domain.release_state import Arm, ReleaseState
 from app.releases import moves
-from app.releases.look import look
 
-GOOD: Mapping[str, float] = dict.fromkeys(KINDS, 0.0)
-BAD: Mapping[str, float] = {**GOOD, "malformed": 1.0}
-LAST = {"slow": 0.0}
+AT_ONCE = [name for name in Guardrail if name is not Guardrail.THUMBS_DOWN_1H]
+GOOD: Mapping[str, float] = dict.fromkeys(AT_ONCE, 0.0)
+MALFORMED: Mapping[str, float] = {**GOOD, Guardrail.MALFORMED: 1.0}
+FAILED: Mapping[str, float] = {Guardrail.ERROR: 1.0}
 
 
 def rules(**changed: Any) -> ReleaseRules:
-    """The default rules, changed."""
+    """Rules that watch what is known at once, changed."""
     usual: dict[str, Any] = {
         "ramp": RAMP,
-        "guardrails": {name: kind.tolerance for name, kind in KINDS.items()},
+        "guardrails": {name: KINDS[name].tolerance for name in AT_ONCE},
         "outcome": OUTCOME,
         "window_hours": 168,
         "max_days": 60,
@@ -33,29 +33,35 @@ def rules(**changed: Any) -> ReleaseRules:
     return ReleaseRules(**{**usual, **changed})
 
 
-async def running_release(database: Database, name: str = "live", **changed: Any) -> str:
-    """Promote a checkpoint to `mail/NAME` and start a release of the next one, without a trial."""
+async def promoted(database: Database, step: int, name: str = "live") -> int:
+    """Promote a checkpoint of `mail/agent` to `mail/NAME`, as a person does."""
+    row = Promotion(project="mail", name=name, backend="embedded", model_name="agent", step=step, actor="local")
     async with database.begin() as tx:
-        stable = Promotion(project="mail", name=name, backend="embedded", model_name="agent", step=1, actor="local")
-        tx.add(stable)
+        tx.add(row)
         await tx.flush()
-        chosen = rules(**changed)
-        row = Release(
-            id=str(ULID()),
-            project="mail",
-            name=name,
-            state=ReleaseState.TRIAL,
-            salt=bytes(16),
-            unit="user",
-            promotion_id=stable.id,
-            backend="embedded",
-            model_name="agent",
-            step=2,
-            share=chosen.ramp[0],
-            rules=chosen.model_dump(mode="json"),
-            baseline={"p95_s": 2.0, "tokens": 400.0, "users": 1400, "days": 14},
-            actor="local",
-        )
+        return row.id
+
+
+async def running_release(database: Database, name: str = "live", **changed: Any) -> str:
+    """Start a release of checkpoint 2 against 1, without a trial."""
+    chosen = rules(**changed)
+    row = Release(
+        id=str(ULID()),
+        project="mail",
+        name=name,
+        state=ReleaseState.TRIAL,
+        salt=bytes(16),
+        unit="user",
+        promotion_id=await promoted(database, 1, name),
+        backend="embedded",
+        model_name="agent",
+        step=2,
+        share=chosen.ramp[0],
+        rules=chosen.model_dump(mode="json"),
+        baseline={"p95_s": 2.0, "tokens": 400.0, "users": 1400, "days": 14},
+        actor="local",
+    )
+    async with database.begin() as tx:
         tx.add(row)
         await tx.flush()
         await moves.start_traffic(tx, row, "local", None)
@@ -63,55 +69,39 @@ async def running_release(database: Database, name: str = "live", **changed: Any
 
 
 async def observe(
-    database: Database,
-    release_id: str,
-    arm: Arm,
-    values: Sequence[Mapping[str, float]],
-    *,
-    stage: int | None = None,
-    probability: float | None = None,
+    database: Database, release_id: str, arm: Arm, values: Mapping[str, float], count: int = 1, **more: Any
 ) -> None:
-    """Let new users have answers with those values, one after the other."""
+    """Let `count` new users of the current stage have answers with those values."""
     async with database.begin() as tx:
         row = await tx.get_one(Release, release_id)
-        start = (await tx.execute(select(func.count()).where(ReleaseObservation.release_id == release_id))).scalar_one()
-        for number, each in enumerate(values, start):
-            await tx.execute(
-                insert(ReleaseObservation).values(
-                    release_id=release_id,
-                    stage=row.stage if stage is None else stage,
-                    unit=hashlib.sha256(f"user {number}".encode()).hexdigest(),
-                    arm=arm,
-                    probability=row.share if probability is None else probability,
-                    values=dict(each),
-                )
-            )
+        known = select(func.count()).where(ReleaseObservation.release_id == release_id)
+        first = (await tx.execute(known)).scalar_one()
+        new: dict[str, Any] = {"stage": row.stage, "arm": arm, "probability": row.share, "values": dict(values)}
+        await tx.execute(
+            insert(ReleaseObservation),
+            [{"release_id": release_id, "unit": hashed(f"user {first + n}"), **new, **more} for n in range(count)],
+        )
 
 
-async def enroll(
-    database: Database, release_id: str, arm: Arm, count: int, *, outcomes: Sequence[float] = (), first: int = 0
-) -> None:
-    """Enroll units; the first ones have these frozen outcomes."""
+async def enroll(database: Database, release_id: str, arm: Arm, outcomes: Sequence[float | None]) -> None:
+    """Enroll a unit for each outcome; None leaves its window open."""
+    new = [
+        {
+            "release_id": release_id,
+            "unit": hashed(f"{arm} {number}"),
+            "arm": arm,
+            "probability": 0.5,
+            "stage": 0,
+            "closed_at": None if outcome is None else func.now(),
+            "outcome": outcome,
+        }
+        for number, outcome in enumerate(outcomes)
+    ]
     async with database.begin() as tx:
-        for number in range(count):
-            closed = number < len(outcomes)
-            await tx.execute(
-                insert(ReleaseUnit).values(
-                    release_id=release_id,
-                    unit=hashlib.sha256(f"{arm} {first + number}".encode()).hexdigest(),
-                    arm=arm,
-                    probability=0.5,
-                    stage=0,
-                    closed_at=func.now() if closed else None,
-                    outcome=outcomes[number] if closed else None,
-                )
-            )
+        for each in new:
+            await tx.execute(insert(ReleaseUnit).values(each))
 
 
-async def release(database: Database, release_id: str) -> Release:
-    """The release as it is now."""
-    async with database() as tx:
-        return await tx.get_one(Release, release_id)
-
-
-__all__ = ["BAD", "GOOD", "LAST", "enroll", "look", "observe", "release", "rules", "running_release"]
+def hashed(key: str) -> str:
+    """Return a unit's hash."""
+    return hashlib.sha256(key.encode()).hexdigest()

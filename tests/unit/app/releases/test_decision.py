@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.domain.release_rules import KINDS, OUTCOME, RAMP, Guardrail, ReleaseRules
 from app.domain.release_state import ReleaseReason, ReleaseState
-from app.releases.decision import Decision, Facts, Failures, Verdict, decide, weigh
+from app.releases.decision import Facts, Failures, Verdict, decide, failures_needed, weigh
 from app.releases.forecast import forecast
 from app.releases.words import forecast_note, lacks
 from training.statistics.guardrails import Cell, Counts
@@ -72,25 +72,31 @@ def test_a_held_release_is_only_taken_back() -> None:
     assert _decided(**held) == (Verdict.KEEP, None)
     assert _decided(_rules(at_end="promote"), days=99.0, **held) == (Verdict.KEEP, None)
     assert _decided(counts={Guardrail.ERROR: BAD}, **held) == (Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL)
-    both = Failures([True] * 3, [True] * 3)
+    both = Failures(9, 9, 9)
     assert _decided(failures=both, **held) == (Verdict.KEEP, None)
 
 
 @pytest.mark.parametrize(
-    ("candidate", "stable", "expected"),
+    ("failures", "expected"),
     [
-        ([True, True, True], [False, False], (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
-        ([True, True, True], [False, True, True], (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
-        ([True, True, True], [True, True, True], (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
-        ([True, True, True], [], (Verdict.KEEP, None)),
-        ([True, True], [False], (Verdict.KEEP, None)),
-        ([False, True, True], [False], (Verdict.KEEP, None)),
+        (Failures(5, 2, 0), (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
+        (Failures(5, 3, 1), (Verdict.ROLL_BACK, ReleaseReason.BREAKER)),
+        (Failures(5, 3, 2), (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
+        (Failures(3, 1, 1), (Verdict.HOLD, ReleaseReason.BACKEND_AWAY)),
+        (Failures(2, 1, 1), (Verdict.KEEP, None)),
+        (Failures(9, 0, 0), (Verdict.KEEP, None)),
+        (Failures(4, 9, 0), (Verdict.KEEP, None)),
     ],
 )
-def test_the_breaker(
-    candidate: list[bool], stable: list[bool], expected: tuple[Verdict, ReleaseReason | None]
-) -> None:
-    assert _decided(met=3, failures=Failures(candidate, stable)) == expected
+def test_the_breaker(failures: Failures, expected: tuple[Verdict, ReleaseReason | None]) -> None:
+    assert _decided(met=3, counts={}, failures=failures) == expected
+
+
+def test_a_stable_checkpoint_that_often_fails_needs_a_longer_row_for_the_breaker() -> None:
+    assert failures_needed({}) == 5
+    assert failures_needed({Guardrail.ERROR: _cells(0.5, (0, 0), (0, 10_000))}) == 3
+    assert failures_needed({Guardrail.ERROR: _cells(0.5, (0, 0), (400, 9_600))}) == 6
+    assert failures_needed({Guardrail.ERROR: _cells(0.5, (0, 0), (10_000, 0))}) == 24
 
 
 @given(
@@ -98,16 +104,15 @@ def test_the_breaker(
     st.integers(0, 2),
     st.sampled_from((ReleaseState.RUNNING, ReleaseState.HELD)),
     st.floats(0, 100),
-    st.lists(st.booleans(), max_size=3),
-    st.lists(st.booleans(), max_size=3),
+    st.builds(Failures, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
 )
 def test_whatever_happens_harm_is_never_promoted(
-    bad: Mapping[Guardrail, int], stage: int, state: ReleaseState, days: float, candidate: list[bool], stable: list[bool]
+    bad: Mapping[Guardrail, int], stage: int, state: ReleaseState, days: float, failures: Failures
 ) -> None:
     counts = {name: _cells(0.2, (units, 40), (2, 160)) for name, units in bad.items()}
-    facts = _facts(counts=counts, stage=stage, state=state, days=days, failures=Failures(candidate, stable))
+    facts = _facts(counts=counts, stage=stage, state=state, days=days, failures=failures)
     rules = _rules(at_end="promote")
-    found: Decision = decide(rules, facts)
+    found = decide(rules, facts)
     assert found == decide(rules, facts)
     if any(each.alarms for each in found.guardrails.values()):
         assert found.verdict is Verdict.ROLL_BACK

@@ -1,0 +1,86 @@
+"""Draws tasks from what users asked: half of them uniformly over users, the others from those that a filter selects.
+
+Selecting by reward or feedback prefers users who ask much and users who are badly served, so what is learned from
+selected tasks alone serves few users. Each task therefore keeps the probability with which it was included.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random
+
+from environment.base import Split
+
+_HELD_OUT = 0.2
+"""Share of the users in each held-out split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A task that can be drawn."""
+
+    id: str
+    """Id of its scenario: `session.ID` or `ask.ID`."""
+    user: str
+    """Hash of the user who asked."""
+    arm: str | None
+    """The arm of the release that was live; None without one."""
+    selected: bool
+    """Whether the filter selects it."""
+
+
+def draw_tasks(pool: Sequence[Candidate], count: int, seed: str, *, selecting: bool) -> dict[str, float]:
+    """Draw up to `count` different tasks and return their probabilities of inclusion, in (0, 1], in drawn order.
+
+    Uniformly means: `count` times, or half as often if a filter selects, draw a user, each equally likely, and then one
+    of the user's tasks; a task that is drawn again changes nothing. The other half is drawn without replacement from
+    the selected tasks. There each arm of a release gets its share of the pool's users, because otherwise the arm that
+    serves its users worse would decide what is learned. The same seed and pool draw the same tasks.
+    """
+    ordered = sorted(pool, key=lambda each: each.id)
+    random, by_user = Random(seed), _grouped(ordered, lambda each: each.user)
+    uniform = math.ceil(count / 2) if selecting else count
+    users = sorted(by_user)
+    drawn = [random.choice(by_user[random.choice(users)]) for _ in range(uniform)] if users else []
+    quotas, by_arm = dict[str, float](), _grouped([each for each in ordered if each.selected], _arm)
+    if selecting:
+        of_arm = {arm: len({each.user for each in tasks}) for arm, tasks in _grouped(ordered, _arm).items()}
+        shares = {arm: of_arm[arm] for arm in sorted(by_arm)}
+        for arm, quota in _apportioned(count - uniform, shares).items():
+            drawn += random.sample(by_arm[arm], min(quota, len(by_arm[arm])))
+            quotas[arm] = quota / len(by_arm[arm])
+    return {
+        each.id: 1
+        - (1 - 1 / (len(users) * len(by_user[each.user]))) ** uniform
+        * (1 - (min(1.0, quotas.get(_arm(each), 0.0)) if each.selected else 0.0))
+        for each in drawn
+    }
+
+
+def split_of(user: str) -> Split:
+    """Return the split of all tasks of a user, which is the same in every draw."""
+    place = int.from_bytes(sha256(f"split:{user}".encode()).digest()[:8]) / 2**64
+    return "test" if place < _HELD_OUT else "validation" if place < 2 * _HELD_OUT else "train"
+
+
+def _arm(task: Candidate) -> str:
+    return task.arm or ""
+
+
+def _grouped(tasks: Sequence[Candidate], key: Callable[[Candidate], str]) -> Mapping[str, list[Candidate]]:
+    groups = defaultdict[str, list[Candidate]](list)
+    for each in tasks:
+        groups[key(each)].append(each)
+    return groups
+
+
+def _apportioned(places: int, shares: Mapping[str, int]) -> dict[str, int]:
+    """Divide the places in proportion to the shares, the remainder by largest fraction."""
+    total = sum(shares.values())
+    exact = {arm: places * share / total for arm, share in shares.items()}
+    whole = {arm: math.floor(quota) for arm, quota in exact.items()}
+    for arm in sorted(exact, key=lambda arm: whole[arm] - exact[arm])[: places - sum(whole.values())]:
+        whole[arm] += 1
+    return whole

@@ -1,0 +1,191 @@
+"""`learnloop schedules`: runs that start at fixed times, from what users asked."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from app.cli.client import Service
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.run_request import BadRunFile, read_run_file
+from app.cli.terminal import Failure, plain, print_json, progress, results
+from environment.json_type import Json
+
+app = typer.Typer(
+    no_args_is_help=True, help="Start runs at fixed times, from what users asked and consented to train on."
+)
+
+Named = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of the schedule.")]
+_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Option(help="Name of the schedule, unique within its project.")],
+    cron: Annotated[str, typer.Option(help='When to start runs, in UTC, such as "0 2 * * *".')],
+    file: Annotated[Path, typer.Option(help="YAML file with the fields of a run, with source.sessions.")],
+    then: Annotated[
+        Literal["trial", "release", "nothing"], typer.Option(help="What follows a completed run.")
+    ] = "trial",
+    promoted_name: Annotated[
+        str | None,
+        typer.Option(help="Promoted name that runs start from. \\[default: source.sessions.model of the file]"),
+    ] = None,
+    least_new_tasks: Annotated[
+        int | None, typer.Option(help="New tasks below which no run is started. \\[default: 100]")
+    ] = None,
+    window_days: Annotated[
+        float | None, typer.Option(help="Days before the due time to draw from. \\[default: since the last draw]")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Project. \\[default: that of the API key]")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Create a schedule, and show when it is due."""
+    try:
+        run = read_run_file(file)
+    except BadRunFile as error:
+        raise Failure(str(error)) from error
+    given: dict[str, Json] = {
+        "promoted_name": promoted_name,
+        "least_new_tasks": least_new_tasks,
+        "window_days": window_days,
+        "project": project,
+    }
+    body = {key: value for key, value in given.items() if value is not None}
+    with Service(url) as service:
+        body |= {"name": name, "cron": cron, "run": run, "then": then}
+        _print(service.call("POST", "/schedules", json=body), as_json=as_json)
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List the schedules, newest first."""
+    with Service(url) as service:
+        found = service.call("GET", "/schedules", params={"limit": 200})["items"]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        results.print("no schedules")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("NAME", "PROJECT", "CRON", "NEXT", "THEN", "LAST"):
+        table.add_column(heading, overflow="fold")
+    for each in found:
+        then = "paused" if each["paused"] else _time(each["next_times"][0])
+        last = "-" if each["last"] is None else _outcome(each["last"])
+        table.add_row(each["name"], each["project"], each["cron"], then, each["then"], plain(last))
+    results.print(table)
+
+
+@app.command()
+def show(
+    name: Named,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of due times.")] = 10,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show a schedule, its latest due times, and how many wrong promotions are to be expected by now."""
+    with Service(url) as service:
+        found = _found(service, name)
+        runs = service.call("GET", f"/schedules/{found['id']}/runs", params={"limit": limit})["items"]
+    if as_json:
+        print_json({**found, "runs": runs})
+        return
+    _print(found, as_json=False)
+    for each in runs:
+        results.print(plain(f"{_time(each['due_at'])}  {_outcome(each)}"), soft_wrap=True)
+
+
+@app.command()
+def pause(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Pause a schedule: nothing is started until it is resumed."""
+    with Service(url) as service:
+        _print(service.call("POST", f"/schedules/{_found(service, name)['id']}/pause"), as_json=as_json)
+
+
+@app.command()
+def resume(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Resume a paused schedule. Times that were missed are not made up."""
+    with Service(url) as service:
+        _print(service.call("POST", f"/schedules/{_found(service, name)['id']}/resume"), as_json=as_json)
+
+
+@app.command()
+def run(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Make a schedule due now. Exits with 1 if no run is started."""
+    with Service(url) as service:
+        found = service.call("POST", f"/schedules/{_found(service, name)['id']}/run")
+    print_json(found) if as_json else results.print(plain(_outcome(found)), soft_wrap=True)
+    raise typer.Exit(0 if found["run_id"] else 1)
+
+
+@app.command()
+def delete(
+    name: Named,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a schedule. Its runs stay."""
+    with Service(url) as service:
+        found = _found(service, name)
+        if not yes:
+            if not progress.is_terminal:
+                raise Failure(f"{found['name']} of {found['project']} would be deleted; confirm with --yes")
+            typer.confirm(f"Delete the schedule {found['name']} of {found['project']}?", abort=True, err=True)
+        gone = service.call("DELETE", f"/schedules/{found['id']}")
+    print_json(gone) if as_json else results.print(f"schedule {gone['name']} is deleted")
+
+
+def _found(service: Service, name: str) -> Json:
+    if _ID.fullmatch(name):
+        return service.call("GET", f"/schedules/{name}")
+    found = service.call("GET", "/schedules", params={"name": name})["items"]
+    if not found:
+        raise Failure(f"there is no schedule {name!r}; learnloop schedules list shows all")
+    if len(found) > 1:
+        ids = ", ".join(f"{each['id']} ({each['project']})" for each in found)
+        raise Failure(f"several projects have a schedule {name!r}; give its id: {ids}")
+    return found[0]
+
+
+def _print(found: Json, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_row("schedule", f"{found['name']} of {found['project']} ({found['id']})")
+    table.add_row("cron", f"{found['cron']} (UTC)")
+    table.add_row("next", "paused" if found["paused"] else ", ".join(map(_time, found["next_times"])))
+    table.add_row("starts from", f"the checkpoint of {found['promoted_name']}")
+    table.add_row("then", found["then"])
+    since = "the last draw" if found["window_days"] is None else f"{found['window_days']:g} days before"
+    table.add_row("tasks", f"since {since}; at least {found['least_new_tasks']} new ones")
+    expected = found["expected_wrong_promotions"]
+    table.add_row("trials", f"{found['trials']}; at most {expected:.2f} wrong promotions are to be expected by now")
+    results.print(table)
+
+
+def _outcome(due: Json) -> str:
+    """Return what came of a due time, in a line."""
+    if due["state"] == "skipped":
+        return f"skipped ({due['reason']}): {due['detail']}"
+    parts = [f"run {due['run_id'] or 'deleted'}"]
+    if due["run_status"]:
+        parts[0] += f" {due['run_status']}"
+    parts.append(f"{due['tasks']} tasks of {due['users']} users from {due['started_from'] or 'the base model'}")
+    if due["evaluation_id"]:
+        parts.append(f"trial {due['decision'] or due['evaluation_status']}")
+    if due["release_id"]:
+        parts.append(f"release {due['release_id']}")
+    if due["reason"]:
+        parts.append(f"nothing followed ({due['reason']}): {due['detail']}")
+    return "; ".join(parts)
+
+
+def _time(time: str) -> str:
+    return time[:16].replace("T", " ")

@@ -1,0 +1,93 @@
+"""The learn-loops of schedules: checked when a schedule is created, and completed for each due time."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.agent_sessions.traffic import SessionFilter
+from app.db.tables import Promotion, Schedule
+from app.domain.stored_request import Choice
+from app.errors import InvalidRequest
+from app.operations.own_agent_requests import OwnAgentRequests
+from app.operations.run_plan import plan_of
+from app.resources import Resources
+from app.schemas.run_request import LearnLoopRequest
+from app.schemas.schedules import ScheduleRequest
+from environment.json_type import Json
+from training.backends.embedded import NAME as EMBEDDED
+from training.protocol.model_name import ModelName
+from training.protocol.validation_message import message_of
+
+_RUN = ("body", "run")
+
+
+async def new_schedule(resources: Resources, request: ScheduleRequest, project: str, id: str, actor: str) -> Schedule:
+    """Return the schedule to store; a secret in it is encrypted. Raises InvalidRequest."""
+    run = request.run
+    if (run.backend or resources.settings.backend) != EMBEDDED:
+        raise InvalidRequest(
+            (*_RUN, "backend"), f"Runs of a schedule start from a checkpoint, which only {EMBEDDED} can do."
+        )
+    try:
+        plan_of(run, resources.settings, id)  # only for its checks
+    except InvalidRequest as error:
+        raise InvalidRequest((*_RUN, *error.loc[1:]), str(error)) from error
+    which = filter_of(run)
+    name = request.promoted_name or (which.model or "").removeprefix(f"{project}/")
+    if not name or ModelName(project, name).step is not None or "/" in name or "@" in name:
+        raise InvalidRequest(
+            ("body", "promoted_name"),
+            f"Give the promoted name whose checkpoint runs start from: here, or as run.source.sessions.model "
+            f"(such as {project}/live).",
+        )
+    return Schedule(
+        id=id,
+        project=project,
+        name=request.name,
+        cron=request.cron,
+        run=run.model_dump(mode="json", exclude_unset=True) | {"environment": await _sealed(resources, run, project)},
+        promoted_name=name,
+        then=request.then,
+        least_new_tasks=request.least_new_tasks,
+        window_days=request.window_days,
+        actor=actor,
+    )
+
+
+def filter_of(run: LearnLoopRequest) -> SessionFilter:
+    """Return the filter of the tasks. Raises InvalidRequest."""
+    assert run.source is not None
+    try:
+        return SessionFilter.model_validate(run.source.sessions)
+    except ValidationError as error:
+        [first, *_] = error.errors(include_url=False)
+        raise InvalidRequest((*_RUN, "source", "sessions", *first["loc"]), message_of(first)) from error
+
+
+def request_for(schedule: Schedule, due_at: datetime, champion: Promotion | None, scenarios: Json) -> LearnLoopRequest:
+    """Return the learn-loop of a due time: a new model that starts from the champion, on the drawn scenarios."""
+    given: dict[str, Any] = dict(schedule.run)
+    environment = given["environment"]
+    config = {**environment["config"], "scenarios": scenarios}
+    model = given.get("model", {}) | {"project": schedule.project, "name": f"{schedule.name}-{due_at:%Y%m%d-%H%M%S}"}
+    if champion is not None:
+        model["base_model"] = checkpoint_name(champion)
+    return LearnLoopRequest.model_validate(
+        {**given, "source": None, "environment": {**environment, "config": config}, "model": model}
+    )
+
+
+def checkpoint_name(promotion: Promotion) -> str:
+    """Return the promoted checkpoint as PROJECT/NAME@STEP."""
+    return str(ModelName(promotion.project, promotion.model_name, promotion.step))
+
+
+async def _sealed(resources: Resources, run: LearnLoopRequest, project: str) -> dict[str, Json]:
+    own_agents = OwnAgentRequests(resources.database, resources.settings)
+    given = Choice(name=run.environment.name, config=run.environment.config)
+    try:
+        choice, _ = await own_agents.prepared(given, project)
+    except InvalidRequest as error:
+        raise InvalidRequest((*_RUN, *error.loc[1:]), str(error)) from error
+    return {"name": choice.name, "config": choice.config}

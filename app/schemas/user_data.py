@@ -1,0 +1,30 @@
+"""Bodies of the requests and responses about the data of users."""
+
+from pydantic import ConfigDict, Field
+
+from app.schemas.base import Name, RequestBody, ResponseModel
+
+
+class UserDeletion(RequestBody):
+    """The user whose data is to be deleted."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"user": "customer-4711"}]})
+
+    user: str = Field(min_length=1, max_length=256)
+    """Key of the user, as requests named it. It is in the body because paths and headers are in access logs."""
+    project: Name | None = None
+    """Delete what belongs to this project. Default: the project of the API key; all projects for a key of all."""
+
+
+class UserDeleted(ResponseModel):
+    """What was deleted of a user, and what cannot be."""
+
+    deleted: dict[str, int]
+    """Number of deleted rows by kind: `sessions`, `asks`, `feedback`, `release_units`, `release_observations`,
+    `scenarios` made from sessions and questions, and the `rollouts` on them."""
+    trained_checkpoints: list[str]
+    """Checkpoints that may have been trained on the user's tasks, also through a checkpoint that they started from, as
+    `PROJECT/NAME@STEP`. Weights cannot be cleaned: delete these checkpoints, or train again without the user."""
+    unfinished: list[str]
+    """Ids of runs and evaluations that still use scenarios of the user, which therefore were not deleted. Repeat the
+    request when these have ended."""
