@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.db.database import Database
+from app.domain.release_state import ReleaseReason
 from app.releases import moves
 from environment.json_type import Json
 from tests.conditions import answered
@@ -132,12 +133,12 @@ async def test_a_trial_that_is_won_during_a_release_is_overtaken(data_dir: Path,
 
 
 async def test_the_trial_of_a_release_that_is_ended_is_cancelled(data_dir: Path, database_url: str) -> None:
-    begun = asyncio.Event()
+    begun, held = asyncio.Event(), asyncio.Event()
 
     async def stuck(request: Json) -> Reply:
         if request:
             begun.set()
-            await asyncio.Event().wait()
+            await held.wait()
         return await scripted_engine(request)
 
     async with scripted_chat(stuck) as chat, _service(data_dir, database_url, chat) as client:
@@ -164,7 +165,7 @@ async def test_a_promotion_waits_for_a_decision_that_is_being_written(
             assert row is not None
             waiting = asyncio.create_task(_promote(client, False))
             await answered(lambda: _is_waiting(database), bool)
-            await moves.promote(tx, row, moves.ReleaseReason.TIME, moves.SYSTEM, None)
+            await moves.promote(tx, row, ReleaseReason.TIME, moves.SYSTEM, None)
         assert (await waiting).status_code == 201
         assert await _steps(client) == [3, 2, 0]
         assert (await _found(client, f"/releases/{id}"))["state"] == "promoted"
