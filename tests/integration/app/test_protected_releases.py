@@ -133,12 +133,12 @@ async def test_a_trial_that_is_won_during_a_release_is_overtaken(data_dir: Path,
 
 
 async def test_the_trial_of_a_release_that_is_ended_is_cancelled(data_dir: Path, database_url: str) -> None:
-    begun = asyncio.Event()
+    begun, held = asyncio.Event(), asyncio.Event()
 
     async def stuck(request: Json) -> Reply:
         if request:
             begun.set()
-            await asyncio.Event().wait()
+            await held.wait()
         return await scripted_engine(request)
 
     async with scripted_chat(stuck) as chat, _service(data_dir, database_url, chat) as client:
