@@ -27,6 +27,7 @@ class ScheduleRequest(RequestBody):
                         "source": {"sessions": {"model": "mail/live", "feedback": "negative"}},
                         "iterations": 10,
                     },
+                    "promoted_name": "live",
                     "then": "trial",
                 }
             ]
