@@ -22,6 +22,7 @@ from tests.fakes.sales_agent import GRAPH
 from tests.integration.app.emails import email, make_run, make_trajectory
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 from tests.integration.app.release_stage import running_release
+from tests.integration.app.scheduled import RUN
 from tests.integration.app.served import run_with
 
 _HASHES = {"/graphs/{sha256}", "/scenarios/{sha256}", "/demonstrations/{sha256}"}
@@ -61,6 +62,7 @@ async def tenants(data_dir: Path, database_url: str) -> AsyncIterator[Tenants]:
             "/webhooks/deliveries/{id}": str(ULID()),
             "/evaluations/{evaluation_id}": str(ULID()),
             "/releases/{release_id}": await running_release(service.database),
+            "/schedules/{id}": await _scheduled(service, key.key),
             "/sessions/{id}": await _session(service),
             "/keys/{key_id}": (await service.new("mail")).row.id,
             "/models/{project}/{name}": "mail",
@@ -110,6 +112,13 @@ async def _demonstrated(service: Keyed, key: str) -> str:
     reply = await service.client.post("/demonstrations?name=mail", headers=bearer(key), content=body)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["sha256"])
+
+
+async def _scheduled(service: Keyed, key: str) -> str:
+    body = {"name": "nightly", "cron": "0 2 * * *", "run": RUN, "promoted_name": "live"}
+    reply = await service.client.post("/schedules", headers=bearer(key), json=body)
+    assert reply.status_code == 201, reply.text
+    return str(reply.json()["id"])
 
 
 async def _session(service: Keyed) -> str:
@@ -293,3 +302,19 @@ async def test_an_answer_of_a_model_by_name_belongs_to_who_asked(tenants: Tenant
     assert (await tenants.sales_asks("GET", path)).status_code == 200
     assert (await tenants.service.client.get(path, headers=dict(tenants.mail))).status_code == 404
     assert (await tenants.service.client.get(path, headers=bearer(OPERATOR_KEY))).status_code == 200
+
+
+async def test_users_and_schedules_of_others_are_out_of_reach(tenants: Tenants) -> None:
+    schedule = {"name": "mine", "cron": "0 2 * * *", "run": RUN, "promoted_name": "live", "project": "mail"}
+    for path, body in (("/users/delete", {"user": "ann", "project": "mail"}), ("/schedules", schedule)):
+        refused = await tenants.sales_asks("POST", path, json=body)
+        assert (refused.status_code, "belongs to project sales" in refused.json()["detail"]) == (403, True)
+    assert (await tenants.sales_asks("GET", "/schedules")).json()["items"] == []
+    client, mail = tenants.service.client, dict(tenants.mail)
+    opened = await client.post("/sessions", json={"model": "learnloop/tiny", "user": "ann"}, headers=mail)
+    session = f"/sessions/{opened.json()['id']}"
+    assert (await tenants.sales_asks("POST", "/users/delete", json={"user": "ann"})).json()["deleted"]["sessions"] == 0
+    assert (await client.get(session, headers=mail)).status_code == 200
+    mine = await client.post("/users/delete", json={"user": "ann"}, headers=mail)
+    assert mine.json()["deleted"]["sessions"] == 1
+    assert (await client.get(session, headers=mail)).status_code == 404
