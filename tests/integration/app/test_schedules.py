@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from app.domain.cron import latest_time
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
 from app.schedules.scheduler import scheduler_of
+from app.schedules.store import DueTimeTaken
 from app.service import Service, open_service
 from environment.json_type import Json
 from tests.conditions import answered
@@ -392,6 +393,35 @@ async def test_two_services_that_look_at_the_same_time_start_one_run(
         assert night["run_id"] is not None
         async with database() as tx:
             assert (await tx.execute(select(func.count()).where(Run.environment == "agent"))).scalar_one() == 1
+
+
+async def test_one_that_looked_earlier_starts_nothing_any_more(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    """Services that look at different moments can take different times for the due one."""
+    async with _promoted(data_dir, database_url) as client:
+        await sessions_of(database, 20)
+        made = await create(client)
+        await make_due(database, days=4)
+        async with _idle(data_dir / "a", database_url) as service, httpx.AsyncClient() as http:
+            scheduler = scheduler_of(service, http)
+            seen = await scheduler.store.get(made["id"])
+            due_at = latest_time("0 2 * * *", await scheduler.now())
+            await scheduler.start(seen, due_at)
+            async with database.begin() as tx:
+                await tx.execute(update(Run).values(status="cancelled"))
+            with pytest.raises(DueTimeTaken):
+                await scheduler.start(seen, due_at - timedelta(days=1))
+            assert len(await _due_times(client, made["id"])) == 1
+
+            # Nor do two that are asked for at the same time start beside each other.
+            now, seen = await scheduler.now(), await scheduler.store.get(made["id"])
+            await sessions_of(database, 20, 2, days_ago=0)
+            late = [now + timedelta(seconds=seconds) for seconds in (60, 120)]
+            await asyncio.gather(*(scheduler.start(seen, each) for each in late), return_exceptions=True)
+            async with database() as tx:
+                live = select(func.count()).where(Run.environment == "agent", Run.status != "cancelled")
+                assert (await tx.execute(live)).scalar_one() == 1
 
 
 async def test_a_due_time_makes_one_run_wherever_a_process_dies(
