@@ -67,7 +67,7 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
         await enroll(database, release.id, STABLE, [0.5, None])
         await visit.open(release.base, "/models")
         line = page.get_by_role("region", name="Promoted names").get_by_role("row").nth(1)
-        await expect(line).to_contain_text("release: learnloop/m@2 against learnloop/m@0 5% of the users running")
+        await expect(line).to_contain_text("release: learnloop/m@2 against learnloop/m@0 5% of users running")
         await line.get_by_role("link", name="learnloop/m@2 against learnloop/m@0").click()
         await expect(page).to_have_url(f"{release.base}/ui/releases/{release.id}")
         await visit.settled()

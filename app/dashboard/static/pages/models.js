@@ -66,7 +66,7 @@ function Promoted({ items, reload }) {
     reload();
   }
   const columns = [
-    { title: "Name", by: "name", cell: (/** @type {Promotion} */ each) => html`<strong>${label(each.name)}</strong>` },
+    { title: "Name", by: "name", isHead: true, cell: (/** @type {Promotion} */ each) => html`<span class="row-name">${label(each.name)}</span>` },
     { title: "Means", cell: (/** @type {Promotion} */ each) => html`${label(each.model)} @${each.step}${each.release && html`<br />release: <${ReleaseLine} release=${each.release} />`}` },
     { title: "Evidence", cell: evidence },
     { title: "Since", by: "created_at", cell: (/** @type {Promotion} */ each) => html`${moment(each.created_at)} <span class="muted">by ${label(each.actor)}</span>` },
@@ -74,7 +74,7 @@ function Promoted({ items, reload }) {
   ];
   return html`<section class="card"><h2>Promoted names</h2>
     <p class="muted">A stable name for clients of <code>/v1</code>; it can be moved to another checkpoint at any time.</p>
-    ${items.length === 0 ? html`<p>None yet. Promote a checkpoint on the page of its model.</p>` : html`<${Table} caption="Promoted names" rows=${items} keyOf=${(/** @type {Promotion} */ each) => each.name} columns=${columns} />`}
+    ${items.length === 0 ? html`<p>None yet. Promote a checkpoint on the page of its model.</p>` : html`<${Table} caption="Promoted names" class="stacked" rows=${items} keyOf=${(/** @type {Promotion} */ each) => each.name} columns=${columns} />`}
     <p role="status"><${Text} value=${said} limit=${300} /></p>
   </section>`;
 }

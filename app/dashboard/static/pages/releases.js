@@ -20,11 +20,11 @@ export function Releases() {
     found.length > 0 &&
     html`<section class="card"><h2>Releases</h2>
       <p class="muted">A candidate meets a share of a promoted name’s users, and is taken back if it does harm.</p>
-      <${Table} caption="Releases, newest first" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.release_id} columns=${columns} /></section>`}<//>`;
+      <${Table} caption="Releases, newest first" class="stacked" rows=${found} keyOf=${(/** @type {Brief} */ each) => each.release_id} columns=${columns} /></section>`}<//>`;
 }
 
 const columns = [
-  { title: "Candidate", by: "candidate", cell: (/** @type {Brief} */ each) => html`<a href=${href(["releases", each.release_id])}>${label(each.candidate, 120)}</a>` },
+  { title: "Candidate", by: "candidate", isHead: true, cell: (/** @type {Brief} */ each) => html`<a href=${href(["releases", each.release_id])}>${label(each.candidate, 120)}</a>` },
   { title: "For", by: "name", cell: (/** @type {Brief} */ each) => label(each.name, 120) },
   { title: "Against", by: "stable", cell: (/** @type {Brief} */ each) => label(each.stable, 120) },
   { title: "State", by: "state", cell: (/** @type {Brief} */ each) => html`<${ReleaseState} release=${each} />` },

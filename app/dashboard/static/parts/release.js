@@ -20,7 +20,7 @@ export const ReleaseState = ({ release }) => html`<${Status} status=${release.st
 /** The candidate of a live release against the stable checkpoint, its share and state. @param {{release: Brief}} props */
 export function ReleaseLine({ release }) {
   return html`<a href=${href(["releases", release.release_id])}>${label(release.candidate, 120)} against ${label(release.stable, 120)}</a>${" "}
-    <span class="muted">${release.state === "trial" ? "no users yet" : `${finePercent(release.share)} of the users`}</span> <${ReleaseState} release=${release} />`;
+    <span class="muted">${release.state === "trial" ? "no users yet" : `${finePercent(release.share)} of users`}</span> <${ReleaseState} release=${release} />`;
 }
 
 /**
