@@ -17,32 +17,41 @@ from training.statistics.guardrails import Cell, merged
 
 CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
 _NAMES = frozenset(Guardrail)
-_LATE = Guardrail.THUMBS_DOWN_1H
-"""The only value that is not known with the answer. It has a mark of its own."""
-
-# Values are rounded to hundredths, so that there are at most 101 cells for each probability and arm.
-_CELLS = """
-    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
-    FROM {rows}, jsonb_each_text("values") AS each
-    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND {which}
-    GROUP BY 1, 2, 3, 4
-"""
-_MARK = """
+# Values are rounded to hundredths, so that there are at most 101 cells for each probability and arm. `thumbs_down_1h` is
+# the only value that is not known with the answer, and has a mark of its own.
+_NEW = text(
+    """
     WITH marked AS (
-        UPDATE release_observation SET {mark} = :look
-        WHERE release_id = :id AND {mark} IS NULL AND ({ready}) RETURNING probability, arm, "values"
+        UPDATE release_observation SET look = :look
+        WHERE release_id = :id AND look IS NULL RETURNING probability, arm, "values"
     )
-"""
-_NEW = text(_MARK.format(mark="look", ready="true") + _CELLS.format(rows="marked", which=f"each.key <> '{_LATE}'"))
+    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
+    FROM marked, jsonb_each_text("values") AS each
+    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND each.key <> 'thumbs_down_1h'
+    GROUP BY 1, 2, 3, 4
+    """
+)
 _NEW_LATE = text(
-    _MARK.format(mark="late_look", ready=f"\"values\" ? '{_LATE}'")
-    + _CELLS.format(rows="marked", which=f"each.key = '{_LATE}'")
+    """
+    WITH marked AS (
+        UPDATE release_observation SET late_look = :look
+        WHERE release_id = :id AND late_look IS NULL AND "values" ? 'thumbs_down_1h'
+        RETURNING probability, arm, "values"
+    )
+    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
+    FROM marked, jsonb_each_text("values") AS each
+    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND each.key = 'thumbs_down_1h'
+    GROUP BY 1, 2, 3, 4
+    """
 )
 _COUNTED = text(
-    _CELLS.format(
-        rows="release_observation",
-        which=f"release_id = :id AND CASE WHEN each.key = '{_LATE}' THEN late_look ELSE look END <= :look",
-    )
+    """
+    SELECT each.key, probability, arm, round(each.value::numeric, 2)::float8, count(*)
+    FROM release_observation, jsonb_each_text("values") AS each
+    WHERE each.value IS NOT NULL AND probability > 0 AND probability < 1 AND release_id = :id
+    AND CASE WHEN each.key = 'thumbs_down_1h' THEN late_look ELSE look END <= :look
+    GROUP BY 1, 2, 3, 4
+    """
 )
 
 

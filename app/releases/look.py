@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
@@ -30,7 +30,9 @@ async def look(database: Database, release_id: str) -> EventType | None:
     Does nothing if another process looks at it at the moment, or if it is no longer live.
     """
     async with database.begin() as tx:
-        await tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_FROZEN_S * 1000:.0f}ms'"))
+        await tx.execute(
+            select(func.set_config("idle_in_transaction_session_timeout", f"{_FROZEN_S * 1000:.0f}ms", True))
+        )
         row = await moves.locked(tx, release_id, skip_locked=True)
         if row is None or row.state not in LIVE:
             return None

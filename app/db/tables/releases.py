@@ -26,6 +26,8 @@ def _one_of(values: Iterable[str]) -> str:
     return ", ".join(sorted(f"'{value}'" for value in values))
 
 
+_LIVE_STATES = _one_of(LIVE)
+_THUMBS_DOWN = str(Guardrail.THUMBS_DOWN_1H)
 _ARMS = f"arm IN ({_one_of(Arm)})"
 
 
@@ -44,7 +46,7 @@ class Release(Base):
             "project",
             "name",
             unique=True,
-            postgresql_where=text(f"state IN ({_one_of(LIVE)})"),
+            postgresql_where=text(f"state IN ({_LIVE_STATES})"),
         ),
         Index("ix_release_project_id", "project", "id"),
         Index("ix_release_evaluation_id", "evaluation_id"),
@@ -133,13 +135,13 @@ class ReleaseObservation(Base):
         Index(
             "ix_release_observation_new_late",
             "release_id",
-            postgresql_where=text(f"late_look IS NULL AND values ? '{Guardrail.THUMBS_DOWN_1H}'"),
+            postgresql_where=text(f"late_look IS NULL AND values ? '{_THUMBS_DOWN}'"),
         ),
         Index(
             "ix_release_observation_first_hour",
             "release_id",
             "observed_at",
-            postgresql_where=text(f"NOT values ? '{Guardrail.THUMBS_DOWN_1H}'"),
+            postgresql_where=text(f"NOT values ? '{_THUMBS_DOWN}'"),
         ),
     )
 
