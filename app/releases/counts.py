@@ -17,8 +17,8 @@ from training.statistics.guardrails import Cell, merged
 
 CellCounts = Mapping[Guardrail, Mapping[Cell, int]]
 _NAMES = frozenset(Guardrail)
-# Values are rounded to hundredths, so that there are at most 101 cells for each probability and arm. `thumbs_down_1h` is
-# the only value that is not known with the answer, and has a mark of its own.
+# Values are rounded to hundredths, so that there are at most 101 cells for each probability and arm. `thumbs_down_1h`
+# is the only value that is not known with the answer, and has a mark of its own.
 _NEW = text(
     """
     WITH marked AS (
