@@ -49,7 +49,7 @@ class AskRequest(RequestBody):
     """The environment of the task. Default: that of the run; with `model`, `email_search`."""
     user: str | None = Field(default=None, min_length=1, max_length=256)
     """Key of the user who asks; only its hash is stored. It decides which checkpoint answers while a release of a
-    promoted name is live, and `DELETE /users` finds the answer by it. Default: the header `Learnloop-User`."""
+    promoted name is live, and `POST /users/delete` finds the answer by it. Default: the header `Learnloop-User`."""
     train: bool | None = None
     """Whether the task can become a training task (docs/schedules.md). Default: only in the projects of
     `LEARNLOOP_TRAIN_ON_PROJECTS`."""
