@@ -72,9 +72,13 @@ _NOT_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 """Settings that make data survive a crash of the machine, which no test on a shared server is about."""
 
 
+# While a test invokes a command in its own process, `sys.stdout` and `sys.stderr` are the command's. A service in the
+# same process must not log into its output, so logs go to the file descriptor, which pytest captures as well.
+_standard_error = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
 # Format of logs before they are configured: without colours and rich tracebacks, which take long to draw.
 structlog.configure(
-    processors=[structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)]
+    processors=[structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)],
+    logger_factory=structlog.PrintLoggerFactory(_standard_error),
 )
 
 
