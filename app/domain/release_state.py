@@ -41,6 +41,8 @@ class ReleaseReason(StrEnum):
     """The candidate failed for several users in a row."""
     BACKEND_AWAY = "backend_away"
     """Both arms fail: the backend is away, which says nothing about the candidate."""
+    ASSIGNMENT = "assignment"
+    """Units did not meet the candidate with the probability that was recorded, so no evidence can be trusted."""
     TIME = "time"
     """It reached `max_days` without a promotion."""
     PERSON = "person"

@@ -1,8 +1,9 @@
 """Decides on a release: a pure function of its rules, its stage, counts of what users met, and the time.
 
-In this order: the breaker and the guardrails take the candidate back; after `max_days` the release ends as its rules
-say; a stage whose gate is passed leads to the next one; otherwise the share stays. Outcomes decide nothing yet: they
-are recorded and shown, and nothing that is decided here says that the candidate is better.
+In this order: the breaker and the guardrails take the candidate back; if units do not meet the arms with their
+probabilities, or if both arms fail, the release is held; after `max_days` it ends as its rules say; a stage whose gate
+is passed leads to the next one; otherwise the share stays. Outcomes decide nothing yet: they are recorded and shown,
+and nothing that is decided here says that the candidate is better.
 """
 
 from collections.abc import Mapping
@@ -12,12 +13,14 @@ from math import ceil, log
 
 from app.domain.release_rules import KINDS, Guardrail, ReleaseRules
 from app.domain.release_state import ReleaseReason, ReleaseState
-from training.statistics.guardrails import ArmMean, Counts, above, arm_mean, below
+from training.statistics.guardrails import ArmMean, Counts, above, arm_mean, below, evidence_of_bias
 
 ALARM_ERROR = 0.01
 """Probability that any guardrail takes a harmless candidate back, however often one looks. They share it equally."""
 GATE_ERROR = 0.05
 """Probability that one guardrail's increase is called ruled out although it is not."""
+ASSIGNMENT_ERROR = 0.001
+"""Probability that a release is held for its assignment although the coin between its arms is fair."""
 LEAST_UNITS = 30
 """Number of units that must meet the candidate in a stage before the next one."""
 FAILURES_IN_A_ROW = 3
@@ -117,10 +120,13 @@ def _verdict(
     tripped = _breaker(facts)
     if tripped is ReleaseReason.BREAKER:
         return Verdict.ROLL_BACK, tripped
+    biased = is_biased(facts.counts)
     if any(each.alarms for each in guardrails.values()):
-        return Verdict.ROLL_BACK, ReleaseReason.GUARDRAIL
+        return Verdict.ROLL_BACK, ReleaseReason.ASSIGNMENT if biased else ReleaseReason.GUARDRAIL
     if not running:
         return Verdict.KEEP, None
+    if biased:
+        return Verdict.HOLD, ReleaseReason.ASSIGNMENT
     if tripped is ReleaseReason.BACKEND_AWAY:
         return Verdict.HOLD, tripped
     if facts.days >= rules.max_days:
@@ -139,6 +145,12 @@ def _breaker(facts: Facts) -> ReleaseReason | None:
     if 2 * failures.stable_failed >= failures.stable_units:
         return ReleaseReason.BACKEND_AWAY
     return ReleaseReason.BREAKER if failures.in_a_row >= failures_needed(facts.counts) else None
+
+
+def is_biased(counts: Mapping[Guardrail, Counts]) -> bool:
+    """Return whether units met the candidate with another probability than the recorded one, on which all evidence
+    rests. Errors tell, because every first answer has a value for them."""
+    return evidence_of_bias(counts.get(Guardrail.ERROR, {})) >= -log(ASSIGNMENT_ERROR)
 
 
 def failures_needed(counts: Mapping[Guardrail, Counts]) -> int:

@@ -14,6 +14,9 @@ _WHY = {
     ReleaseReason.GUARDRAIL: "it was worse than the stable checkpoint by more than a guardrail tolerates",
     ReleaseReason.BREAKER: "it failed for several users in a row, and the stable checkpoint did not",
     ReleaseReason.BACKEND_AWAY: "both arms fail, so the backend is away",
+    ReleaseReason.ASSIGNMENT: (
+        "far more or fewer users met the candidate than its share says, so the evidence cannot be trusted"
+    ),
     ReleaseReason.TIME: "its time was up without a promotion",
     ReleaseReason.PERSON: "a person decided so",
 }

@@ -36,10 +36,7 @@ from pydantic import SecretStr
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.service_process import free_port
 from app.db.database import make_database, make_engine, parse_url
-from app.db.tables import Promotion, Release
 from app.domain.release_rules import OUTCOME, Guardrail, ReleaseRules
-from app.domain.release_state import ReleaseState
-from app.releases import moves
 from app.releases.assignment import assignment
 from app.security.secret_box import service_key
 from app.security.user_hash import UserHasher
@@ -47,6 +44,7 @@ from benchmarks import processes
 from benchmarks.durability.kills import database
 from benchmarks.engine.slow_model import slow_model
 from benchmarks.frozen_code import freeze
+from benchmarks.releases.starting import Started
 from environment.json_type import Json
 
 _SECRET = "a secret that both services of this benchmark have"
@@ -60,7 +58,6 @@ _RULES = ReleaseRules(
     at_end="return",
     skip_trial=True,
 )
-_RELEASE_ID = "0" * 26
 _CANDIDATE = "p/m@2"
 _ASKING = 12
 """Number of users that ask at the same time."""
@@ -110,32 +107,12 @@ class Users:
             await asyncio.sleep(0.05)
 
 
-async def _start(url: str) -> None:
+async def _start(url: str) -> str:
     engine = make_engine(parse_url(url))
     async with make_database(engine).begin() as tx:
-        stable = Promotion(project="p", name="live", backend="embedded", model_name="m", step=1, actor="local")
-        tx.add(stable)
-        await tx.flush()
-        row = Release(
-            id=_RELEASE_ID,
-            project="p",
-            name="live",
-            state=ReleaseState.TRIAL,
-            salt=random.Random(1).randbytes(16),
-            unit="user",
-            promotion_id=stable.id,
-            backend="embedded",
-            model_name="m",
-            step=2,
-            share=_RAMP[0],
-            rules=_RULES.model_dump(mode="json"),
-            baseline={"p95_s": None, "tokens": None, "users": 0, "days": 14},
-            actor="local",
-        )
-        tx.add(row)
-        await tx.flush()
-        await moves.start_traffic(tx, row, "local", None)
+        release_id = await Started("p", "live", "m", 1, 2, _RULES).start(tx)
     await engine.dispose()
+    return release_id
 
 
 @dataclass
@@ -143,6 +120,7 @@ class Person:
     """Does with the release what a person does, and repeats what was not answered."""
 
     ports: Sequence[int]
+    release_id: str
 
     async def until(self, verb: str, *states: str) -> None:
         """Do it until the release is in one of the states."""
@@ -161,10 +139,10 @@ class Person:
                 try:
                     if verb is not None:
                         try:
-                            return service.call("POST", f"/releases/{_RELEASE_ID}/{verb}")
+                            return service.call("POST", f"/releases/{self.release_id}/{verb}")
                         except ServiceRefused:  # it was done, but not answered
                             pass
-                    return service.call("GET", f"/releases/{_RELEASE_ID}")
+                    return service.call("GET", f"/releases/{self.release_id}")
                 except (ServiceUnreachable, ServiceRefused):
                     continue
         return {"state": None}
@@ -235,19 +213,19 @@ async def _load(url: str, directory: Path, engine_url: str, kills: int, count: i
         "LEARNLOOP_RATE_PER_S": "0",
         "LEARNLOOP_SECRET_KEY": _SECRET,
     }
-    users, person = Users(ports, count), Person(ports)
+    users = Users(ports, count)
     killer = Killer(directory, ports, settings, random.Random(seed))
     try:
         await killer.start()  # which also makes the tables
-        await _start(url)
+        release_id = await _start(url)
         asking = [asyncio.create_task(users.ask(part)) for part in range(_ASKING)]
-        promoting = asyncio.create_task(_promote_under_kills(person, killer, kills))
+        promoting = asyncio.create_task(_promote_under_kills(Person(ports, release_id), killer, kills))
         await killer.kill(kills)
         promoted_at = await promoting
         users.stopping = True
         await asyncio.gather(*asking)
         with Service(f"http://127.0.0.1:{ports[0]}") as service:
-            verified = service.call("GET", f"/releases/{_RELEASE_ID}/verify")
+            verified = service.call("GET", f"/releases/{release_id}/verify")
     finally:
         killer.close()
     return {"kills": killer.kills} | _found(url, users, promoted_at, verified)

@@ -16,7 +16,7 @@ from environment.json_type import Json
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, observe
+from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, observe_all
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_challenges import _engine as scripted_engine
 from tests.integration.app.test_leases import database
@@ -74,8 +74,7 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
         await _shows_a_running_release(visit, release)
 
         # What users meet meanwhile is seen without a reload.
-        await observe(database, release.id, STABLE, GOOD, 380)
-        await observe(database, release.id, CANDIDATE, GOOD, 20)
+        await observe_all(database, release.id, [(STABLE, GOOD, 380), (CANDIDATE, GOOD, 20)])
         await expect(page.locator("p.verdict")).to_contain_text("The share becomes 20% when 10 more users have met")
         malformed = _guardrails(visit).get_by_role("row", name="malformed replies")
         await expect(malformed).to_contain_text("0%of 200%of 380")
@@ -130,9 +129,9 @@ async def test_a_release_that_a_guardrail_took_back_says_why(
 ) -> None:
     page = visit.page
     async with _release(data_dir, database_url) as release:
-        await observe(database, release.id, STABLE, GOOD, 950)
-        await observe(database, release.id, CANDIDATE, MALFORMED, 20)
-        await observe(database, release.id, CANDIDATE, GOOD, 30)  # the newest units are fine: this is not the breaker's
+        # The newest units are fine: this is not the breaker's.
+        answers = [(STABLE, GOOD, 950), (CANDIDATE, MALFORMED, 20), (CANDIDATE, GOOD, 30)]
+        await observe_all(database, release.id, answers)
         await visit.open(release.base, f"/releases/{release.id}")
         await expect(page.locator("p.verdict")).to_contain_text(
             "worse than the stable checkpoint by more than a guardrail"

@@ -56,6 +56,15 @@ def below(counts: Mapping[Cell, float], effect: float, forecast: float) -> float
     return _log_wealth(counts, effect, forecast, -1)
 
 
+def evidence_of_bias(counts: Mapping[Cell, float]) -> float:
+    """Return the logarithm of the evidence that units did not meet the candidate with their probability.
+
+    Half of the stake bets that they met it more often, half that they did less often. The values play no part.
+    """
+    grown = [(_log_growth_of_coin(cell.probability, cell.candidate), count) for cell, count in counts.items()]
+    return log_mean([fsum(count * logs[bet] for logs, count in grown) for bet in range(2 * len(BETS))])
+
+
 def arm_mean(counts: Counts, *, candidate: bool) -> ArmMean:
     """Return how many units one arm has, and their mean."""
     mine = [(cell.value, count) for cell, count in counts.items() if cell.candidate is candidate]
@@ -82,6 +91,13 @@ def _log_growth(cell: Cell, effect: float, forecast: float, sign: int) -> tuple[
     """Return the logarithm of what a unit multiplies each stake by. Remembered, because every look needs it again."""
     gain = _gain(cell, effect, forecast, sign)
     return tuple(log1p(bet * gain) for bet in BETS)
+
+
+def _log_growth_of_coin(probability: float, candidate: bool) -> list[float]:
+    """Return the logarithm of what a unit multiplies each stake by: those on the candidate, then those on stable."""
+    coin = candidate - probability
+    gains = (coin / probability, -coin / (1 - probability))
+    return [log1p(bet * gain) for gain in gains for bet in BETS]
 
 
 def _gain(cell: Cell, effect: float, forecast: float, sign: int) -> float:

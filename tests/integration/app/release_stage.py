@@ -72,15 +72,22 @@ async def observe(
     database: Database, release_id: str, arm: Arm, values: Mapping[str, float], count: int = 1, **more: Any
 ) -> None:
     """Let `count` new users of the current stage have answers with those values."""
+    await observe_all(database, release_id, [(arm, values, count)], **more)
+
+
+async def observe_all(
+    database: Database, release_id: str, answers: Sequence[tuple[Arm, Mapping[str, float], int]], **more: Any
+) -> None:
+    """Let users of both arms have answers at once, so that no look comes in between: each arm, its values and how many
+    users have them."""
     async with database.begin() as tx:
         row = await tx.get_one(Release, release_id)
         known = select(func.count()).where(ReleaseObservation.release_id == release_id)
         first = (await tx.execute(known)).scalar_one()
-        new: dict[str, Any] = {"stage": row.stage, "arm": arm, "probability": row.share, "values": dict(values)}
-        await tx.execute(
-            insert(ReleaseObservation),
-            [{"release_id": release_id, "unit": hashed(f"user {first + n}"), **new, **more} for n in range(count)],
-        )
+        new: dict[str, Any] = {"release_id": release_id, "stage": row.stage, "probability": row.share, **more}
+        each = [{**new, "arm": arm, "values": dict(values)} for arm, values, count in answers for _ in range(count)]
+        units = [{"unit": hashed(f"user {first + number}")} for number in range(len(each))]
+        await tx.execute(insert(ReleaseObservation), [a | b for a, b in zip(each, units, strict=True)])
 
 
 async def enroll(database: Database, release_id: str, arm: Arm, outcomes: Sequence[float | None]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.statistics.betting import BETS
-from training.statistics.guardrails import ArmMean, Cell, above, arm_mean, below
+from training.statistics.guardrails import ArmMean, Cell, above, arm_mean, below, evidence_of_bias
 
 cells = st.builds(Cell, st.sampled_from((0.01, 0.05, 0.2, 0.5)), st.booleans(), st.floats(0, 1))
 
@@ -56,6 +56,24 @@ def test_the_wealth_expected_of_a_candidate_at_the_tolerance_is_what_it_was(
                 counts = Counter(before) + Counter({Cell(probability, candidate, value): 1})
                 after += chance * share * exp(found(counts, effect, forecast))
         assert after == pytest.approx(exp(found(before, effect, forecast)))
+
+
+@given(st.dictionaries(cells, st.integers(1, 50), max_size=8), st.sampled_from((0.05, 0.2, 0.5)), st.floats(0, 1))
+def test_the_wealth_expected_of_a_fair_coin_is_what_it_was(
+    before: dict[Cell, int], probability: float, value: float
+) -> None:
+    after = 0.0
+    for candidate, chance in ((True, probability), (False, 1 - probability)):
+        after += chance * exp(evidence_of_bias(Counter(before) + Counter({Cell(probability, candidate, value): 1})))
+    assert after == pytest.approx(exp(evidence_of_bias(before)))
+
+
+def test_a_coin_that_is_not_fair_is_found_on_either_side() -> None:
+    for candidate, is_fair in ((0, False), (10, False), (50, True), (120, False)):
+        counts = {Cell(0.05, True, 0.0): candidate, Cell(0.05, False, 0.0): 1_000 - candidate}
+        assert (evidence_of_bias(counts) < log(20)) is is_fair, candidate
+        assert (evidence_of_bias(counts) > log(1_000)) is not is_fair, candidate
+    assert evidence_of_bias({}) == 0.0
 
 
 def test_a_worse_candidate_is_found_and_an_equal_one_is_cleared() -> None:

@@ -76,6 +76,17 @@ def test_a_held_release_is_only_taken_back() -> None:
     assert _decided(failures=both, **held) == (Verdict.KEEP, None)
 
 
+def test_without_a_fair_coin_no_evidence_is_trusted() -> None:
+    """Nobody was observed with the candidate, as if its answers were lost."""
+    unfair = {Guardrail.ERROR: _cells(0.05, (0, 0), (0, 400))}
+    assert _decided(counts=unfair) == (Verdict.HOLD, ReleaseReason.ASSIGNMENT)
+    assert _decided(counts=unfair, state=ReleaseState.HELD) == (Verdict.KEEP, None)
+    assert _decided(counts=unfair, days=60.0) == (Verdict.HOLD, ReleaseReason.ASSIGNMENT)
+    # What looks like harm ends it all the same, but is not called harm.
+    harm = {**unfair, Guardrail.MALFORMED: _cells(0.05, (20, 0), (0, 40))}
+    assert _decided(counts=harm) == (Verdict.ROLL_BACK, ReleaseReason.ASSIGNMENT)
+
+
 @pytest.mark.parametrize(
     ("failures", "expected"),
     [
