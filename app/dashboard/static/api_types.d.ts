@@ -883,7 +883,7 @@ export interface ReleaseOut {
   "salt": string | null;
 }
 
-export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "time" | "person";
+export type ReleaseReason = "trial" | "guardrail" | "breaker" | "backend_away" | "assignment" | "time" | "person";
 
 export type ReleaseState = "trial" | "running" | "held" | "promoted" | "rolled_back" | "overtaken";
 
