@@ -18,7 +18,7 @@ from app.db.database import Database
 from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
-from app.releases.exposures import expose
+from app.releases.exposures import record_in
 from app.releases.split import Exposure
 from environment.json_type import Json
 from training.rollout.agents.sessions import Outcome, SessionLimits
@@ -134,7 +134,7 @@ class AgentSessions:
                 await _check_room(tx, spec.project, most_open)
             opened = await self._insert(tx, spec)
             if spec.model.exposure is not None:
-                await expose(tx, spec.model.exposure)
+                await record_in(tx, spec.model.exposure, None)
         assert opened is not None
         return opened
 

@@ -1,6 +1,5 @@
 """`/v1`: the models of this service for any OpenAI client. docs/models.md describes their names."""
 
-from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Path, Request, Response
@@ -26,11 +25,11 @@ from app.gateway import anthropic_messages
 from app.gateway.chat import ChatAsked
 from app.gateway.forms import Asked, begun
 from app.gateway.gateway import SessionGateway
-from app.gateway.observed import ObservedExchange
+from app.gateway.observed import ObservedExchange, observed_response
 from app.gateway.unrecorded import UnrecordedExchange
 from app.model_registry.listing import listed, one
 from app.model_registry.resolver import ModelResolver, ResolvedModel
-from app.releases.exposures import Observed, failure_recorded, record
+from app.releases.exposures import failure_recorded
 from app.releases.split import Exposure
 from app.schemas.anthropic import CountTokensRequest, MessagesRequest, TokenCount
 from app.schemas.openai import (
@@ -97,11 +96,7 @@ async def create_response(
 
     if model.exposure is None:
         return await forwarded()
-    async with failure_recorded(models.database, model.exposure):
-        reply = await forwarded()
-    if reply.status_code < HTTPStatus.BAD_REQUEST or reply.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        await record(models.database, model.exposure, Observed(error=reply.status_code >= HTTPStatus.BAD_REQUEST))
-    return _of_release(reply, model.exposure)
+    return _of_release(await observed_response(models.database, model.exposure, forwarded), model.exposure)
 
 
 @asked_by_agents(

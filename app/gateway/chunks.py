@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from environment.json_type import Json
+from training.protocol.malformed_calls import MALFORMED
 
 Chunk = dict[str, Json]
 _EXACT = "prompt_token_ids"
@@ -19,6 +20,7 @@ class _Choice:
     tool_calls: dict[int, dict[str, Json]] = field(default_factory=dict)
     logprobs: list[Json] | None = None
     finish_reason: str | None = None
+    malformed: str | None = None
 
     @property
     def text(self) -> str:
@@ -33,6 +35,7 @@ class _Choice:
             self.logprobs = self.logprobs if self.logprobs is not None else []
             self.logprobs += made["logprobs"].get("content") or ()
         self.finish_reason = made.get("finish_reason") or self.finish_reason
+        self.malformed = made.get(MALFORMED) or self.malformed
 
     def _add_call(self, call: Mapping[str, Json]) -> None:
         empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -47,7 +50,8 @@ class _Choice:
             message["content"] = self.text or None
             message["tool_calls"] = [self.tool_calls[number] for number in sorted(self.tool_calls)]
         logprobs = None if self.logprobs is None else {"content": self.logprobs, "refusal": None}
-        return {"index": index, "message": message, "finish_reason": self.finish_reason, "logprobs": logprobs}
+        made = {"index": index, "message": message, "finish_reason": self.finish_reason, "logprobs": logprobs}
+        return made | ({MALFORMED: self.malformed} if self.malformed else {})
 
 
 class Assembly:
@@ -106,7 +110,8 @@ def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
         exact = {}
     for choice in completion["choices"]:
         end = {"index": choice["index"], "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]}
-        yield {**header, "choices": [end]}
+        malformed = {MALFORMED: choice[MALFORMED]} if choice.get(MALFORMED) else {}
+        yield {**header, "choices": [end | malformed]}
     if completion.get("usage"):
         yield {**header, "choices": [], "usage": completion["usage"]}
 

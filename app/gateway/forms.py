@@ -12,10 +12,8 @@ from app.aio.event_loops import shielded
 from app.gateway.chunks import Chunk
 from app.gateway.gateway import SessionGateway
 from app.gateway.replies import Exchange, StreamedReply, WholeReply
-from app.model_registry.proxy import unless_disconnected
+from app.model_registry.proxy import CLIENT_DISCONNECTED, unless_disconnected
 from environment.json_type import Json
-
-_CLIENT_DISCONNECTED = 499
 
 
 class Asked(Protocol):
@@ -78,7 +76,7 @@ async def begun(exchange: Exchange, http: Request, asked: Asked) -> Response:
 
 async def _until_disconnect(http: Request, answered: Coroutine[Any, Any, Response]) -> Response:
     made = await unless_disconnected(http, answered)
-    return Response(status_code=_CLIENT_DISCONNECTED) if made is None else made
+    return Response(status_code=CLIENT_DISCONNECTED) if made is None else made
 
 
 async def _make_reply(exchange: Exchange, asked: Asked) -> Response:

@@ -31,7 +31,6 @@ from app.domain.release_state import SPLITTING, Arm
 from app.errors import NotFound
 from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from app.gateway.known_replies import KnownReplies
-from app.gateway.observed import is_malformed
 from app.gateway.upstream import ServerAway, Upstream
 from app.model_registry.resolver import ModelResolver, ResolvedModel, base_models
 from app.releases.exposures import Observed, failure_recorded, record
@@ -40,6 +39,7 @@ from app.resources import Resources
 from environment.json_type import Json
 from training.backends import embedded
 from training.backends.base import Endpoint
+from training.protocol.malformed_calls import is_malformed
 from training.protocol.responses.parameters import hint_warnings
 from training.rollout.model_calls import Sampling
 
@@ -300,11 +300,14 @@ class SessionExchange:
             for chunk in chunks_of(self.call.recorded):
                 yield chunk
             return
+        async with self._failure_recorded(), aclosing(self._sampled_chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _sampled_chunks(self) -> AsyncGenerator[Chunk]:
         assembly, held = Assembly(), list[Chunk]()
         try:
-            async with self._failure_recorded():
-                stream = (await self._reply(self.gateway.begun_stream)).chunks()
-            async with aclosing(stream):
+            async with aclosing((await self._reply(self.gateway.begun_stream)).chunks()) as stream:
                 async for chunk in stream:
                     assembly.add(chunk)
                     if held or _ends(chunk):
@@ -348,8 +351,10 @@ def _exposure(session: AgentSession, release: Release) -> Exposure | None:
     if release.state not in SPLITTING or session.arm is None:
         return None
     unit = session.user_hash if release.unit == "user" else session.id
+    arm = Arm(session.arm)
+    split = Split.of(release) if session.probability is None else Split.of(release).when_met(arm, session.probability)
     # The exposure itself was recorded when the session was opened.
-    return Exposure(Split.of(release), unit, Arm(session.arm), is_enrolled=False)
+    return Exposure(split, unit, arm, is_enrolled=False)
 
 
 def _ignored_hints(session: KnownSession, body: dict[str, Json], request: CanonicalRequest) -> list[str]:

@@ -3,16 +3,28 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
 
 from app.db.database import Database
 from app.gateway.chunks import Assembly, Chunk
 from app.gateway.unrecorded import UnrecordedExchange
-from app.releases.exposures import Observed, failure_recorded, record, record_exposure
+from app.model_registry.proxy import CLIENT_DISCONNECTED
+from app.releases.exposures import Observed, failure_recorded, record
 from app.releases.split import Exposure
 from environment.json_type import Json
+from training.protocol.malformed_calls import is_malformed, is_malformed_response
+
+_NO_ANSWER = (HTTPStatus.NOT_FOUND, CLIENT_DISCONNECTED)
+"""Statuses below 500 with which nobody got an answer: the checkpoint is gone, or the client has left."""
+_ANSWERED = ("completed", "incomplete")
+"""Statuses of a response that has ended well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +47,7 @@ class ObservedExchange:
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield the completion as chunks. The exposure is recorded while the first one is sampled."""
         assembly, last = Assembly(), None
-        exposing = asyncio.create_task(record_exposure(self.database, self.exposure))
+        exposing = asyncio.create_task(record(self.database, self.exposure, None))
         try:
             async with failure_recorded(self.database, self.exposure), aclosing(self.exchange.chunks()) as chunks:
                 async for chunk in chunks:
@@ -44,7 +56,7 @@ class ObservedExchange:
                     if last is not None:
                         yield last
                     last = chunk
-            await self._record(assembly.completion())
+            await self._record(assembly.completion(), is_whole=assembly.is_whole)
             if last is not None:
                 yield last
         finally:
@@ -53,29 +65,57 @@ class ObservedExchange:
     async def finish(self, *, delivered: bool) -> None:
         """Do nothing, since everything is recorded by then."""
 
-    async def _record(self, completion: Mapping[str, Json]) -> None:
-        seconds = time.monotonic() - self.begun_at
-        usage = completion.get("usage") or {}
+    async def _record(self, completion: Mapping[str, Json], *, is_whole: bool = True) -> None:
         observed = Observed(
-            malformed=is_malformed(completion), seconds=seconds, completion_tokens=usage.get("completion_tokens")
+            error=not is_whole,
+            malformed=is_malformed(completion),
+            seconds=time.monotonic() - self.begun_at,
+            completion_tokens=(completion.get("usage") or {}).get("completion_tokens"),
         )
         await record(self.database, self.exposure, observed)
 
 
-def is_malformed(completion: Mapping[str, Json]) -> bool:
-    """Return whether the completion has a tool call that cannot be read."""
-    return any(_is_malformed(choice) for choice in completion.get("choices") or ())
+async def observed_response(database: Database, exposure: Exposure, ask: Callable[[], Awaitable[Response]]) -> Response:
+    """Return the reply of the Responses API for which `ask` asks the model's server, and record what it was like before
+    its last part leaves. A reply that refuses the request is not counted."""
+    begun_at = time.monotonic()
+    async with failure_recorded(database, exposure):
+        await record(database, exposure, None)
+        reply = await ask()
+    if isinstance(reply, StreamingResponse) and reply.status_code < HTTPStatus.BAD_REQUEST:
+        reply.body_iterator = _observed(database, exposure, reply.body_iterator, begun_at)
+    elif reply.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status_code in _NO_ANSWER:
+        await record(database, exposure, Observed(error=True))
+    return reply
 
 
-def _is_malformed(choice: Mapping[str, Json]) -> bool:
-    if choice.get("malformed_tool_call"):
-        return True
-    calls = (choice.get("message") or {}).get("tool_calls") or ()
-    return not all(_is_object((call.get("function") or {}).get("arguments")) for call in calls)
+async def _observed(
+    database: Database, exposure: Exposure, pieces: AsyncIterable[Any], begun_at: float
+) -> AsyncGenerator[bytes]:
+    body, last = bytearray(), b""
+    async with failure_recorded(database, exposure):
+        async for piece in pieces:
+            body += piece
+            if last:
+                yield last
+            last = piece
+    response = _response_in(bytes(body))
+    observed = Observed(
+        error=response.get("status") not in _ANSWERED,
+        malformed=is_malformed_response(response),
+        seconds=time.monotonic() - begun_at,
+        completion_tokens=(response.get("usage") or {}).get("output_tokens"),
+    )
+    await record(database, exposure, observed)
+    yield last
 
 
-def _is_object(arguments: Json) -> bool:
+def _response_in(body: bytes) -> Mapping[str, Json]:
+    """Return the response in a reply: the reply itself, or the one in the last event of a stream; empty if there is
+    none, as in an error's event."""
     try:
-        return isinstance(json.loads(arguments or "{}"), dict)
-    except (TypeError, ValueError):
-        return False
+        said = json.loads(body.strip().rpartition(b"\n")[2].removeprefix(b"data: "))
+    except ValueError:
+        return {}
+    found = said.get("response", said) if isinstance(said, dict) else {}
+    return found if isinstance(found, dict) else {}

@@ -11,6 +11,7 @@ from app.agent_sessions.canonical import BadRequestBody
 from app.gateway.chunks import Assembly, Chunk
 from app.gateway.stream_errors import STREAM_ERRORS
 from environment.json_type import Json
+from training.protocol.malformed_calls import MALFORMED
 from training.protocol.responses.events import Event, ResponseEvents
 from training.protocol.responses.parameters import BadParameter, hint_warnings
 from training.protocol.responses.reply import Reply, output_of, status_of
@@ -38,7 +39,8 @@ class ResponsesAsked:
         status = status_of(choice["finish_reason"])
         logprobs = (choice.get("logprobs") or {}).get("content") or () if self.request.logprobs else ()
         output = output_of(choice["message"], logprobs, status, self.request.offered)
-        return self._reply(completion).body(status, output, usage=completion.get("usage"))
+        usage, malformed = completion.get("usage"), choice.get(MALFORMED)
+        return self._reply(completion).body(status, output, usage=usage, malformed=malformed)
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
         """Yield the response as server-sent events."""
@@ -72,7 +74,8 @@ class ResponsesAsked:
             [made] = whole.completion()["choices"]
             delta |= {name: value for name, value in made["message"].items() if name == "tool_calls"}
         logprobs = choice.get("logprobs") if self.request.logprobs else None
-        return {"delta": delta, "logprobs": logprobs, "finish_reason": choice.get("finish_reason")}
+        plain = {"delta": delta, "logprobs": logprobs, "finish_reason": choice.get("finish_reason")}
+        return plain | ({MALFORMED: choice[MALFORMED]} if MALFORMED in choice else {})
 
 
 def asked(body: Mapping[str, Json]) -> ResponsesAsked:

@@ -30,7 +30,8 @@ _CONNECT_S = 10.0
 _FORWARDED_HEADERS = ("content-type", "retry-after")
 _KEY_REFUSED = (401, 403)
 """Statuses with which a server refuses our key, as opposed to the caller's."""
-_CLIENT_DISCONNECTED = 499
+CLIENT_DISCONNECTED = 499
+"""Status of a reply that nobody waits for any more."""
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +89,7 @@ class ChatProxy:
         except httpx.TransportError as error:
             raise Unavailable(f"The server of the model is unreachable: {type(error).__name__}") from error
         if reply is None:
-            return Response(status_code=_CLIENT_DISCONNECTED)
+            return Response(status_code=CLIENT_DISCONNECTED)
         if reply.status_code in _KEY_REFUSED:
             await reply.aclose()
             log.error("a model's server refuses our key", server=endpoint.base_url, status=reply.status_code)

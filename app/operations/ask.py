@@ -19,7 +19,7 @@ from app.domain.stored_request import Choice
 from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, of_run
-from app.releases.exposures import Observed, expose, failure_recorded, observe
+from app.releases.exposures import Observed, failure_recorded, record, record_in
 from app.releases.split import Exposure, Requester
 from app.runs.configuration import make_environment, make_player
 from app.runs.documents import UnknownDocument, resolve_references
@@ -131,7 +131,10 @@ async def _ask(
         tracing(service.tracing.tracer),
         span("ask", run_id=run_id, model=agent.endpoint.model, step=agent.step) as traced,
     ):
-        answer = await _answer(service, agent, request, user_hash, tell)
+        async with failure_recorded(service.database, agent.exposure):
+            if tell is not None and agent.exposure is not None:
+                await record(service.database, agent.exposure, None)  # messages leave before the answer
+            answer = await _answer(service, agent, request, user_hash, tell)
         traced.output = answer.model_dump(mode="json")
     return answer
 
@@ -355,8 +358,7 @@ async def _save(database: Database, agent: _Agent, attempt: Rollout, asked_by: M
     async with database.begin() as tx:
         await tx.execute(insert(Trajectory), [row])
         if exposure is not None:
-            await expose(tx, exposure)
-            await observe(tx, exposure, _observed(attempt))
+            await record_in(tx, exposure, _observed(attempt))
 
 
 def _observed(attempt: Rollout) -> Observed:

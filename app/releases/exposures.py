@@ -1,19 +1,19 @@
 """Records who met which arm of a release, and what the first answer to each unit in a stage was like."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from sqlalchemy import bindparam, text
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.aio.event_loops import shielded
 from app.db.database import Database
-from app.db.tables import ReleaseUnit
 from app.domain.release_rules import Guardrail
-from app.errors import ServiceError
+from app.errors import DATABASE_DOWN, ServiceError
 from app.instruments import RELEASE_EXPOSURES, UNASSIGNED
 from app.releases.assignment import ENROLLED_PROBABILITY, enrolled, probabilities_after
 from app.releases.split import Exposure
@@ -22,21 +22,28 @@ from environment.json_type import Json
 _COST_SCALE = 4.0
 """An answer with this many times the usual tokens has the cost 1, and so has a longer one."""
 
-# A unit that an earlier stage enrolled was counted there. One that an earlier stage only passed over has another
-# probability of the candidate than a new one: `probabilities` has it for each earlier stage, or null.
-_OBSERVE = text(
+# One statement, since it is on the way of every first answer. A unit that an earlier stage enrolled was counted there.
+# One that an earlier stage only passed over has another probability of the candidate than a new one: `probabilities`
+# has it for each earlier stage, or null. After a later stage's answer nothing is known of an earlier stage's coin.
+_RECORD = text(
     """
+    WITH exposed AS (
+        INSERT INTO release_unit (release_id, unit, arm, probability, stage)
+        SELECT :release_id, :unit, :arm, CAST(:enrolled_probability AS float8), CAST(:stage AS int)
+        WHERE CAST(:is_enrolled AS boolean)
+        ON CONFLICT DO NOTHING
+    )
     INSERT INTO release_observation (release_id, stage, unit, arm, probability, "values")
-    SELECT :release_id, :stage, :unit, :arm, probability, :values
+    SELECT :release_id, CAST(:stage AS int), :unit, :arm, probability, CAST(:values AS jsonb)
     FROM (
         SELECT CASE WHEN max(stage) IS NULL THEN CAST(:share AS float8)
-                    ELSE (CAST(:probabilities AS float8[]))[max(stage) + 1] END AS probability
-        FROM release_observation WHERE release_id = :release_id AND unit = :unit AND stage < :stage
+                    WHEN max(stage) < :stage THEN (CAST(:probabilities AS float8[]))[max(stage) + 1] END AS probability
+        FROM release_observation WHERE release_id = :release_id AND unit = :unit
     ) AS met
-    WHERE probability IS NOT NULL
+    WHERE probability IS NOT NULL AND CAST(:values AS jsonb) IS NOT NULL
     ON CONFLICT DO NOTHING
     """
-).bindparams(bindparam("values", type_=JSONB))
+).bindparams(bindparam("values", type_=JSONB(none_as_null=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +56,14 @@ class Observed:
     completion_tokens: int | None = None
 
 
-async def expose(tx: AsyncSession, exposure: Exposure) -> None:
-    """Record that the unit meets its arm, in the caller's transaction. The first record of an enrolled unit stays."""
-    if not exposure.is_enrolled:
-        return
-    split = exposure.split
-    row = {
-        "release_id": split.release_id,
-        "unit": exposure.unit,
-        "arm": exposure.arm,
-        "probability": ENROLLED_PROBABILITY,
-        "stage": split.stage,
-    }
-    await tx.execute(insert(ReleaseUnit).values(row).on_conflict_do_nothing())
+async def record_in(tx: AsyncSession, exposure: Exposure, observed: Observed | None) -> None:
+    """Record in the caller's transaction that the unit meets its arm, if it is enrolled, and what its answer was like.
 
-
-async def observe(tx: AsyncSession, exposure: Exposure, observed: Observed) -> None:
-    """Record what the answer was like, if it is the unit's first one in this stage and no earlier stage enrolled it."""
+    The first record of an enrolled unit stays. An answer counts if it is the unit's first one in its stage and no
+    earlier stage enrolled the unit. `observed` is None before the answer.
+    """
     split, unit = exposure.split, exposure.unit
-    if unit is None:
+    if unit is None or (observed is None and not exposure.is_enrolled):
         return
     earlier = split.ramp[: split.stage]
     after = probabilities_after(earlier, split.share)
@@ -76,43 +72,43 @@ async def observe(tx: AsyncSession, exposure: Exposure, observed: Observed) -> N
         "stage": split.stage,
         "unit": unit,
         "arm": exposure.arm,
+        "is_enrolled": exposure.is_enrolled,
+        "enrolled_probability": ENROLLED_PROBABILITY,
         "share": split.share,
         "probabilities": [
             None if enrolled(split.salt, unit, share) else probability
             for share, probability in zip(earlier, after, strict=True)
         ],
-        "values": _values(exposure, observed),
+        "values": None if observed is None else _values(exposure, observed),
     }
-    await tx.execute(_OBSERVE, parameters)
+    await tx.execute(_RECORD, parameters)
 
 
-async def record_exposure(database: Database, exposure: Exposure) -> None:
-    """Record that the unit meets its arm, in a transaction of its own."""
-    if exposure.is_enrolled:
-        async with database.begin() as tx:
-            await expose(tx, exposure)
-
-
-async def record(database: Database, exposure: Exposure, observed: Observed) -> None:
-    """Record the exposure and what the answer was like in one transaction."""
-    if exposure.unit is None:
-        return
-    async with database.begin() as tx:
-        await expose(tx, exposure)
-        await observe(tx, exposure, observed)
+async def record(database: Database, exposure: Exposure, observed: Observed | None) -> None:
+    """Do the same in a transaction of its own, which is the statement alone: a single round trip."""
+    async with database() as tx:
+        await tx.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        await record_in(tx, exposure, observed)
 
 
 @asynccontextmanager
 async def failure_recorded(database: Database, exposure: Exposure | None) -> AsyncIterator[None]:
-    """Record that the unit's request failed if the block raises a ServiceError that is not the requester's fault: one
-    of the service or of the model's server, or a checkpoint that is gone."""
+    """Record that the unit's request failed if the block ends with an error that is not the requester's fault, or if it
+    is cancelled or closed, because the requester left without an answer."""
     try:
         yield
-    except ServiceError as error:
-        failed = error.status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status == HTTPStatus.NOT_FOUND
-        if exposure is not None and failed:
-            await record(database, exposure, Observed(error=True))
+    except BaseException as error:
+        if exposure is not None and not _is_requesters_fault(error):
+            with suppress(*DATABASE_DOWN):  # the error itself says more
+                await shielded(record(database, exposure, Observed(error=True)))
         raise
+
+
+def _is_requesters_fault(error: BaseException) -> bool:
+    """Return whether the service refused the request. A checkpoint that is gone is the service's own fault."""
+    if not isinstance(error, ServiceError):
+        return False
+    return error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status != HTTPStatus.NOT_FOUND
 
 
 def count(exposure: Exposure) -> None:

@@ -1,7 +1,7 @@
 """How a live release divides the requests of its name, and what one request meets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from app.db.tables import Promotion, Release
@@ -51,6 +51,12 @@ class Split:
             release.baseline["p95_s"],
             release.baseline["tokens"],
         )
+
+    def when_met(self, arm: Arm, probability: float) -> Self:
+        """Return the split in the stage in which a unit met `arm` with that probability."""
+        share = probability if arm == Arm.CANDIDATE else 1.0 - probability
+        stage = min(range(len(self.ramp)), key=lambda each: abs(self.ramp[each] - share))
+        return replace(self, stage=stage, share=self.ramp[stage])
 
     def exposure(self, requester: Requester) -> "Exposure":
         """Return what the requester meets."""

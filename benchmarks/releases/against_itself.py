@@ -1,6 +1,6 @@
 """Release checkpoints against themselves through real HTTP: nothing should be taken back.
 
-    python -m benchmarks.releases.against_itself [--releases 300] [--users 300]
+    python -m benchmarks.releases.against_itself [--releases 300] [--users 200]
 
 A service with its own Postgres answers simulated users of many promoted names. Each name has a release whose candidate
 is the stable checkpoint itself, half of the users meet it from the first one on, and all five guardrails are watched.
@@ -26,8 +26,8 @@ import psycopg
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.db.database import make_database, make_engine, parse_url
-from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
+from benchmarks.durability.kills import database
 from benchmarks.engine.slow_model import Faults, slow_model
 from benchmarks.releases.simulated_users import simulation_rules
 from benchmarks.releases.starting import Started
@@ -92,7 +92,7 @@ def _found(url: str) -> dict[str, Json]:
             connection.execute("SELECT arm, count(*) FROM release_unit GROUP BY arm").fetchall()
         )
         total = "SELECT key, sum((value::text)::float8)::float8 FROM release_observation, jsonb_each(values)"
-        values = dict(connection.execute(f"{total} GROUP BY key").fetchall())
+        values: dict[str, float] = dict(connection.execute(f"{total} GROUP BY key").fetchall())
         observed = connection.execute("SELECT count(*) FROM release_observation").fetchone()
     units, candidate = sum(arms.values()), arms.get("candidate", 0)
     return {
@@ -105,37 +105,24 @@ def _found(url: str) -> dict[str, Json]:
     }
 
 
-async def _measure(releases: int, of_each: int) -> dict[str, Json]:
+async def _measure(url: str, directory: Path, engine_url: str, releases: int, of_each: int) -> dict[str, Json]:
+    port = free_port()
+    settings = {
+        "DATABASE_URL": url,
+        "LEARNLOOP_ENGINE_URL": engine_url.removesuffix("/v1"),
+        "LEARNLOOP_RATE_PER_S": "0",
+    }
     with (
-        tempfile.TemporaryDirectory(prefix="learnloop-aa-") as name,
-        slow_model(_REPLY_S, faults=_FAULTS) as engine_url,
+        processes.service(directory, port, **settings) as child,
+        Service(f"http://127.0.0.1:{port}") as service,
     ):
-        directory = Path(name)
-        (directory / "service").mkdir()
-        postgres = EmbeddedPostgres(directory)
-        await postgres.start()
-        url, port = postgres.url.render_as_string(hide_password=False), free_port()
-        shared = {
-            "DATABASE_URL": url,
-            "LEARNLOOP_ENGINE_URL": engine_url.removesuffix("/v1"),
-            "LEARNLOOP_RATE_PER_S": "0",
-        }
-        try:
-            with (
-                processes.service(directory / "service", port, **shared) as child,
-                Service(f"http://127.0.0.1:{port}") as service,
-            ):
-                processes.wait_for(child, processes.answers(service))
-                names = await _start(url, releases)
-                began = time.monotonic()
-                replies = await _Users(f"http://127.0.0.1:{port}", names, of_each).ask()
-                seconds = time.monotonic() - began
-                await asyncio.to_thread(
-                    processes.wait_for, child, lambda: _looked_at(url.replace("+psycopg", "")), pause_s=0.5
-                )
-                found = _found(url.replace("+psycopg", ""))
-        finally:
-            await postgres.stop()
+        await asyncio.to_thread(processes.wait_for, child, processes.answers(service))
+        names = await _start(url, releases)
+        began = time.monotonic()
+        replies = await _Users(service.url, names, of_each).ask()
+        seconds = time.monotonic() - began
+        await asyncio.to_thread(processes.wait_for, child, lambda: _looked_at(url), pause_s=0.5)
+        found = _found(url)
     return {"releases": releases, "users_of_each": of_each, "replies": dict(replies), "seconds": round(seconds)} | found
 
 
@@ -155,9 +142,18 @@ def main() -> None:
     """Print the figures; fail if too many were taken back."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--releases", type=int, default=300)
-    parser.add_argument("--users", type=int, default=300, help="of each release")
+    parser.add_argument("--users", type=int, default=200, help="of each release")
     given = parser.parse_args()
-    found = asyncio.run(_measure(given.releases, given.users))
+    with (
+        tempfile.TemporaryDirectory(prefix="learnloop-aa-") as name,
+        slow_model(_REPLY_S, faults=_FAULTS) as engine_url,
+    ):
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "service").mkdir()
+        with database(directory / "postgres") as url:
+            measured = _measure(url, directory / "service", engine_url, given.releases, given.users)
+            found = asyncio.run(measured)
     print(json.dumps(found | processes.machine(), indent=2))
     taken_back = sum(number for end, number in found["ends"].items() if end.startswith("rolled_back"))
     wrong = {

@@ -1,31 +1,33 @@
-"""Walk through a release as an operator does, with the embedded engine: a worse checkpoint is taken back by itself.
+"""Walk through releases as an operator does, with the embedded engine: worse checkpoints are taken back by themselves.
 
     python -m benchmarks.releases.operator_walk [--users 400]
 
-A run trains the tiny model to search emails, and its last checkpoint is promoted as `desk/live`. Then a release of its
-untrained checkpoint is started: first with its trial on held-out scenarios, which refuses it before any user meets it,
-and then without one. Simulated users ask `desk/live`, each one question about an inbox of their own, and send a thumbs
-down if the answer is wrong. Prints what `learnloop releases start`, `watch` and `show` say. Fails unless the trial
-refused the checkpoint, the guardrails took it back, and everybody gets the trained one afterwards.
+A run trains the tiny model to search emails, and its best checkpoint is promoted as `desk/live`. Two candidates are
+worse: `desk/broken`, trained with a learning rate that is far too high, and the untrained checkpoint. Each is first
+released with a trial on held-out scenarios, which refuses it before any user meets it, and then without one. Simulated
+users ask `desk/live`, each one question about an inbox of their own, and send a thumbs down if the answer is wrong.
+The broken candidate is taken back while they ask; the untrained one when their opinions of the first hour are known,
+for which the rows are made an hour older. Prints what `learnloop releases start`, `watch` and `show` say. Fails unless
+each trial refused its candidate, guardrails or breaker took both back, and everybody gets the best one afterwards.
 """
 
 import argparse
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import httpx
+import psycopg
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.cli.watching import follow
 from benchmarks import processes
+from benchmarks.durability.kills import database
 from environment.email_search.synthetic import address_of, make_world
 from environment.json_type import Json
 
@@ -37,6 +39,13 @@ _RUN: dict[str, Any] = {
     "model": {"project": "desk", "name": "agent"},
     "iterations": 9,
     "evaluation": {"every": 9, "samples": 1, "test_scenarios": 0},
+}
+_BROKEN: dict[str, Any] = {
+    **_RUN,
+    "model": {"project": "desk", "name": "broken"},
+    "iterations": 1,
+    "learning_rate": 0.05,
+    "evaluation": {"scenarios": 0, "test_scenarios": 0},
 }
 _RAMP = ("--ramp", "0.2", "--ramp", "0.5")
 
@@ -51,12 +60,37 @@ def _learnloop(url: str, *words: str) -> str:
     return ran.stdout
 
 
-def _released(url: str, *more: str) -> str:
-    """Start a release of the untrained checkpoint, watch it to its end, and return its id."""
-    said = _learnloop(url, "releases", "start", "desk/live", "--step", "0", *_RAMP, *more)
-    release_id = said.split()[1]
-    _learnloop(url, "releases", "watch", release_id)
-    return release_id
+def _start(url: str, *more: str) -> str:
+    """Start a release and return its id."""
+    return _learnloop(url, "releases", "start", "desk/live", *_RAMP, *more).split()[1]
+
+
+def _refused(service: Service, *candidate: str) -> str:
+    """Start a release with a trial, watch it to its end, and return the reason."""
+    release_id = _start(service.url, *candidate)
+    _learnloop(service.url, "releases", "watch", release_id)
+    return str(service.call("GET", f"/releases/{release_id}")["reason"])
+
+
+def _taken_back(service: Service, database_url: str, users: range, *candidate: str) -> str:
+    """Start a release without a trial, let users ask while it lasts, and return the reason of its end."""
+    release_id = _start(service.url, *candidate, "--skip-trial")
+    asked = _everybody(service, release_id, users)
+    print(f"\n{asked} users have asked")
+    if service.call("GET", f"/releases/{release_id}")["state"] == "running":
+        _pass_an_hour(database_url)
+        print("an hour passes")
+    _learnloop(service.url, "releases", "watch", release_id)
+    _learnloop(service.url, "releases", "show", release_id)
+    _learnloop(service.url, "releases", "verify", release_id)
+    return str(service.call("GET", f"/releases/{release_id}")["reason"])
+
+
+def _pass_an_hour(database_url: str) -> None:
+    """Make what users met and said an hour older."""
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE release_observation SET observed_at = observed_at - interval '61 minutes'")
+        connection.execute("UPDATE feedback SET received_at = received_at - interval '61 minutes'")
 
 
 def _ask(http: httpx.Client, user: int) -> Json:
@@ -75,56 +109,56 @@ def _ask(http: httpx.Client, user: int) -> Json:
     return reply
 
 
-def _everybody(url: str, users: int, over: Event) -> list[Json]:
-    """Let users ask, some at a time, until the release is over. Returns their replies."""
-    with httpx.Client(base_url=url, timeout=300, trust_env=False) as http, ThreadPoolExecutor(_AT_ONCE) as threads:
-        asked = threads.map(lambda user: None if over.is_set() else _ask(http, user), range(users))
-        return [reply for reply in asked if reply is not None]
+def _everybody(service: Service, release_id: str, users: range) -> int:
+    """Let users ask, some at a time, while the release runs. Returns how many did."""
+    with httpx.Client(base_url=service.url, timeout=300, trust_env=False) as http:
+
+        def ask(user: int) -> bool:
+            if http.get(f"/releases/{release_id}").raise_for_status().json()["state"] != "running":
+                return False
+            _ask(http, user)
+            return True
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            return sum(threads.map(ask, users))
 
 
-def walk(users: int, data_dir: Path) -> Sequence[str]:
+def walk(users: int, directory: Path, database_url: str) -> Sequence[str]:
     """Return what was not as it should be."""
     port = free_port()
     with (
-        processes.service(data_dir, port) as child,
+        processes.service(directory, port, DATABASE_URL=database_url) as child,
         Service(f"http://127.0.0.1:{port}", timeout_s=300) as service,
     ):
         processes.wait_for(child, processes.answers(service))
+        follow(service, service.start_run(_BROKEN)["run_id"], lambda _: None)
         run = follow(service, service.start_run(_RUN)["run_id"], lambda _: None)
+        best = run["best_checkpoint"]["step"]
         print(f"trained: {run['verdict']['text']}")
-        service.call("POST", "/models/desk/agent/promote", json={"step": run["best_checkpoint"]["step"], "as": "live"})
-        refused = service.call("GET", f"/releases/{_released(service.url)}")
-        over = Event()
-        with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(_everybody, service.url, users, over)
-            began = time.monotonic()
-            taken_back = service.call("GET", f"/releases/{_released(service.url, '--skip-trial')}")
-            over.set()
-            replies = asking.result()
-        print(f"\n{len(replies)} users had asked after {time.monotonic() - began:.0f} s")
-        _learnloop(service.url, "releases", "show", taken_back["release_id"])
-        _learnloop(service.url, "releases", "verify", taken_back["release_id"])
+        service.call("POST", "/models/desk/agent/promote", json={"step": best, "as": "live"})
+        wrong = []
+        for number, candidate in enumerate((("--model", "broken", "--step", "1"), ("--step", "0"))):
+            if (reason := _refused(service, *candidate)) != "trial":
+                wrong.append(f"the trial of {candidate} ended with {reason}")
+            asking = range(number * users, (number + 1) * users)
+            if (reason := _taken_back(service, database_url, asking, *candidate)) not in ("guardrail", "breaker"):
+                wrong.append(f"the release of {candidate} ended with {reason}")
         with httpx.Client(base_url=service.url, timeout=300, trust_env=False) as http:
-            after = {_ask(http, user)["step"] for user in range(users, users + 10)}
-    return [
-        what
-        for what, is_so in {
-            f"the trial let it pass: {refused['state']}, {refused['reason']}": refused["reason"] != "trial",
-            f"it was not taken back: {taken_back['state']}, {taken_back['reason']}": taken_back["state"]
-            != "rolled_back",
-            f"checkpoints {after} answer afterwards": after != {run["best_checkpoint"]["step"]},
-        }.items()
-        if is_so
-    ]
+            after = {_ask(http, user)["step"] for user in range(2 * users, 2 * users + 10)}
+    return wrong if after == {best} else [*wrong, f"checkpoints {after} answer afterwards"]
 
 
 def main() -> None:
     """Print the walk."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--users", type=int, default=400, help="who ask at most (default: 400)")
+    parser.add_argument("--users", type=int, default=400, help="who ask at most during a release (default: 400)")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="learnloop-operator-") as directory:
-        raise SystemExit("; ".join(walk(given.users, Path(directory))) or 0)
+    with tempfile.TemporaryDirectory(prefix="learnloop-operator-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "service").mkdir()
+        with database(directory / "postgres") as url:
+            raise SystemExit("; ".join(walk(given.users, directory / "service", url)) or 0)
 
 
 if __name__ == "__main__":

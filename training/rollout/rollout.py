@@ -27,6 +27,7 @@ from environment.base import (
 from environment.genai_spans import invoke_agent
 from training.backends.art_import import import_art
 from training.budget import BudgetReached, Reservation, Unreserved
+from training.protocol.malformed_calls import MALFORMED
 from training.recorded_calls import RecordedCalls
 from training.rollout.agents import own_loop, remote
 from training.rollout.agents.base import Agent
@@ -288,7 +289,7 @@ async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, J
             answered = episode.reply(choice.message.content or "")
             return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
         said = (choice.message.content or "")[:200]
-        why = (choice.model_extra or {}).get("malformed_tool_call") or "There is no tool call in the reply."
+        why = (choice.model_extra or {}).get(MALFORMED) or "There is no tool call in the reply."
         episode.end("malformed", f"{why} ({choice.finish_reason}): {said!r}")
         return [], True
     results: list[dict[str, Json]] = []

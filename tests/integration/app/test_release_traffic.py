@@ -22,7 +22,7 @@ QUESTION = {"question": "When is the kickoff?", "inbox_address": address_of("tes
 SALT = bytes(range(16))
 STEPS = {Arm.STABLE: 1, Arm.CANDIDATE: 0}
 SECRET = "a secret of at least 32 characters"
-_HASHER = UserHasher(SECRET.encode())
+HASHER = UserHasher(SECRET.encode())
 TALK: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
 
 
@@ -34,13 +34,13 @@ async def stage(model_engine: EngineProcess, data_dir: Path, database_url: str) 
 
 
 @pytest.fixture(autouse=True)
-async def _promoted(stage: ModelStage) -> None:
+async def promoted(stage: ModelStage) -> None:
     stage.service.client.headers.update(bearer(await stage.key()))
     promoted = await stage.service.client.post(f"/models/{CALLER}/promote", json={"step": 1, "as": "live"})
     assert promoted.status_code == 201, promoted.text
 
 
-async def _release(stage: ModelStage, *, share: float = 0.5, **changed: Any) -> str:
+async def release_of(stage: ModelStage, *, share: float = 0.5, **changed: Any) -> str:
     async with stage.service.database.begin() as tx:
         newest = (await tx.execute(select(func.max(Promotion.id)))).scalar_one()
         row: dict[str, Any] = {
@@ -64,16 +64,16 @@ async def _release(stage: ModelStage, *, share: float = 0.5, **changed: Any) -> 
     return str((row | changed)["id"])
 
 
-def _user(arm: Arm, *, share: float = 0.5, is_enrolled: bool = True) -> str:
+def user_of(arm: Arm, *, share: float = 0.5, is_enrolled: bool = True) -> str:
     """A user who meets that arm at that share."""
     for number in range(10_000):
-        met = assignment(SALT, _HASHER.hash_of(f"user {number}"), share)
+        met = assignment(SALT, HASHER.hash_of(f"user {number}"), share)
         if (met.arm, met.is_enrolled) == (arm, is_enrolled):
             return f"user {number}"
     raise AssertionError("no such user")
 
 
-async def _rows(stage: ModelStage, table: Any) -> Sequence[Any]:
+async def rows(stage: ModelStage, table: Any) -> Sequence[Any]:
     async with stage.service.database() as tx:
         return (await tx.execute(select(table))).scalars().all()
 
@@ -84,40 +84,40 @@ async def _ask(stage: ModelStage, **body: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("arm", list(Arm))
 async def test_a_question_is_answered_by_the_users_arm_and_recorded_with_it(stage: ModelStage, arm: Arm) -> None:
-    release_id = await _release(stage)
-    user = _user(arm)
+    release_id = await release_of(stage)
+    user = user_of(arm)
     for _ in range(2):
         answer = await _ask(stage, user=user)
         assert (answer.json()["step"], answer.json()["release_id"]) == (STEPS[arm], release_id), answer.text
 
-    unit = _HASHER.hash_of(user)
-    [met] = await _rows(stage, ReleaseUnit)
+    unit = HASHER.hash_of(user)
+    [met] = await rows(stage, ReleaseUnit)
     assert (met.release_id, met.unit, met.arm, met.probability, met.closed_at) == (release_id, unit, arm, 0.5, None)
-    [seen] = await _rows(stage, ReleaseObservation)
+    [seen] = await rows(stage, ReleaseObservation)
     assert (seen.unit, seen.arm, seen.probability, seen.stage) == (unit, arm, 0.5, 2)
     assert set(seen.values) == {"error", "malformed", "slow", "cost"}
     assert (seen.values["error"], seen.values["slow"]) == (0.0, 0.0)
     assert 0 < seen.values["cost"] < 1
-    for asked in await _rows(stage, Trajectory):
+    for asked in await rows(stage, Trajectory):
         assert (asked.user_hash, asked.release_id, asked.arm, asked.probability) == (unit, release_id, arm, 0.5)
         assert asked.may_train is False
 
 
 async def test_who_is_not_enrolled_or_names_no_user_has_the_stable_checkpoint(stage: ModelStage) -> None:
-    await _release(stage, share=0.05)
-    passed_over = _user(Arm.STABLE, share=0.05, is_enrolled=False)
+    await release_of(stage, share=0.05)
+    passed_over = user_of(Arm.STABLE, share=0.05, is_enrolled=False)
     for more in ({"user": passed_over}, {}):
         answer = await _ask(stage, **more)
         assert answer.json()["step"] == STEPS[Arm.STABLE], answer.text
-    assert await _rows(stage, ReleaseUnit) == []
-    [seen] = await _rows(stage, ReleaseObservation)
+    assert await rows(stage, ReleaseUnit) == []
+    [seen] = await rows(stage, ReleaseObservation)
     assert (seen.arm, seen.probability) == (Arm.STABLE, 0.05)
 
 
 async def test_a_user_whom_a_stage_passed_over_is_counted_again_and_an_enrolled_one_is_not(stage: ModelStage) -> None:
-    release_id = await _release(stage, share=0.05)
-    passed_over = _user(Arm.STABLE, share=0.05, is_enrolled=False)
-    enrolled = _user(Arm.CANDIDATE, share=0.05)
+    release_id = await release_of(stage, share=0.05)
+    passed_over = user_of(Arm.STABLE, share=0.05, is_enrolled=False)
+    enrolled = user_of(Arm.CANDIDATE, share=0.05)
     for user in (passed_over, enrolled):
         await _ask(stage, user=user)
     async with stage.service.database.begin() as tx:
@@ -125,8 +125,8 @@ async def test_a_user_whom_a_stage_passed_over_is_counted_again_and_an_enrolled_
     for user in (passed_over, enrolled):
         await _ask(stage, user=user)
 
-    hash_of = _HASHER.hash_of
-    found = {(each.unit, each.stage): each.probability for each in await _rows(stage, ReleaseObservation)}
+    hash_of = HASHER.hash_of
+    found = {(each.unit, each.stage): each.probability for each in await rows(stage, ReleaseObservation)}
     assert found == {
         (hash_of(passed_over), 0): 0.05,
         (hash_of(enrolled), 0): 0.05,
@@ -135,42 +135,42 @@ async def test_a_user_whom_a_stage_passed_over_is_counted_again_and_an_enrolled_
 
 
 async def test_a_step_a_run_and_a_check_are_never_divided(stage: ModelStage) -> None:
-    await _release(stage)
+    await release_of(stage)
     run_id = await stage.run_of()
-    user = _user(Arm.CANDIDATE)
+    user = user_of(Arm.CANDIDATE)
     by_step = await _ask(stage, user=user, model="mail/caller@1")
     by_run = await stage.service.client.post("/ask", json={"run_id": run_id, "user": user, **QUESTION})
     checked = await stage.service.client.post("/promotions/mail/live/check")
     assert [by_step.json()["step"], by_run.json()["step"]] == [1, 1], by_run.text
     assert checked.json()["checkpoint"] == f"{CALLER}@1"
-    assert await _rows(stage, ReleaseUnit) == []
+    assert await rows(stage, ReleaseUnit) == []
 
 
 @pytest.mark.parametrize("state", [ReleaseState.TRIAL, ReleaseState.ROLLED_BACK, ReleaseState.PROMOTED])
 async def test_a_release_that_is_not_live_divides_nothing(stage: ModelStage, state: ReleaseState) -> None:
-    await _release(stage, state=state)
-    answer = await _ask(stage, user=_user(Arm.CANDIDATE))
+    await release_of(stage, state=state)
+    answer = await _ask(stage, user=user_of(Arm.CANDIDATE))
     assert (answer.json()["step"], answer.json()["release_id"]) == (1, None), answer.text
 
 
 @pytest.mark.parametrize("way", ["user", "safety_identifier", "header"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_chat_completion_is_the_arms_and_says_which_release(stage: ModelStage, way: str, stream: bool) -> None:
-    release_id = await _release(stage)
-    user = _user(Arm.CANDIDATE)
+    release_id = await release_of(stage)
+    user = user_of(Arm.CANDIDATE)
     headers, body = ({"Learnloop-User": user}, {}) if way == "header" else ({}, {way: user})
     sent = {"model": "mail/live", **TALK, "stream": stream, **body}
     reply = await stage.service.client.post("/v1/chat/completions", json=sent, headers=headers)
     assert (reply.status_code, reply.headers["Learnloop-Release"]) == (200, release_id), reply.text
     assert f"{CALLER}@0" in reply.text
-    [met] = await _rows(stage, ReleaseUnit)
-    [seen] = await _rows(stage, ReleaseObservation)
+    [met] = await rows(stage, ReleaseUnit)
+    [seen] = await rows(stage, ReleaseObservation)
     assert (met.arm, seen.arm, seen.values["error"]) == (Arm.CANDIDATE, Arm.CANDIDATE, 0.0)
 
 
 async def test_a_message_and_a_response_are_the_arms(stage: ModelStage) -> None:
-    release_id = await _release(stage)
-    user = _user(Arm.CANDIDATE)
+    release_id = await release_of(stage)
+    user = user_of(Arm.CANDIDATE)
     message = await stage.service.client.post(
         "/v1/messages", json={"model": "mail/live", **TALK, "metadata": {"user_id": user}}
     )
@@ -180,32 +180,32 @@ async def test_a_message_and_a_response_are_the_arms(stage: ModelStage) -> None:
     for reply in (message, response):
         assert (reply.status_code, reply.headers["Learnloop-Release"]) == (200, release_id), reply.text
         assert reply.json()["model"] in (f"{CALLER}@0", "mail/live")
-    assert [each.arm for each in await _rows(stage, ReleaseUnit)] == [Arm.CANDIDATE]
+    assert [each.arm for each in await rows(stage, ReleaseUnit)] == [Arm.CANDIDATE]
 
 
 async def test_a_checkpoint_that_is_gone_counts_against_its_arm(stage: ModelStage) -> None:
-    await _release(stage, step=7)
-    user = _user(Arm.CANDIDATE)
+    await release_of(stage, step=7)
+    user = user_of(Arm.CANDIDATE)
     asked = await _ask(stage, user=user)
     chat = await stage.service.client.post("/v1/chat/completions", json={"model": "mail/live", **TALK, "user": user})
     assert (asked.status_code, chat.status_code) == (404, 404), chat.text
-    [seen] = await _rows(stage, ReleaseObservation)
+    [seen] = await rows(stage, ReleaseObservation)
     assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
-    other = await _ask(stage, user=_user(Arm.STABLE))
+    other = await _ask(stage, user=user_of(Arm.STABLE))
     assert other.json()["step"] == 1
 
 
 @pytest.mark.parametrize("unit", ["user", "session"])
 async def test_a_session_keeps_the_checkpoint_of_its_arm(stage: ModelStage, unit: str) -> None:
-    release_id = await _release(stage, unit=unit)
+    release_id = await release_of(stage, unit=unit)
     client = stage.service.client
-    user = _user(Arm.CANDIDATE)
+    user = user_of(Arm.CANDIDATE)
     opened = (await client.post("/sessions", json={"model": "mail/live", "user": user, "train": True})).json()
-    [row] = await _rows(stage, AgentSession)
-    key = _HASHER.hash_of(user) if unit == "user" else opened["id"]
+    [row] = await rows(stage, AgentSession)
+    key = HASHER.hash_of(user) if unit == "user" else opened["id"]
     arm = assignment(SALT, key, 0.5).arm
     assert (row.release_id, row.arm, row.step, row.may_train) == (release_id, arm, STEPS[arm], True)
-    [met] = await _rows(stage, ReleaseUnit)
+    [met] = await rows(stage, ReleaseUnit)
     assert (met.unit, met.arm) == (key, arm)
 
     async with stage.service.database.begin() as tx:
@@ -219,9 +219,9 @@ async def test_a_session_keeps_the_checkpoint_of_its_arm(stage: ModelStage, unit
 
 
 async def test_the_first_answer_in_a_session_is_observed(stage: ModelStage) -> None:
-    await _release(stage)
+    await release_of(stage)
     client = stage.service.client
-    opened = (await client.post("/sessions", json={"model": "mail/live", "user": _user(Arm.CANDIDATE)})).json()
+    opened = (await client.post("/sessions", json={"model": "mail/live", "user": user_of(Arm.CANDIDATE)})).json()
     for content in ("hello", "again"):
         messages = [{"role": "user", "content": content}]
         said = await client.post(
@@ -230,7 +230,7 @@ async def test_the_first_answer_in_a_session_is_observed(stage: ModelStage) -> N
             headers=bearer(opened["api_key"]),
         )
         assert said.status_code == 200, said.text
-    [seen] = await _rows(stage, ReleaseObservation)
+    [seen] = await rows(stage, ReleaseObservation)
     assert (seen.arm, set(seen.values)) == (Arm.CANDIDATE, {"error", "malformed", "cost"})
 
 
@@ -250,9 +250,9 @@ async def test_a_user_that_is_no_short_text_is_refused(stage: ModelStage, path: 
 
 
 async def test_the_users_key_is_in_no_row(stage: ModelStage) -> None:
-    await _release(stage)
+    await release_of(stage)
     await _ask(stage, user="ada@example.com")
     await stage.service.client.post("/sessions", json={"model": "mail/live", "user": "ada@example.com"})
     for table in (Trajectory, AgentSession, ReleaseUnit, ReleaseObservation):
-        for row in await _rows(stage, table):
+        for row in await rows(stage, table):
             assert "ada@example.com" not in repr(vars(row))

@@ -8,6 +8,7 @@ from environment.json_type import Json
 from training.engine.http.chat_request import ChatRequest
 from training.engine.sampling.requests import Sample
 from training.engine.tokens import ChatTokenizer
+from training.protocol.malformed_calls import MALFORMED
 from training.protocol.tool_formats.formats import Reply
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -103,7 +104,7 @@ def choice(
     """
     reply = _read(request, tokenizer, sample, prompt)
     message = _message(reply)
-    malformed = {"malformed_tool_call": reply.malformed} if reply.malformed else {}
+    malformed = {MALFORMED: reply.malformed} if reply.malformed else {}
     return {
         "index": index,
         "message": message,

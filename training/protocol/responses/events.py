@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from environment.json_type import Json
+from training.protocol.malformed_calls import MALFORMED
 from training.protocol.responses.items import call_item, message_item, text_part
 from training.protocol.responses.reply import Reply, new_id, status_of
 
@@ -38,17 +39,18 @@ class ResponseEvents:
         """Yield the events of a completion with one choice, whose last chunk has its usage."""
         yield self._event("response.created", response=self._reply.body("in_progress"))
         yield self._event("response.in_progress", response=self._reply.body("in_progress"))
-        usage, finish_reason = None, "stop"
+        usage, finish_reason, malformed = None, "stop", None
         async for chunk in chunks:
             usage = chunk.get("usage") or usage
             for choice in chunk["choices"]:
                 for event in self._delta_events(choice):
                     yield event
                 finish_reason = choice["finish_reason"] or finish_reason
+                malformed = choice.get(MALFORMED) or malformed
         status = status_of(finish_reason)
         for event in self._end_text(status):
             yield event
-        self.completed = self._reply.body(status, self._output, usage=usage)
+        self.completed = self._reply.body(status, self._output, usage=usage, malformed=malformed)
         yield self._event(f"response.{status}", response=self.completed)
 
     def failed(self, message: str) -> Event:

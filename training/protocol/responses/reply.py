@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from environment.json_type import Json
+from training.protocol.malformed_calls import MALFORMED
 from training.protocol.responses.items import call_item, message_item
 from training.protocol.responses.request import ResponsesRequest
 from training.protocol.responses.tools import OfferedTools
@@ -33,9 +34,10 @@ class Reply:
         *,
         usage: Mapping[str, Json] | None = None,
         error: Json = None,
+        malformed: str | None = None,
     ) -> dict[str, Json]:
-        """Return the response. `usage` is a chat completion's; the status incomplete means that max_output_tokens was
-        reached."""
+        """Return the response. `usage` and `malformed` are a chat completion's; the status incomplete means that
+        max_output_tokens was reached."""
         asked = self.request
         return {
             "id": self.id,
@@ -61,6 +63,7 @@ class Reply:
             "top_p": 1.0 if asked.top_p is None else asked.top_p,
             "truncation": "disabled",
             "usage": None if usage is None else _usage(usage),
+            **({MALFORMED: malformed} if malformed else {}),
         }
 
 

@@ -12,6 +12,7 @@ from training.engine.http.chat import Chat
 from training.engine.http.chat_request import ChatRequest
 from training.engine.http.errors import ApiError, api_error, invalid
 from training.engine.http.responses.stored import StoredResponses
+from training.protocol.malformed_calls import MALFORMED
 from training.protocol.responses.events import Event, ResponseEvents
 from training.protocol.responses.items import Item
 from training.protocol.responses.parameters import BadParameter
@@ -40,9 +41,8 @@ class Responses:
         status = status_of(choice["finish_reason"])
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
         reply = Reply(request, completion["model"])
-        made = reply.body(
-            status, output_of(choice["message"], logprobs, status, request.offered), usage=completion["usage"]
-        )
+        output = output_of(choice["message"], logprobs, status, request.offered)
+        made = reply.body(status, output, usage=completion["usage"], malformed=choice.get(MALFORMED))
         self._keep(request, scope, conversation, made)
         return made
 

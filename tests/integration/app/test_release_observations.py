@@ -1,0 +1,216 @@
+"""What a release records of a first answer: what it was like, whatever the protocol, and however it ends."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from app.db.tables import Release, ReleaseObservation, ReleaseUnit
+from app.domain.release_state import Arm
+from app.errors import ServiceError
+from app.gateway.chunks import Chunk
+from app.gateway.observed import ObservedExchange
+from app.gateway.upstream import ServerAway
+from app.instruments import REGISTRY
+from app.releases.split import Requester, Split
+from tests.conditions import answered, until
+from tests.integration.app.keyed import bearer
+from tests.integration.app.model_stage import ModelStage
+from tests.integration.app.test_release_traffic import (
+    HASHER,
+    QUESTION,
+    TALK,
+    promoted,
+    release_of,
+    rows,
+    stage,
+    user_of,
+)
+from tests.openai_clients import MESSAGES, SEARCH
+
+__all__ = ["promoted", "stage"]
+
+_FUNCTION = SEARCH["function"]
+_CUT = 12
+"""Tokens after which a call of the model is cut."""
+_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": MESSAGES, "tools": [SEARCH], "max_tokens": _CUT},
+    "responses": {"input": MESSAGES, "tools": [{"type": "function", **_FUNCTION}], "max_output_tokens": _CUT},
+    "messages": {
+        "system": MESSAGES[0]["content"],
+        "messages": MESSAGES[1:],
+        "tools": [
+            {
+                "name": _FUNCTION["name"],
+                "description": _FUNCTION["description"],
+                "input_schema": _FUNCTION["parameters"],
+            }
+        ],
+        "max_tokens": _CUT,
+    },
+}
+
+
+def _named(protocol: str, user: str) -> dict[str, Any]:
+    return {"metadata": {"user_id": user}} if protocol == "messages" else {"user": user}
+
+
+@pytest.mark.parametrize("protocol", _PROTOCOLS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_malformed_call_is_seen_in_every_protocol(stage: ModelStage, protocol: str, stream: bool) -> None:
+    await release_of(stage)
+    body = {"model": "mail/live", "stream": stream, "temperature": 0, **_PROTOCOLS[protocol]}
+    for user, more in ((user_of(Arm.STABLE), {}), (user_of(Arm.CANDIDATE), {"tools": []})):
+        sent = body | more | _named(protocol, user)
+        reply = await stage.service.client.post(f"/v1/{protocol}", json=sent)
+        assert reply.status_code == 200, reply.text
+    seen = {each.arm: each.values for each in await rows(stage, ReleaseObservation)}
+    malformed = {arm: (values["error"], values["malformed"]) for arm, values in seen.items()}
+    assert malformed == {Arm.STABLE: (0.0, 1.0), Arm.CANDIDATE: (0.0, 0.0)}
+    assert all(0 < values["cost"] < 1 for values in seen.values())
+
+
+@asynccontextmanager
+async def _frozen(stage: ModelStage) -> AsyncIterator[None]:
+    """The engine takes requests and answers nothing."""
+    stage.engine.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        stage.engine.send_signal(signal.SIGCONT)
+
+
+def _met() -> float:
+    """How many requests met the candidate."""
+    return REGISTRY.get_sample_value("learnloop_release_exposures_total", {"arm": Arm.CANDIDATE}) or 0.0
+
+
+@pytest.mark.parametrize("protocol", _PROTOCOLS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_a_candidate_that_hangs_has_met_an_error(
+    stage: ModelStage, protocol: str, stream: bool
+) -> None:
+    await release_of(stage)
+    body = {"model": "mail/live", "stream": stream, **_PROTOCOLS[protocol], **_named(protocol, user_of(Arm.CANDIDATE))}
+    before = _met()
+    async with _frozen(stage):
+        waiting = asyncio.create_task(stage.service.client.post(f"/v1/{protocol}", json=body))
+        await until(lambda: _met() > before, 10)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+    [met] = await rows(stage, ReleaseUnit)
+    assert (met.arm, met.unit) == (Arm.CANDIDATE, seen.unit)
+
+
+async def test_the_arm_is_recorded_before_the_first_message_of_a_streamed_answer(stage: ModelStage) -> None:
+    await release_of(stage)
+    body = {"model": "mail/live", "user": user_of(Arm.CANDIDATE), **QUESTION}
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_frozen(stage))
+        asked = stage.service.client.stream("POST", "/ask", json=body, headers={"accept": "text/event-stream"})
+        reply = await stack.enter_async_context(asked)
+        lines = reply.aiter_lines()
+        assert (await anext(lines)) == "event: message"
+        [met] = await rows(stage, ReleaseUnit)
+        assert (met.arm, await rows(stage, ReleaseObservation)) == (Arm.CANDIDATE, [])
+    # The client left before the answer.
+    [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+
+
+class _Broken(ServiceError):
+    status = 400
+    title = "Not to be answered"
+
+
+class _Exchange:
+    """An exchange whose reply begins, and then ends in that way."""
+
+    is_replay = False
+
+    def __init__(self, end: BaseException | None) -> None:
+        self._end = end
+
+    async def completion(self) -> dict[str, Any]:
+        assert self._end is not None
+        raise self._end
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        for _ in range(2):
+            yield {"choices": [{"index": 0, "delta": {"content": "so"}, "finish_reason": None}]}
+        if self._end is not None:
+            raise self._end
+
+    async def finish(self, *, delivered: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("end", "errors"),
+    [(None, [1.0]), (ServerAway("away"), [1.0]), (RuntimeError("a bug"), [1.0]), (_Broken("no"), [])],
+    ids=["too soon", "server away", "unexpected", "refused"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_however_a_reply_breaks_off_it_is_observed(
+    stage: ModelStage, end: BaseException | None, errors: list[float], stream: bool
+) -> None:
+    release_id = await release_of(stage)
+    async with stage.service.database() as tx:
+        split = Split.of(await tx.get_one(Release, release_id))
+    exposure = split.exposure(Requester(HASHER.hash_of(user_of(Arm.CANDIDATE))))
+    exchange: Any = _Exchange(end)
+    observed = ObservedExchange(exchange, stage.service.database, exposure)
+    if stream:
+        with suppress(ServiceError, RuntimeError):
+            async for _ in observed.chunks():
+                pass
+    elif end is not None:
+        with suppress(ServiceError, RuntimeError):
+            await observed.completion()
+    else:
+        return
+    assert [each.values["error"] for each in await rows(stage, ReleaseObservation)] == errors
+
+
+async def test_an_answer_in_a_session_counts_for_the_stage_in_which_it_was_opened(stage: ModelStage) -> None:
+    release_id = await release_of(stage, share=0.05)
+    early = [user_of(Arm.STABLE, share=0.05, is_enrolled=False), user_of(Arm.CANDIDATE, share=0.05)]
+    sessions = {user: await _opened(stage, user) for user in early}
+    async with stage.service.database.begin() as tx:
+        await tx.execute(update(Release).where(Release.id == release_id).values(stage=1, share=0.2))
+    for session in sessions.values():
+        await _talk(stage, session)
+    found = {each.unit: (each.stage, each.probability) for each in await rows(stage, ReleaseObservation)}
+    assert found == {HASHER.hash_of(user): (0, 0.05) for user in early}
+
+
+async def test_after_a_later_stages_answer_an_earlier_one_is_not_counted(stage: ModelStage) -> None:
+    release_id = await release_of(stage, share=0.05)
+    user = user_of(Arm.STABLE, share=0.05, is_enrolled=False)
+    session = await _opened(stage, user)
+    async with stage.service.database.begin() as tx:
+        await tx.execute(update(Release).where(Release.id == release_id).values(stage=1, share=0.2))
+    asked = await stage.service.client.post("/ask", json={"model": "mail/live", "user": user, **QUESTION})
+    assert asked.status_code == 200, asked.text
+    await _talk(stage, session)
+    [seen] = await rows(stage, ReleaseObservation)
+    assert (seen.stage, seen.probability) == (1, 0.2)
+
+
+async def _opened(stage: ModelStage, user: str) -> dict[str, Any]:
+    opened = await stage.service.client.post("/sessions", json={"model": "mail/live", "user": user})
+    session: dict[str, Any] = opened.raise_for_status().json()
+    return session
+
+
+async def _talk(stage: ModelStage, session: dict[str, Any]) -> None:
+    path = f"/sessions/{session['id']}/v1/chat/completions"
+    said = await stage.service.client.post(path, json={"model": "any", **TALK}, headers=bearer(session["api_key"]))
+    assert said.status_code == 200, said.text

@@ -1,0 +1,34 @@
+"""How a reply says that its text looks like a tool call and cannot be read as one."""
+
+import json
+from collections.abc import Mapping
+
+from environment.json_type import Json
+
+MALFORMED = "malformed_tool_call"
+"""Field of a choice of a chat completion, of the choice's last chunk in a stream, and of a response: a sentence that
+says why. Replies that can be read do not have it, nor have those of other servers."""
+
+
+def is_malformed(completion: Mapping[str, Json]) -> bool:
+    """Return whether the completion has a tool call that cannot be read, whichever server it is from."""
+    return any(_is_malformed_choice(choice) for choice in completion.get("choices") or ())
+
+
+def is_malformed_response(response: Mapping[str, Json]) -> bool:
+    """Return the same of a response of OpenAI's Responses API."""
+    calls = [item for item in response.get("output") or () if item.get("type") == "function_call"]
+    return bool(response.get(MALFORMED)) or not all(_is_object(call.get("arguments")) for call in calls)
+
+
+def _is_malformed_choice(choice: Mapping[str, Json]) -> bool:
+    calls = (choice.get("message") or {}).get("tool_calls") or ()
+    readable = all(_is_object((call.get("function") or {}).get("arguments")) for call in calls)
+    return bool(choice.get(MALFORMED)) or not readable
+
+
+def _is_object(arguments: Json) -> bool:
+    try:
+        return isinstance(json.loads(arguments or "{}"), dict)
+    except (TypeError, ValueError):
+        return False
