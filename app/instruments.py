@@ -161,6 +161,12 @@ RELEASE_EXPOSURES = Counter(
     ("arm",),
     registry=REGISTRY,
 )
+RELEASE_OUTCOMES = Counter(
+    "learnloop_release_outcomes_total",
+    "Units of releases whose window was closed, by arm and by whether anything was reported about them in time.",
+    ("arm", "reported"),
+    registry=REGISTRY,
+)
 RELEASE_DECISIONS = Counter(
     "learnloop_release_decisions_total",
     "What happened to releases, by decision of the service or of a person.",
@@ -197,6 +203,9 @@ for _counter, _values in (
 ):
     for _value in sorted(_values):
         _counter.labels(_value)
+for _arm in sorted(Arm):
+    for _reported in ("yes", "no"):
+        RELEASE_OUTCOMES.labels(_arm, _reported)
 for _kind in ("train", "evaluation", "showcase", "ask", "what_if"):
     for _outcome in ("ok", "failed"):
         ROLLOUTS.labels(_kind, _outcome)

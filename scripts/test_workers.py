@@ -17,7 +17,7 @@ _LIMIT_OF_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 def workers() -> int:
     """Return the number of processes, at least one."""
     cores = os.cpu_count() or 1
-    wanted = 3 * cores + 1 if cores < _FEW_CORES else _MOST
+    wanted = 2 * cores + 1 if cores < _FEW_CORES else _MOST
     return max(1, min(wanted, _memory() // _BYTES_EACH))
 
 

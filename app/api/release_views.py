@@ -43,7 +43,7 @@ def release_out(whole: WholeRelease) -> ReleaseOut:
         "looks": row.looks,
         "looked_at": row.looked_at,
         "stage_since": row.stage_since,
-        "next": words.lacks(rules, state, row.stage, whole.met, guardrails, ends_at),
+        "next": words.lacks(rules, state, row.stage, whole.met, guardrails, ends_at, row.unit),
         "quality": words.quality(state),
         "forecast": _forecast(row),
         "salt": None if state in LIVE else row.salt.hex(),

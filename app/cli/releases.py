@@ -1,6 +1,7 @@
 """`learnloop releases`: give a candidate a share of the users of a promoted name, watch it, and take it back."""
 
 import time
+from math import exp, log
 from typing import Annotated
 
 import typer
@@ -228,13 +229,13 @@ def _print(found: Json) -> None:
     for each in found["guardrails"]:
         ruled_out = "-"
         if each["level"] is not None:
-            ruled_out = f"{each['ruled_out']:.2f} of {each['ruled_out_threshold']:.2f} above +{each['level']:.3g}"
+            ruled_out = f"{_of(each['ruled_out'], each['ruled_out_threshold'])} above +{each['level']:.3g}"
         rails.add_row(
             each["guardrail"],
             f"{_mean(each['candidate']['mean'])} ({each['candidate']['units']})",
             f"{_mean(each['stable']['mean'])} ({each['stable']['units']})",
             f"+{each['tolerance']:.3g}",
-            f"{each['harm']:.2f} of {each['harm_threshold']:.2f}",
+            _of(each["harm"], each["harm_threshold"]),
             ruled_out,
         )
     results.print(rails)
@@ -245,6 +246,13 @@ def _table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
+
+
+def _of(evidence: float, threshold: float) -> str:
+    """Return the wealth of a bet beside the one that decides, as the page does. Both are given as logarithms."""
+    most = 1_000_000
+    wealth = f"{exp(evidence):,.1f}" if evidence < log(most) else f"over {most:,}"
+    return f"{wealth} of {exp(threshold):,.0f}"
 
 
 def _mean(value: float | None) -> str:

@@ -27,7 +27,7 @@ class Promotions:
         `end_release` is false.
         """
         async with self.database.begin() as tx:
-            ended = await give_way(tx, promotion.project, promotion.name, end_release=end_release)
+            ended = await give_way(tx, promotion.project, promotion.name, promotion.actor, end_release=end_release)
             tx.add(promotion)
             await tx.flush()
             await tx.refresh(promotion)
@@ -42,7 +42,7 @@ class Promotions:
         false.
         """
         async with self.database.begin() as tx:
-            ended = await give_way(tx, project, name, end_release=end_release)
+            ended = await give_way(tx, project, name, actor, end_release=end_release)
             newest = (await tx.execute(_of(project, name).limit(1).with_for_update())).scalar_one_or_none()
             if newest is None or newest.withdrawn_at is not None:
                 return None

@@ -85,7 +85,7 @@ async def challenge(
     async def save(tx: AsyncSession, started: StartedEvaluation) -> None:
         nonlocal ended
         if asked.release_id is None:
-            ended = await give_way(tx, project, asked.name, end_release=asked.end_release)
+            ended = await give_way(tx, project, asked.name, caller.actor, end_release=asked.end_release)
         await save_reply(tx, started)
 
     return await starter.start(str(ULID()), request, caller, save, trial), ended

@@ -64,8 +64,8 @@ async def require_unneeded(database: Database, model: ModelName) -> None:
         raise LiveRelease(name, each.release.id, f"It needs {model}. Wait for its end, or roll it back first.")
 
 
-async def give_way(tx: AsyncSession, project: str, name: str, *, end_release: bool) -> Release | None:
-    """Lock a name that is about to be promoted or withdrawn, and end its live release as overtaken, if it has one.
+async def give_way(tx: AsyncSession, project: str, name: str, actor: str, *, end_release: bool) -> Release | None:
+    """Lock a name that `actor` is about to promote or withdraw, and end its live release as overtaken, if it has one.
 
     Returns the release that was ended. Raises LiveRelease if there is one and `end_release` is false.
     """
@@ -77,5 +77,5 @@ async def give_way(tx: AsyncSession, project: str, name: str, *, end_release: bo
         raise LiveRelease(str(ModelName(project, name)), row.id, remedy)
     await lock_promotions(tx, project, name)
     if row is not None:
-        await moves.overtake(tx, row, row.evidence)
+        await moves.overtake(tx, row, row.evidence, actor)
     return row

@@ -1,5 +1,7 @@
-"""A look at a live release: one transaction, which counts what is new, decides, and writes the decision."""
+"""A look at a release: one transaction, which closes windows and, while the release is live, counts what is new,
+decides, and writes the decision."""
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -12,11 +14,11 @@ from app.domain.evaluation_state import TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
 from app.domain.release_rules import ReleaseRules
 from app.domain.release_state import LIVE, ReleaseReason, ReleaseState
-from app.instruments import RELEASE_DECISIONS
+from app.instruments import RELEASE_DECISIONS, RELEASE_OUTCOMES
 from app.releases import counts, moves
 from app.releases.decision import Facts, Verdict, decide
 from app.releases.evidence import Evidence
-from app.releases.outcomes import close_windows
+from app.releases.outcomes import ClosedWindow, close_windows
 from environment.json_type import Json
 from training.statistics.sequential import Decision as TrialDecision
 
@@ -27,22 +29,29 @@ _FROZEN_S = 5
 async def look(database: Database, release_id: str) -> EventType | None:
     """Look at a release and do what follows. Returns the type of the event, or None if nothing happened.
 
-    Does nothing if another process looks at it at the moment, or if it is no longer live.
+    Does nothing if another process looks at it at the moment.
     """
+    closed: Counter[ClosedWindow] = Counter()
     async with database.begin() as tx:
         await tx.execute(
             select(func.set_config("idle_in_transaction_session_timeout", f"{_FROZEN_S * 1000:.0f}ms", True))
         )
         row = await moves.locked(tx, release_id, skip_locked=True)
-        if row is None or row.state not in LIVE:
+        if row is None:
             return None
         row.looked_at = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
-        if not await moves.means_stable(tx, row):
-            happened: EventType | None = await moves.overtake(tx, row, row.evidence)
+        if row.state != ReleaseState.TRIAL:
+            closed = await close_windows(tx, row)
+        if row.state not in LIVE:
+            happened: EventType | None = None
+        elif not await moves.means_stable(tx, row):
+            happened = await moves.overtake(tx, row, row.evidence, moves.SYSTEM)
         elif row.state == ReleaseState.TRIAL:
             happened = await _after_trial(tx, row)
         else:
             happened = await _decide(tx, row, row.looked_at)
+    for window, number in closed.items():
+        RELEASE_OUTCOMES.labels(window.arm, window.reported).inc(number)
     if happened is not None:
         RELEASE_DECISIONS.labels(happened.removeprefix("release.")).inc()
     return happened
@@ -62,7 +71,6 @@ async def _after_trial(tx: AsyncSession, row: Release) -> EventType | None:
 
 async def _decide(tx: AsyncSession, row: Release, now: datetime) -> EventType | None:
     rules = ReleaseRules.parse(row.rules)
-    await close_windows(tx, row)
     known = Evidence.none(rules) if row.evidence is None else Evidence.parse(row.evidence)
     new = await counts.count_new(tx, row.id, row.looks + 1)
     row.looks += 1 if new else 0

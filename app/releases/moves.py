@@ -85,7 +85,7 @@ async def promote(
     """Give the name to the candidate, unless it no longer means the stable checkpoint."""
     await lock_promotions(tx, row.project, row.name)
     if not await means_stable(tx, row):
-        return await overtake(tx, row, evidence)
+        return await overtake(tx, row, evidence, actor)
     promotion = Promotion(
         project=row.project,
         name=row.name,
@@ -101,9 +101,9 @@ async def promote(
     return await _end(tx, row, EventType.RELEASE_PROMOTED, ReleaseState.PROMOTED, None, actor, data)
 
 
-async def overtake(tx: AsyncSession, row: Release, evidence: Mapping[str, Json] | None) -> EventType:
-    """End a release whose name was given to another checkpoint, or withdrawn."""
-    return await _end(tx, row, EventType.RELEASE_ENDED, ReleaseState.OVERTAKEN, None, SYSTEM, {"evidence": evidence})
+async def overtake(tx: AsyncSession, row: Release, evidence: Mapping[str, Json] | None, actor: str) -> EventType:
+    """End a release whose name was given to another checkpoint, or withdrawn. `actor` is who did that, if known."""
+    return await _end(tx, row, EventType.RELEASE_ENDED, ReleaseState.OVERTAKEN, None, actor, {"evidence": evidence})
 
 
 async def means_stable(tx: AsyncSession, row: Release) -> bool:

@@ -5,10 +5,11 @@ The order of the events and their repetition, also under other ids, cannot matte
 would count good news first, because "nothing happened" is only known at the end.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -94,18 +95,27 @@ _THUMBS = ("thumbs_up", "thumbs_down")
 _REWARD = "session_reward"
 
 
-async def close_windows(tx: AsyncSession, release: Release) -> int:
-    """Freeze the outcomes of the units whose window is over, and return how many there were. Also note for each
+@dataclass(frozen=True, slots=True)
+class ClosedWindow:
+    """The arm of a unit whose window was closed, and whether anything was reported about it in time."""
+
+    arm: Arm
+    reported: Literal["yes", "no"]
+
+
+async def close_windows(tx: AsyncSession, release: Release) -> Counter[ClosedWindow]:
+    """Freeze the outcomes of the units whose window is over, and return what they were like. Also note for each
     observation that is more than an hour old whether a thumbs down came within that hour."""
-    rules, closed = ReleaseRules.parse(release.rules), 0
+    rules, closed = ReleaseRules.parse(release.rules), Counter[ClosedWindow]()
     window = timedelta(hours=rules.window_hours)
     over = and_(
         ReleaseUnit.release_id == release.id,
         ReleaseUnit.closed_at.is_(None),
         ReleaseUnit.exposed_at < func.clock_timestamp() - window - _SETTLED,
     )
-    due = select(ReleaseUnit.unit).where(over).order_by(ReleaseUnit.exposed_at).limit(_BATCH)
-    while units := (await tx.execute(due)).scalars().all():
+    due = select(ReleaseUnit.unit, ReleaseUnit.arm).where(over).order_by(ReleaseUnit.exposed_at).limit(_BATCH)
+    while arms := {unit: Arm(arm) for unit, arm in (await tx.execute(due)).all()}:
+        units = list(arms)
         events = await _events(tx, release, units, window, rules.outcome)
         await tx.execute(
             _FREEZE,
@@ -115,7 +125,7 @@ async def close_windows(tx: AsyncSession, release: Release) -> int:
                 "outcomes": [outcome_of(rules.outcome, events.get(unit, ())) for unit in units],
             },
         )
-        closed += len(units)
+        closed.update(ClosedWindow(arm, "yes" if unit in events else "no") for unit, arm in arms.items())
     await _note_first_hours(tx, release)
     return closed
 

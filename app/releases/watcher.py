@@ -1,4 +1,5 @@
-"""Watches live releases in every service process and worker: looks at each one soon after users met something new.
+"""Watches releases in every service process and worker: looks at each one soon after users met something new, and
+closes the windows that are still open when it has ended.
 
 No lease is needed, as runs and evaluations have one: a look is a single short transaction that locks the release's row.
 Of several processes one looks and the others pass by. One that is killed has done nothing, or everything; one that is
@@ -11,7 +12,7 @@ import structlog
 from sqlalchemy import and_, exists, func, literal_column, or_, select
 
 from app.db.database import Database
-from app.db.tables import EvaluationJob, Release, ReleaseObservation
+from app.db.tables import EvaluationJob, Release, ReleaseObservation, ReleaseUnit
 from app.domain.evaluation_state import TERMINAL
 from app.domain.release_rules import Guardrail
 from app.domain.release_state import LIVE, SPLITTING, ReleaseState
@@ -50,14 +51,13 @@ class ReleaseWatcher:
                 self._failed.error("a release could not be looked at", release_id=release_id, exc_info=error)
 
 
+_WAITED = Release.looked_at < func.clock_timestamp() - _LEAST_OFTEN
 _OBSERVED = ReleaseObservation.release_id == Release.id
 _DUE = (
     select(Release.id)
     .where(
-        Release.state.in_(sorted(LIVE)),
         or_(
-            Release.looked_at.is_(None),
-            Release.looked_at < func.clock_timestamp() - _LEAST_OFTEN,
+            and_(Release.state.in_(sorted(LIVE)), or_(Release.looked_at.is_(None), _WAITED)),
             and_(
                 Release.state.in_(sorted(SPLITTING)),
                 or_(
@@ -74,8 +74,14 @@ _DUE = (
                 Release.state == ReleaseState.TRIAL,
                 exists().where(EvaluationJob.id == Release.evaluation_id, EvaluationJob.status.in_(sorted(TERMINAL))),
             ),
+            and_(
+                Release.state.not_in(sorted(LIVE)),
+                _WAITED,
+                exists().where(ReleaseUnit.release_id == Release.id, ReleaseUnit.closed_at.is_(None)),
+            ),
         ),
     )
     .order_by(Release.looked_at.nulls_first(), Release.id)
 )
-"""Selects the live releases with something new, and those that were not looked at for a while."""
+"""Selects the live releases with something new, and those that were not looked at for a while, until their last window
+is closed."""

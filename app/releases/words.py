@@ -52,6 +52,7 @@ def lacks(
     met: int,
     guardrails: Mapping[Guardrail, GuardrailEvidence],
     ends_at: datetime | None,
+    unit: str,
 ) -> str | None:
     """Return what the next stage or the end still lacks, in one sentence; None after the release has ended."""
     if state is ReleaseState.TRIAL:
@@ -64,7 +65,7 @@ def lacks(
         return _at_the_end(rules, ends_at)
     becomes = f"The share becomes {percent(rules.ramp[stage + 1])}"
     missing = LEAST_UNITS - met
-    needs = [f"{missing} more {'user has' if missing == 1 else 'users have'} met the candidate"] if missing > 0 else []
+    needs = [f"{missing} more {unit}{' has' if missing == 1 else 's have'} met the candidate"] if missing > 0 else []
     levels: dict[float, list[Guardrail]] = {}
     for name, found in guardrails.items():
         if found.level is not None and not found.passes:

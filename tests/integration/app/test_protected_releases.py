@@ -82,11 +82,9 @@ async def test_a_name_with_a_live_release_is_only_touched_by_ending_it(
         assert done.status_code == status, done.text
         assert (await _found(client, f"/releases/{id}"))["state"] == "overtaken"
         [_, event] = await _events(client, id)
-        assert (event["type"], event["data"]["state"], event["data"]["release_version"]) == (
-            "release.ended",
-            "overtaken",
-            3,
-        )
+        told = event["data"]
+        assert (event["type"], told["state"], told["release_version"]) == ("release.ended", "overtaken", 3)
+        assert event["actor"] == "local"
         if send is _promote:
             assert await _steps(client) == [3, 0]
         elif send is _withdraw:

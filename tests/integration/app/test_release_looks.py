@@ -10,11 +10,20 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from app.db.database import Database
-from app.db.tables import Promotion, Release, ReleaseEvent, ReleaseObservation, WebhookDelivery, WebhookEndpoint
+from app.db.tables import (
+    Promotion,
+    Release,
+    ReleaseEvent,
+    ReleaseObservation,
+    ReleaseUnit,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 from app.domain.event_types import EventType
 from app.domain.release_rules import Guardrail
 from app.domain.release_state import Arm
 from app.errors import DATABASE_DOWN, NotAllowed
+from app.instruments import REGISTRY
 from app.releases import counts, look, moves
 from app.releases.store import ReleaseStore
 from app.releases.watcher import ReleaseWatcher
@@ -171,6 +180,44 @@ async def test_a_name_that_was_given_away_meanwhile_is_left_alone(database: Data
     assert await _champions(database) == ([1] if withdrawn else [1, 7])
     with pytest.raises(NotAllowed):
         await ReleaseStore(database).act(id, "promote", "local")
+
+
+async def test_windows_that_are_open_at_the_end_are_closed_when_they_are_over(database: Database) -> None:
+    id = await running_release(database)
+    await enroll(database, id, CANDIDATE, [None, None])
+    await ReleaseStore(database).act(id, "rollback", "local")
+    over, open_ = hashed(f"{CANDIDATE} 0"), hashed(f"{CANDIDATE} 1")
+    watcher, before = ReleaseWatcher(database), _reported("no")
+
+    async def looked_at_after_a_while() -> dict[str, float | None]:
+        async with database.begin() as tx:
+            await tx.execute(update(Release).values(looked_at=func.now() - timedelta(minutes=2)))
+        await watcher.look_at_due()
+        async with database() as tx:
+            return {row.unit: row.outcome for row in await tx.execute(select(ReleaseUnit.unit, ReleaseUnit.outcome))}
+
+    async with database.begin() as tx:
+        old = update(ReleaseUnit).values(exposed_at=func.now() - timedelta(days=8))
+        await tx.execute(old.where(ReleaseUnit.unit == over))
+    assert await looked_at_after_a_while() == {over: 0.5, open_: None}
+    assert _reported("no") == before + 1
+    async with database.begin() as tx:
+        await tx.execute(old)
+    assert await looked_at_after_a_while() == {over: 0.5, open_: 0.5}
+
+    await looked_at_after_a_while()
+    looked_at = (await _release(database, id)).looked_at
+    assert looked_at is not None
+    async with database() as tx:  # nothing is left to close, so it was not looked at again
+        now = (await tx.execute(select(func.now()))).scalar_one()
+    assert looked_at < now - timedelta(minutes=1)
+    assert await _types(database, id) == ["started", "rolled_back"]
+
+
+def _reported(answer: str) -> float:
+    """How many windows of candidates were closed with, or without, anything reported in time."""
+    labels = {"arm": CANDIDATE, "reported": answer}
+    return REGISTRY.get_sample_value("learnloop_release_outcomes_total", labels) or 0.0
 
 
 async def test_of_many_processes_one_decides(database: Database) -> None:

@@ -164,7 +164,7 @@ async def _send(
 
 async def _close(database: Database, release_id: str) -> int:
     async with database.begin() as tx:
-        return await close_windows(tx, await tx.get_one(Release, release_id))
+        return (await close_windows(tx, await tx.get_one(Release, release_id))).total()
 
 
 async def _outcomes(database: Database, release_id: str) -> list[float | None]:

@@ -144,9 +144,10 @@ def test_guardrails_share_the_error_and_looser_ones_are_not_ruled_out_below_thei
 
 
 def _lacks(state: ReleaseState, stage: int, met: int, counts: Mapping[Guardrail, Counts], **changed: Any) -> str | None:
+    unit = changed.pop("unit", "user")
     rules = _rules(**{"guardrails": {Guardrail.MALFORMED: 0.02, Guardrail.COST: 0.05}, **changed})
     found = {name: weigh(rules, stage, name, counts.get(name, {})) for name in rules.guardrails}
-    return lacks(rules, state, stage, met, found, None)
+    return lacks(rules, state, stage, met, found, None, unit)
 
 
 def test_what_the_next_stage_lacks_is_one_sentence() -> None:
@@ -155,6 +156,7 @@ def test_what_the_next_stage_lacks_is_one_sentence() -> None:
         "The share becomes 20% when 12 more users have met the candidate and an increase of malformed replies above "
         "10 points is ruled out."
     )
+    assert "when 12 more sessions have met" in str(_lacks(running, 0, 18, {}, unit="session"))
     assert _lacks(running, 0, 29, {Guardrail.COST: GOOD, Guardrail.MALFORMED: GOOD}) == (
         "The share becomes 20% when 1 more user has met the candidate."
     )
