@@ -23,6 +23,8 @@ Name = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE_ID")]
 _LIVE = ("trial", "running", "held")
 _POLL_S = 2.0
+_WHOLE = ("RELEASE", "STATE", "GUARDRAIL")
+"""Columns that are never folded."""
 
 
 class Releases:
@@ -109,7 +111,7 @@ def list_(
     table = _table("RELEASE", "NAME", "CANDIDATE", "STATE", "SHARE", "SINCE")
     for each in found:
         state = each["state"] if each["reason"] is None else f"{each['state']} ({each['reason']})"
-        share, since = f"{each['share']:.3g}", each["created_at"][:16].replace("T", " ")
+        share, since = f"{each['share']:.3g}", each["created_at"][:10]
         table.add_row(each["release_id"], each["name"], each["candidate"], state, share, since)
     results.print(table if found else "no releases")
 
@@ -138,6 +140,7 @@ def watch(release_id: ReleaseId, url: Url = DEFAULT_URL) -> None:
                     results.print(plain(f"  {found['next']}"), soft_wrap=True)
                 shown = line
             if found["state"] not in _LIVE:
+                _print_alarms(found)
                 raise typer.Exit(0 if found["state"] == "promoted" else 1)
             time.sleep(_POLL_S)
 
@@ -220,6 +223,7 @@ def _print(found: Json) -> None:
     for sentence in (found["summary"], found["next"], found["quality"], found["forecast"]["note"]):
         if sentence is not None:
             results.print(plain(sentence), soft_wrap=True)
+    _print_alarms(found)
     arms = _table("ARM", "CHECKPOINT", "USERS", "OPEN", "CLOSED", "OUTCOME", "LATE")
     for arm in found["arms"]:
         counted = [str(arm[each]) for each in ("units", "open_windows", "closed_windows")]
@@ -241,10 +245,20 @@ def _print(found: Json) -> None:
     results.print(rails)
 
 
+def _print_alarms(found: Json) -> None:
+    """Print which guardrails the candidate broke."""
+    for each in found["guardrails"]:
+        if each["harm"] >= each["harm_threshold"]:
+            stable, candidate = (_percent(each[arm]["mean"]) for arm in ("stable", "candidate"))
+            evidence = _of(each["harm"], each["harm_threshold"])
+            results.print(plain(f"{each['means']} {stable} → {candidate}, evidence {evidence}"), soft_wrap=True)
+
+
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        id_width = 26 if heading == "RELEASE" else None  # or it could not be copied
+        table.add_column(heading, overflow="fold", min_width=id_width, no_wrap=heading in _WHOLE)
     return table
 
 
@@ -253,6 +267,10 @@ def _of(evidence: float, threshold: float) -> str:
     most = 1_000_000
     wealth = f"{exp(evidence):,.1f}" if evidence < log(most) else f"over {most:,}"
     return f"{wealth} of {exp(threshold):,.0f}"
+
+
+def _percent(mean: float | None) -> str:
+    return "-" if mean is None else f"{100 * mean:.3g}%"
 
 
 def _mean(value: float | None) -> str:

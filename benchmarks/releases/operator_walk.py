@@ -1,14 +1,13 @@
-"""Walk through releases as an operator does, with the embedded engine: worse checkpoints are taken back by themselves.
+"""Walk through a release as an operator does, with the embedded engine: a worse checkpoint is taken back by itself.
 
     python -m benchmarks.releases.operator_walk [--users 400]
 
-A run trains the tiny model to search emails, and its best checkpoint is promoted as `desk/live`. Two candidates are
-worse: `desk/broken`, trained with a learning rate that is far too high, and the untrained checkpoint. Each is first
-released with a trial on held-out scenarios, which refuses it before any user meets it, and then without one. Simulated
-users ask `desk/live`, each one question about an inbox of their own, and send a thumbs down if the answer is wrong.
-The broken candidate is taken back while they ask; the untrained one when their opinions of the first hour are known,
-for which the rows are made an hour older. Prints what `learnloop releases start`, `watch` and `show` say. Fails unless
-each trial refused its candidate, guardrails or breaker took both back, and everybody gets the best one afterwards.
+A run trains the tiny model to search emails, and its best checkpoint is promoted as `desk/live`. Then its untrained
+checkpoint is released: first with a trial on held-out scenarios, which refuses it before any user meets it, and then
+without one. Simulated users ask `desk/live`, each one question about an inbox of their own, and send a thumbs down if
+the answer is wrong. When they have asked, an hour passes, for which the rows are made older: what came within an hour
+of an answer is known only then. Prints what `learnloop releases start`, `watch` and `show` say. Fails unless the trial
+refused the checkpoint, a guardrail took it back, and everybody gets the trained one afterwards.
 """
 
 import argparse
@@ -30,8 +29,11 @@ from benchmarks import processes
 from benchmarks.durability.kills import database
 from environment.email_search.synthetic import address_of, make_world
 from environment.json_type import Json
+from judges.reference import same_answer
 
 _AT_ONCE = 8
+_LONGEST_S = 300.0
+"""Longest time that a command takes, in seconds."""
 _SEED = 11
 """Of the users' inboxes."""
 _RUN: dict[str, Any] = {
@@ -40,13 +42,6 @@ _RUN: dict[str, Any] = {
     "iterations": 9,
     "evaluation": {"every": 9, "samples": 1, "test_scenarios": 0},
 }
-_BROKEN: dict[str, Any] = {
-    **_RUN,
-    "model": {"project": "desk", "name": "broken"},
-    "iterations": 1,
-    "learning_rate": 0.05,
-    "evaluation": {"scenarios": 0, "test_scenarios": 0},
-}
 _RAMP = ("--ramp", "0.2", "--ramp", "0.5")
 
 
@@ -54,36 +49,19 @@ def _learnloop(url: str, *words: str) -> str:
     """Print a command and what it prints, and return the latter."""
     print(f"\n$ learnloop {' '.join(words)}", flush=True)
     ran = subprocess.run(
-        [sys.executable, "-m", "app.cli", *words, "--url", url], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "app.cli", *words, "--url", url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LONGEST_S,
     )
     print(ran.stdout + ran.stderr, end="", flush=True)
     return ran.stdout
 
 
-def _start(url: str, *more: str) -> str:
-    """Start a release and return its id."""
-    return _learnloop(url, "releases", "start", "desk/live", *_RAMP, *more).split()[1]
-
-
-def _refused(service: Service, *candidate: str) -> str:
-    """Start a release with a trial, watch it to its end, and return the reason."""
-    release_id = _start(service.url, *candidate)
-    _learnloop(service.url, "releases", "watch", release_id)
-    return str(service.call("GET", f"/releases/{release_id}")["reason"])
-
-
-def _taken_back(service: Service, database_url: str, users: range, *candidate: str) -> str:
-    """Start a release without a trial, let users ask while it lasts, and return the reason of its end."""
-    release_id = _start(service.url, *candidate, "--skip-trial")
-    asked = _everybody(service, release_id, users)
-    print(f"\n{asked} users have asked")
-    if service.call("GET", f"/releases/{release_id}")["state"] == "running":
-        _pass_an_hour(database_url)
-        print("an hour passes")
-    _learnloop(service.url, "releases", "watch", release_id)
-    _learnloop(service.url, "releases", "show", release_id)
-    _learnloop(service.url, "releases", "verify", release_id)
-    return str(service.call("GET", f"/releases/{release_id}")["reason"])
+def _released(url: str, *more: str) -> str:
+    """Start a release of the untrained checkpoint and return its id."""
+    return _learnloop(url, "releases", "start", "desk/live", "--step", "0", *_RAMP, *more).split()[1]
 
 
 def _pass_an_hour(database_url: str) -> None:
@@ -103,7 +81,7 @@ def _ask(http: httpx.Client, user: int) -> Json:
         "inbox_address": address_of("test", _SEED, user),
     }
     reply = http.post("/ask", json=body).raise_for_status().json()
-    if world.answer not in (reply["answer"] or ""):
+    if not same_answer(reply["answer"] or "", world.answer):
         opinion = {"event_id": f"user-{user}", "type": "thumbs_down", "trajectory_id": reply["trajectory_id"]}
         http.post("/feedback", json=opinion).raise_for_status()
     return reply
@@ -131,20 +109,21 @@ def walk(users: int, directory: Path, database_url: str) -> Sequence[str]:
         Service(f"http://127.0.0.1:{port}", timeout_s=300) as service,
     ):
         processes.wait_for(child, processes.answers(service))
-        follow(service, service.start_run(_BROKEN)["run_id"], lambda _: None)
         run = follow(service, service.start_run(_RUN)["run_id"], lambda _: None)
         best = run["best_checkpoint"]["step"]
         print(f"trained: {run['verdict']['text']}")
         service.call("POST", "/models/desk/agent/promote", json={"step": best, "as": "live"})
-        wrong = []
-        for number, candidate in enumerate((("--model", "broken", "--step", "1"), ("--step", "0"))):
-            if (reason := _refused(service, *candidate)) != "trial":
-                wrong.append(f"the trial of {candidate} ended with {reason}")
-            asking = range(number * users, (number + 1) * users)
-            if (reason := _taken_back(service, database_url, asking, *candidate)) not in ("guardrail", "breaker"):
-                wrong.append(f"the release of {candidate} ended with {reason}")
+        refused = _released(service.url)
+        _learnloop(service.url, "releases", "watch", refused)
+        taken_back = _released(service.url, "--skip-trial")
+        print(f"\n{_everybody(service, taken_back, range(users))} users have asked; an hour passes")
+        _pass_an_hour(database_url)
+        for verb in ("watch", "show", "verify"):
+            _learnloop(service.url, "releases", verb, taken_back)
+        reasons = [service.call("GET", f"/releases/{each}")["reason"] for each in (refused, taken_back)]
         with httpx.Client(base_url=service.url, timeout=300, trust_env=False) as http:
-            after = {_ask(http, user)["step"] for user in range(2 * users, 2 * users + 10)}
+            after = {_ask(http, user)["step"] for user in range(users, users + 10)}
+    wrong = [] if reasons == ["trial", "guardrail"] else [f"the releases ended with {reasons}"]
     return wrong if after == {best} else [*wrong, f"checkpoints {after} answer afterwards"]
 
 

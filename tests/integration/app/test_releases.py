@@ -6,13 +6,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+from click.testing import Result
+from typer.testing import CliRunner
 
+from app.cli.main import app as cli
+from app.db.database import Database
+from app.domain.release_state import Arm
 from environment.json_type import Json
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.release_stage import GOOD, MALFORMED, observe_all
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_challenges import _engine as scripted_engine
+from tests.integration.app.test_leases import database
+
+__all__ = ["database"]
 
 RELEASES = "/promotions/learnloop/live/releases"
 
@@ -166,3 +175,41 @@ async def test_a_checkpoint_against_itself_has_no_trial_and_a_warning(data_dir: 
         assert "stable checkpoint itself" in same.json()["warnings"][-1]
         unknown = await client.post("/promotions/learnloop/nothing/releases", json={"step": 0})
         assert unknown.status_code == 404
+
+
+async def test_the_commands_show_a_release_and_why_it_was_taken_back(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
+
+        async def command(*words: str) -> Result:
+            arguments = ["releases", *words, "--url", str(client.base_url)]
+            return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+
+        started = await command("start", "learnloop/live", "--step", "2", "--skip-trial", "--unit", "session")
+        assert started.exit_code == 0, started.stderr
+        first, summary, forecast = started.stdout.splitlines()
+        id = first.split()[1]
+        assert first == f"release {id} of learnloop/m@2 for learnloop/live"
+        assert (summary, "nothing can be forecast" in forecast) == ("Users meet the candidate.", True)
+        assert "so the guardrail slow is not watched" in started.stderr
+        assert "30 more sessions have met the candidate" in (await command("show", id)).stdout
+        assert (await command("hold", id)).stdout == "The share is held: a person decided so.\n"
+        assert (await command("resume", id)).stdout == "Users meet the candidate.\n"
+        assert "confirm with --yes" in (await command("promote", id)).stderr
+
+        answers = [(Arm.STABLE, GOOD, 950), (Arm.CANDIDATE, MALFORMED, 20), (Arm.CANDIDATE, GOOD, 30)]
+        await observe_all(database, id, answers)
+        watched, why = await command("watch", id), "malformed replies 0% → 40%, evidence over 1,000,000 of 300\n"
+        assert (watched.exit_code, watched.stdout.endswith(why)) == (1, True), watched.output
+        assert "rolled_back, share 0: The candidate was taken back: it was worse" in watched.stdout
+        shown = (await command("show", id)).stdout
+        assert why in shown
+        assert "errors 0%" not in shown
+        listed = (await command("list")).stdout
+        assert id in listed
+        assert "rolled_back (guardrail)" in listed
+        verified = await command("verify", id)
+        assert (verified.exit_code, "counted again from 1000 observations" in verified.stdout) == (0, True)
+        refused = await command("rollback", id)
+        assert (refused.exit_code, "that is rolled back" in refused.stderr) == (1, True)
