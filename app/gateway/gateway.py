@@ -277,8 +277,7 @@ class SessionExchange:
         if self.call.recorded is not None:
             return self.call.recorded
         async with self._failure_recorded():
-            sampled = await self._reply(self.gateway.sampled)
-        return await self.gateway.record(self, sampled)
+            return await self.gateway.record(self, await self._reply(self.gateway.sampled))
 
     def _failure_recorded(self) -> AbstractAsyncContextManager[None]:
         return failure_recorded(self.gateway.database, self.session.exposure)

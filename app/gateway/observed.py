@@ -41,7 +41,7 @@ class ObservedExchange:
         """Return the completion. Raises the errors of Upstream."""
         async with failure_recorded(self.database, self.exposure):
             completion = await self.exchange.completion()
-        await self._record(completion)
+            await self._record(completion)
         return completion
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
@@ -56,7 +56,7 @@ class ObservedExchange:
                     if last is not None:
                         yield last
                     last = chunk
-            await self._record(assembly.completion(), is_whole=assembly.is_whole)
+                await self._record(assembly.completion(), is_whole=assembly.is_whole)
             if last is not None:
                 yield last
         finally:
@@ -99,14 +99,14 @@ async def _observed(
             if last:
                 yield last
             last = piece
-    response = _response_in(bytes(body))
-    observed = Observed(
-        error=response.get("status") not in _ANSWERED,
-        malformed=is_malformed_response(response),
-        seconds=time.monotonic() - begun_at,
-        completion_tokens=(response.get("usage") or {}).get("output_tokens"),
-    )
-    await record(database, exposure, observed)
+        response = _response_in(bytes(body))
+        observed = Observed(
+            error=response.get("status") not in _ANSWERED,
+            malformed=is_malformed_response(response),
+            seconds=time.monotonic() - begun_at,
+            completion_tokens=(response.get("usage") or {}).get("output_tokens"),
+        )
+        await record(database, exposure, observed)
     yield last
 
 

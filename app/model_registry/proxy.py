@@ -5,7 +5,7 @@ request outlives its deadline.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from app.aio.event_loops import shielded
 from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
 from environment.json_type import Json
@@ -121,6 +122,8 @@ class _StreamedReply(StreamingResponse):
                 async with asyncio.timeout_at(self._deadline + 1):
                     await super().__call__(scope, receive, send)
         finally:
+            if isinstance(self.body_iterator, AsyncGenerator):  # what is around the pieces learns now that it has ended
+                await shielded(self.body_iterator.aclose())
             await self._reply.aclose()
 
     async def _pieces(self) -> AsyncIterator[bytes]:

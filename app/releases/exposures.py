@@ -21,6 +21,8 @@ from environment.json_type import Json
 
 _COST_SCALE = 4.0
 """An answer with this many times the usual tokens has the cost 1, and so has a longer one."""
+_OWN_FAULTS = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""Statuses below 500 that are not the requester's fault: the checkpoint is gone, or its server is slow or busy."""
 
 # One statement, since it is on the way of every first answer. A unit that an earlier stage enrolled was counted there.
 # One that an earlier stage only passed over has another probability of the candidate than a new one: `probabilities`
@@ -105,10 +107,10 @@ async def failure_recorded(database: Database, exposure: Exposure | None) -> Asy
 
 
 def _is_requesters_fault(error: BaseException) -> bool:
-    """Return whether the service refused the request. A checkpoint that is gone is the service's own fault."""
+    """Return whether the request was refused."""
     if not isinstance(error, ServiceError):
         return False
-    return error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status != HTTPStatus.NOT_FOUND
+    return error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status not in _OWN_FAULTS
 
 
 def count(exposure: Exposure) -> None:

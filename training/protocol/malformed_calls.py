@@ -18,17 +18,19 @@ def is_malformed(completion: Mapping[str, Json]) -> bool:
 def is_malformed_response(response: Mapping[str, Json]) -> bool:
     """Return the same of a response of OpenAI's Responses API."""
     calls = [item for item in response.get("output") or () if item.get("type") == "function_call"]
-    return bool(response.get(MALFORMED)) or not all(_is_object(call.get("arguments")) for call in calls)
+    return bool(response.get(MALFORMED)) or not all(map(_has_object, calls))
 
 
 def _is_malformed_choice(choice: Mapping[str, Json]) -> bool:
     calls = (choice.get("message") or {}).get("tool_calls") or ()
-    readable = all(_is_object((call.get("function") or {}).get("arguments")) for call in calls)
+    readable = all(isinstance(call, dict) and _has_object(call.get("function")) for call in calls)
     return bool(choice.get(MALFORMED)) or not readable
 
 
-def _is_object(arguments: Json) -> bool:
+def _has_object(call: Json) -> bool:
+    """Return whether the call's arguments are the text of a JSON object. Some servers leave the text of none empty."""
+    arguments = call.get("arguments") if isinstance(call, dict) else None
     try:
-        return isinstance(json.loads(arguments or "{}"), dict)
-    except (TypeError, ValueError):
+        return isinstance(arguments, str) and isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
         return False

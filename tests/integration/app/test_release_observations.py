@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from app.db.tables import Release, ReleaseObservation, ReleaseUnit
 from app.domain.release_state import Arm
@@ -64,9 +64,9 @@ def _named(protocol: str, user: str) -> dict[str, Any]:
 async def test_a_malformed_call_is_seen_in_every_protocol(stage: ModelStage, protocol: str, stream: bool) -> None:
     await release_of(stage)
     body = {"model": "mail/live", "stream": stream, "temperature": 0, **_PROTOCOLS[protocol]}
-    for user, more in ((user_of(Arm.STABLE), {}), (user_of(Arm.CANDIDATE), {"tools": []})):
-        sent = body | more | _named(protocol, user)
-        reply = await stage.service.client.post(f"/v1/{protocol}", json=sent)
+    without_tools: dict[str, Any] = {"tools": []}
+    for sent in (_named(protocol, user_of(Arm.STABLE)), without_tools | _named(protocol, user_of(Arm.CANDIDATE))):
+        reply = await stage.service.client.post(f"/v1/{protocol}", json=body | sent)
         assert reply.status_code == 200, reply.text
     seen = {each.arm: each.values for each in await rows(stage, ReleaseObservation)}
     malformed = {arm: (values["error"], values["malformed"]) for arm, values in seen.items()}
@@ -109,6 +109,31 @@ async def test_a_client_that_leaves_a_candidate_that_hangs_has_met_an_error(
     assert (met.arm, met.unit) == (Arm.CANDIDATE, seen.unit)
 
 
+@pytest.mark.parametrize("protocol", ["chat/completions", "responses"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_while_its_answer_is_recorded_is_observed(
+    stage: ModelStage, protocol: str, stream: bool
+) -> None:
+    await release_of(stage)
+    body = {"model": "mail/live", "stream": stream, **_PROTOCOLS[protocol], **_named(protocol, user_of(Arm.CANDIDATE))}
+    database = stage.service.database
+
+    async def waiting_for_the_table() -> int:
+        of_us = "datname = current_database() AND wait_event_type = 'Lock'"
+        async with database() as tx:
+            return int((await tx.execute(text(f"SELECT count(*) FROM pg_stat_activity WHERE {of_us}"))).scalar_one())
+
+    async with database.begin() as tx:
+        await tx.execute(text("LOCK TABLE release_observation IN SHARE ROW EXCLUSIVE MODE"))
+        waiting = asyncio.create_task(stage.service.client.post(f"/v1/{protocol}", json=body))
+        await answered(waiting_for_the_table, bool, 10)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+    [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert seen.arm == Arm.CANDIDATE
+
+
 async def test_the_arm_is_recorded_before_the_first_message_of_a_streamed_answer(stage: ModelStage) -> None:
     await release_of(stage)
     body = {"model": "mail/live", "user": user_of(Arm.CANDIDATE), **QUESTION}
@@ -128,6 +153,11 @@ async def test_the_arm_is_recorded_before_the_first_message_of_a_streamed_answer
 class _Broken(ServiceError):
     status = 400
     title = "Not to be answered"
+
+
+class _Busy(ServiceError):
+    status = 429
+    title = "Not now"
 
 
 class _Exchange:
@@ -154,8 +184,14 @@ class _Exchange:
 
 @pytest.mark.parametrize(
     ("end", "errors"),
-    [(None, [1.0]), (ServerAway("away"), [1.0]), (RuntimeError("a bug"), [1.0]), (_Broken("no"), [])],
-    ids=["too soon", "server away", "unexpected", "refused"],
+    [
+        (None, [1.0]),
+        (ServerAway("away"), [1.0]),
+        (RuntimeError("a bug"), [1.0]),
+        (_Busy("no"), [1.0]),
+        (_Broken("no"), []),
+    ],
+    ids=["too soon", "server away", "unexpected", "busy", "refused"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_however_a_reply_breaks_off_it_is_observed(

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
-from click.testing import Result
 from typer.testing import CliRunner
 
 from app.cli.main import app as cli
@@ -182,7 +182,7 @@ async def test_the_commands_show_a_release_and_why_it_was_taken_back(
 ) -> None:
     async with scripted_chat(scripted_engine) as chat, _service(data_dir, database_url, chat) as client:
 
-        async def command(*words: str) -> Result:
+        async def command(*words: str) -> Any:
             arguments = ["releases", *words, "--url", str(client.base_url)]
             return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
 
