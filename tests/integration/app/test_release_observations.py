@@ -109,6 +109,26 @@ async def test_a_client_that_leaves_a_candidate_that_hangs_has_met_an_error(
     assert (met.arm, met.unit) == (Arm.CANDIDATE, seen.unit)
 
 
+@pytest.mark.parametrize("protocol", _PROTOCOLS)
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_has_met_an_error(
+    stage: ModelStage, protocol: str
+) -> None:
+    await release_of(stage)
+    without_tools = {name: value for name, value in _PROTOCOLS[protocol].items() if name != "tools"}
+    long = {"max_output_tokens" if protocol == "responses" else "max_tokens": 3_000}
+    body = {"model": "mail/live", "stream": True, **without_tools, **long}
+    async with AsyncExitStack() as stack:
+        asked = stage.service.client.stream(
+            "POST", f"/v1/{protocol}", json=body | _named(protocol, user_of(Arm.CANDIDATE))
+        )
+        async with asked as reply:
+            lines = reply.aiter_lines()
+            assert await anext(lines)
+            await stack.enter_async_context(_frozen(stage))
+        [seen] = await answered(lambda: rows(stage, ReleaseObservation), bool, 10)
+    assert (seen.arm, seen.values["error"]) == (Arm.CANDIDATE, 1.0)
+
+
 async def test_a_client_that_leaves_while_its_answer_is_recorded_is_observed(stage: ModelStage) -> None:
     await release_of(stage)
     body = {"model": "mail/live", **TALK, "user": user_of(Arm.CANDIDATE)}
