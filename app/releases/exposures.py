@@ -27,6 +27,7 @@ _OWN_FAULTS = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_
 # One statement, since it is on the way of every first answer. A unit that an earlier stage enrolled was counted there.
 # One that an earlier stage only passed over has another probability of the candidate than a new one: `probabilities`
 # has it for each earlier stage, or null. After a later stage's answer nothing is known of an earlier stage's coin.
+# The commit waits for the disk only if it is to be `durable`.
 _RECORD = text(
     """
     WITH exposed AS (
@@ -41,7 +42,8 @@ _RECORD = text(
         SELECT CASE WHEN max(stage) IS NULL THEN CAST(:share AS float8)
                     WHEN max(stage) < :stage THEN (CAST(:probabilities AS float8[]))[max(stage) + 1] END AS probability
         FROM release_observation WHERE release_id = :release_id AND unit = :unit
-    ) AS met
+    ) AS met,
+    (SELECT CASE WHEN NOT CAST(:durable AS boolean) THEN set_config('synchronous_commit', 'off', true) END) AS commit
     WHERE probability IS NOT NULL AND CAST(:values AS jsonb) IS NOT NULL
     ON CONFLICT DO NOTHING
     """
@@ -58,7 +60,7 @@ class Observed:
     completion_tokens: int | None = None
 
 
-async def record_in(tx: AsyncSession, exposure: Exposure, observed: Observed | None) -> None:
+async def record_in(tx: AsyncSession, exposure: Exposure, observed: Observed | None, *, durable: bool = True) -> None:
     """Record in the caller's transaction that the unit meets its arm, if it is enrolled, and what its answer was like.
 
     The first record of an enrolled unit stays. An answer counts if it is the unit's first one in its stage and no
@@ -82,15 +84,20 @@ async def record_in(tx: AsyncSession, exposure: Exposure, observed: Observed | N
             for share, probability in zip(earlier, after, strict=True)
         ],
         "values": None if observed is None else _values(exposure, observed),
+        "durable": durable,
     }
     await tx.execute(_RECORD, parameters)
 
 
 async def record(database: Database, exposure: Exposure, observed: Observed | None) -> None:
-    """Do the same in a transaction of its own, which is the statement alone: a single round trip."""
+    """Do the same in a transaction of its own, which is the statement alone: a single round trip.
+
+    It does not wait for the disk. If the machine of the database fails within the next second, the unit's next answer
+    counts in place of this one: the arm follows from the hash, so nothing that decides is forgotten.
+    """
     async with database() as tx:
         await tx.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
-        await record_in(tx, exposure, observed)
+        await record_in(tx, exposure, observed, durable=False)
 
 
 @asynccontextmanager

@@ -3,10 +3,10 @@
     python -m benchmarks.service.release_latency [--requests 400] [--reply-s 0.02]
 
 A service and its own Postgres run in separate processes; a stand-in that computes nothing takes `--reply-s` for each
-reply. Chat completions are sent one at a time, in turns, to three names: one without a release, one with a release by a
-new user each time (the dearest case: an exposure and a first answer are recorded), and one with a release by users who
-were counted before. Prints the median of each in milliseconds, and the median of the difference between neighbours.
-Fails if a release adds more than 2 ms.
+reply. Chat completions, and then questions to `/ask`, are sent one at a time, in turns, to three names: one without a
+release, one with a release by a new user each time (the dearest case: an exposure and a first answer are recorded), and
+one with a release by users who were counted before. Prints the median of each in milliseconds, and the median of the
+difference between neighbours. Fails if a release adds more than 2 ms.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import secrets
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ from app.domain.release_state import ReleaseState
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.engine.slow_model import slow_model
+from environment.email_search.synthetic import address_of
 from training.rollout.http_transport import AiohttpTransport
 
 _MOST_MS = 2.0
 _PROJECT = "mail"
-_BODY = {"messages": [{"role": "user", "content": "Who is it?"}], "max_tokens": 24}
+_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Who is it?"}], "max_tokens": 24}
+_QUESTION: dict[str, Any] = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)}
+_ROUTES = {"/v1/chat/completions": _CHAT, "/ask": _QUESTION}
 _USERS = 5
 """Number of users who come again and again."""
 
@@ -77,30 +81,39 @@ async def promoted(database: Database, name: str, *, with_release: bool) -> None
             tx.add(row)
 
 
-async def measured(url: str, database: Database, requests: int) -> dict[str, Any]:
-    """Return the figures in milliseconds."""
-    await promoted(database, "plain", with_release=False)
-    await promoted(database, "released", with_release=True)
-    seconds: dict[str, list[float]] = {"without": [], "new users": [], "known users": []}
+async def measured(url: str, database: Database, requests: int) -> dict[str, dict[str, float]]:
+    """Return the figures of each route in milliseconds."""
+    figures: dict[str, dict[str, float]] = {}
     async with httpx.AsyncClient(base_url=url, timeout=60, transport=AiohttpTransport()) as http:
-        for number in range(-requests // 10, requests):  # the first ones warm up
-            for way, times in seconds.items():
-                user = f"user {number % _USERS if way == 'known users' else f'new {number}'}"
-                name = "plain" if way == "without" else "released"
-                clock = time.perf_counter()
-                body = {"model": f"{_PROJECT}/{name}", "user": user, **_BODY}
-                (await http.post("/v1/chat/completions", json=body)).raise_for_status()
-                if number >= 0:
-                    times.append(1_000 * (time.perf_counter() - clock))
-    without = seconds["without"]
-    figures: dict[str, Any] = {f"{way}_p50_ms": round(statistics.median(times), 2) for way, times in seconds.items()}
+        for route, body in _ROUTES.items():
+            names = [f"{kind}{len(figures)}" for kind in ("plain", "released")]
+            for name in names:
+                await promoted(database, name, with_release=name == names[1])
+            figures[route] = await _of_route(http, route, body, names, requests)
+    return figures
+
+
+async def _of_route(
+    http: httpx.AsyncClient, route: str, body: dict[str, Any], names: Sequence[str], requests: int
+) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {"without": [], "new users": [], "known users": []}
+    for number in range(-requests // 10, requests):  # the first ones warm up
+        for way, times in seconds.items():
+            user = f"user {number % _USERS if way == 'known users' else f'new {number}'}"
+            name = names[0] if way == "without" else names[1]
+            clock = time.perf_counter()
+            asked = {"model": f"{_PROJECT}/{name}", "user": user, **body}
+            (await http.post(route, json=asked)).raise_for_status()
+            if number >= 0:
+                times.append(1_000 * (time.perf_counter() - clock))
+    figures = {f"{way}_p50_ms": round(statistics.median(times), 2) for way, times in seconds.items()}
     for way in ("new users", "known users"):
-        more = [mine - plain for mine, plain in zip(seconds[way], without, strict=True)]
+        more = [mine - plain for mine, plain in zip(seconds[way], seconds["without"], strict=True)]
         figures[f"{way}_more_ms"] = round(statistics.median(more), 2)
     return figures
 
 
-async def _measure(requests: int, reply_s: float) -> dict[str, Any]:
+async def _measure(requests: int, reply_s: float) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory(prefix="release-latency-") as name, slow_model(reply_s, 0.0) as engine_url:
         directory = Path(name)
         (directory / "service").mkdir()
@@ -134,8 +147,13 @@ def main() -> None:
     parser.add_argument("--reply-s", type=float, default=0.02, help="seconds that the model takes for a reply")
     given = parser.parse_args()
     figures = asyncio.run(_measure(given.requests, given.reply_s))
-    print(json.dumps(figures | {"load": os.getloadavg()[0]} | processes.machine()))
-    slow = [way for way in ("new users", "known users") if figures[f"{way}_more_ms"] > _MOST_MS]
+    print(json.dumps({**figures, "load": os.getloadavg()[0], **processes.machine()}, indent=2))
+    slow = [
+        f"{way} of {route}"
+        for route, each in figures.items()
+        for way in ("new users", "known users")
+        if each[f"{way}_more_ms"] > _MOST_MS
+    ]
     raise SystemExit(f"a release adds more than {_MOST_MS} ms for {', '.join(slow)}" if slow else 0)
 
 
