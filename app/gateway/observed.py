@@ -22,7 +22,7 @@ from environment.json_type import Json
 from training.protocol.malformed_calls import is_malformed, is_malformed_response
 
 _NO_ANSWER = (HTTPStatus.NOT_FOUND, CLIENT_DISCONNECTED)
-"""Statuses below 500 with which nobody got an answer: the checkpoint is gone, or the client has left."""
+"""Statuses below 500 of requests without an answer: the checkpoint is gone, or the client has left."""
 _ANSWERED = ("completed", "incomplete")
 """Statuses of a response that has ended well."""
 

@@ -32,7 +32,7 @@ _FORWARDED_HEADERS = ("content-type", "retry-after")
 _KEY_REFUSED = (401, 403)
 """Statuses with which a server refuses our key, as opposed to the caller's."""
 CLIENT_DISCONNECTED = 499
-"""Status of a reply that nobody waits for any more."""
+"""Status of the reply to a client that has left."""
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +122,7 @@ class _StreamedReply(StreamingResponse):
                 async with asyncio.timeout_at(self._deadline + 1):
                     await super().__call__(scope, receive, send)
         finally:
-            if isinstance(self.body_iterator, AsyncGenerator):  # what is around the pieces learns now that it has ended
+            if isinstance(self.body_iterator, AsyncGenerator):  # so that a wrapper learns of the end
                 await shielded(self.body_iterator.aclose())
             await self._reply.aclose()
 

@@ -33,7 +33,7 @@ class Faults:
     malformed: float = 0.0
     """With a tool call whose arguments end too early."""
     error: float = 0.0
-    """With status 404 instead, as if the checkpoint were gone: nobody asks again."""
+    """With status 404 instead, as if the checkpoint were gone, which is not retried."""
     slow: float = 0.0
     slow_s: float = 0.0
     """How much longer a slow reply takes."""

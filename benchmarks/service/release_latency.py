@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import secrets
 import statistics
 import tempfile
 import time
@@ -22,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from ulid import ULID
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import Promotion, Release
-from app.domain.release_rules import KINDS, OUTCOME, RAMP
-from app.domain.release_state import ReleaseState
+from app.db.tables import Promotion
+from app.domain.release_rules import RAMP
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.engine.slow_model import slow_model
+from benchmarks.releases.simulated_users import simulation_rules
+from benchmarks.releases.starting import Started
 from environment.email_search.synthetic import address_of
 from training.rollout.http_transport import AiohttpTransport
 
@@ -45,40 +44,16 @@ _USERS = 5
 """Number of users who come again and again."""
 
 
-async def promoted(database: Database, name: str, *, with_release: bool) -> None:
+async def _promoted(database: Database, name: str, *, with_release: bool) -> None:
     """Promote a checkpoint to the name, and let a release of the next one divide its requests."""
     async with database.begin() as tx:
-        stable = Promotion(project=_PROJECT, name=name, backend="embedded", model_name="agent", step=1, actor="local")
-        tx.add(stable)
-        await tx.flush()
         if with_release:
-            rules = {
-                "ramp": list(RAMP),
-                "guardrails": {each: kind.tolerance for each, kind in KINDS.items()},
-                "outcome": OUTCOME,
-                "window_hours": 168,
-                "max_days": 60,
-                "at_end": "return",
-                "skip_trial": True,
-            }
-            row = Release(
-                id=str(ULID()),
-                project=_PROJECT,
-                name=name,
-                state=ReleaseState.RUNNING,
-                salt=secrets.token_bytes(16),
-                unit="user",
-                promotion_id=stable.id,
-                backend="embedded",
-                model_name="agent",
-                step=2,
-                stage=len(RAMP) - 1,
-                share=RAMP[-1],
-                rules=rules,
-                baseline={"p95_s": 2.0, "tokens": 40.0, "users": 0, "days": 14},
-                actor="local",
+            rules = simulation_rules().model_copy(update={"ramp": RAMP[-1:]})
+            await Started(_PROJECT, name, "agent", 1, 2, rules, p95_s=2.0, tokens=40.0).start(tx)
+        else:
+            tx.add(
+                Promotion(project=_PROJECT, name=name, backend="embedded", model_name="agent", step=1, actor="local")
             )
-            tx.add(row)
 
 
 async def measured(url: str, database: Database, requests: int) -> dict[str, dict[str, float]]:
@@ -88,7 +63,7 @@ async def measured(url: str, database: Database, requests: int) -> dict[str, dic
         for route, body in _ROUTES.items():
             names = [f"{kind}{len(figures)}" for kind in ("plain", "released")]
             for name in names:
-                await promoted(database, name, with_release=name == names[1])
+                await _promoted(database, name, with_release=name == names[1])
             figures[route] = await _of_route(http, route, body, names, requests)
     return figures
 
