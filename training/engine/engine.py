@@ -50,7 +50,6 @@ from training.engine.trainer.trajectories import (
 )
 from training.engine.weights.flash_attention import use_newest
 from training.engine.weights.fp8 import check_device
-from training.engine.weights.joined import SHARED_PARAMETER_BYTES
 from training.engine.weights.weights import Updatable, Weights, snapshot
 
 if TYPE_CHECKING:  # imports transformers
@@ -268,12 +267,14 @@ class Engine:
     def _make_room_for(self, target: Target, parameter_bytes: int) -> None:
         """Before loading weights of `parameter_bytes` per parameter, free memory held by idle objects: caches first,
         then the least recently used weights and policies."""
-        shared = target.tuning.mode == "lora"
-        if shared and (self._bases is None or self._bases.has(target.base_directory, target.tuning)):
+        directory, shared = target.base_directory, target.tuning.mode == "lora"
+        if shared and (self._bases is None or self._bases.has(directory, target.tuning)):
             return
         try:
-            needed = (SHARED_PARAMETER_BYTES if shared else parameter_bytes) * parameter_count(target.base_directory)
-            devices = self._bases.devices(target.base_directory) if self._bases and shared else (self._device,)
+            if self._bases and shared:
+                needed, devices = self._bases.weight_bytes(directory), self._bases.devices(directory)
+            else:
+                needed, devices = parameter_bytes * parameter_count(directory), (self._device,)
         except (UnknownModel, BadModelDirectory):
             return  # the files are lost, which loading will report
         for give_way in self._idle():

@@ -264,11 +264,9 @@ class _Layer:
         needs_input: bool = True,
     ) -> tuple[Tensor, list[Tensor | None]]:
         """Return the gradients of a product's inputs and, layer by layer, of A and B. `narrow` is A x."""
-        if joint.turned:
-            grad_inputs, grad_narrow = grad, grad @ joint.high
-            if needs_input:
-                grad_tokens = fp8_products.quantised(grad)
-                grad_inputs = fp8_products.product(grad_tokens, joint.turned, grad_narrow, joint.low.t(), None)
+        if joint.in_fp8 and needs_input:
+            grad_narrow = grad @ joint.high
+            grad_inputs = fp8_products.product_backward(grad, joint.in_fp8, grad_narrow, joint.low)
         elif needs_input:
             slope = grad @ joint.matrix
             grad_inputs, grad_narrow = joint.inputs(slope), joint.narrow(slope)

@@ -19,7 +19,7 @@ from training.engine.registry.checkpoints import ADAPTER_FILE
 from training.engine.registry.model_record import BadModelDirectory
 from training.engine.trainer.lean_modules import make_lean
 from training.engine.trainer.packed_attention import ATTENTION
-from training.engine.weights.joined import SHARED_PARAMETER_BYTES, JoinedModel, has_kernels
+from training.engine.weights.joined import JoinedModel, has_kernels
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.stages import devices_needed, stages_of
 from training.engine.weights.tensor_file import write_tensors
@@ -87,8 +87,13 @@ class SharedBases:
 
     def devices(self, directory: Path) -> tuple[torch.device, ...]:
         """Return the devices that a base takes. Raises UnknownModel."""
-        needed = devices_needed(SHARED_PARAMETER_BYTES * parameter_count(directory), self._devices)
-        return needed if len(needed) == 1 or _has_stages(directory) else needed[:1]
+        needed = devices_needed(self.weight_bytes(directory), self._devices)
+        return needed if len(needed) == 1 or _is_joined(directory) else needed[:1]
+
+    def weight_bytes(self, directory: Path) -> int:
+        """Return about how many bytes a base takes: one for a parameter in 8 bits, otherwise two. Raises
+        UnknownModel."""
+        return (1 if self._in_fp8 and _is_joined(directory) else 2) * parameter_count(directory)
 
     def model(self, directory: Path, tuning: Tuning) -> PreTrainedModel:
         """Return the base for an adapter of that tuning. Its weights are shared and must not be changed.
@@ -98,10 +103,9 @@ class SharedBases:
         joined = self._loaded.get(self._key(directory, tuning))
         if joined is None:
             devices = self.devices(directory)
-            several = len(devices) > 1
-            model = load_in_stages(directory, devices) if several else load_model(directory, devices[0], torch.bfloat16)
+            model = self._load(directory, devices)
             if not (FusedWeights.supports(model) and has_kernels(model)):
-                return model
+                return cast(PreTrainedModel, model.to(devices[0]))
             ranks = max(tuning.rank, USUAL_RANKS)
             joined = JoinedModel(model, devices, torch.bfloat16, ranks=ranks, share=True, in_fp8=self._in_fp8)
             joined.model = model
@@ -110,6 +114,13 @@ class SharedBases:
         mine: Any = copy.deepcopy(joined.model, {id(tensor): tensor for tensor in weights})
         mine.joined = joined
         return cast(PreTrainedModel, mine)
+
+    def _load(self, directory: Path, devices: Sequence[torch.device]) -> Any:
+        if self._in_fp8:  # in bfloat16 it takes twice the memory, so each layer moves to its GPU when it is joined
+            return load_model(directory, torch.device("cpu"), torch.bfloat16)
+        if len(devices) > 1:
+            return load_in_stages(directory, devices)
+        return load_model(directory, devices[0], torch.bfloat16)
 
     @staticmethod
     def _key(directory: Path, tuning: Tuning) -> tuple[Path, int]:
@@ -138,8 +149,8 @@ def load_in_stages(directory: Path, devices: Sequence[torch.device]) -> PreTrain
     return cast(PreTrainedModel, model.eval())
 
 
-def _has_stages(directory: Path) -> bool:
-    """Whether a model's layers can be spread over several devices, which Llama-shaped models support."""
+def _is_joined(directory: Path) -> bool:
+    """Whether a model's matrices are joined, and its layers can be spread over several devices: Llama-shaped ones."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(_config(directory))  # type: ignore[no-untyped-call]
     return FusedWeights.supports(model) and has_kernels(model)

@@ -21,6 +21,8 @@ STAGES = 4
 MULTIPROCESSORS = 132
 """Number of multiprocessors of an H100 or H200."""
 MAX_PARTS = 4
+TRANSPOSED_BLOCK = 128
+"""Rows and columns that a program transposes, so that it reads and writes whole cache lines of 128 bytes."""
 
 
 class Tile(NamedTuple):
@@ -43,6 +45,7 @@ def _quantise(
     source,
     other,
     out,
+    factors,
     values,
     scales,
     stride,
@@ -51,6 +54,7 @@ def _quantise(
     LARGEST: tl.constexpr,
     SMALLEST_ROW: tl.constexpr,
     SILU: tl.constexpr,
+    FACTORS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     token, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
@@ -59,29 +63,41 @@ def _quantise(
     if SILU:
         x = x * tl.sigmoid(x) * tl.load(other + token * stride + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(out + token * out_stride + column, x.to(out.dtype.element_ty), mask=inside)
+    if FACTORS:
+        x *= tl.load(factors + column, mask=inside, other=0.0)
     scale = tl.maximum(tl.max(tl.abs(x), axis=0), SMALLEST_ROW) / LARGEST
     tl.store(scales + token, scale)
     tl.store(values + token * width + column, (x / scale).to(values.dtype.element_ty), mask=inside)
 
 
-def quantise(source: torch.Tensor, tokens: Fp8Matrix) -> None:
-    """Quantise `source` [n, width], whose rows may be strided, into `tokens`."""
-    _fill(tokens, source, source, source, silu=False)
+def quantise(source: torch.Tensor, tokens: Fp8Matrix, factors: torch.Tensor | None = None) -> None:
+    """Quantise `source` [n, width], whose rows may be strided, into `tokens`, its columns multiplied by `factors`
+    [width, 1] first."""
+    _fill(tokens, source, source, source, factors, silu=False)
 
 
 def silu_mul_quantised(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, tokens: Fp8Matrix) -> None:
     """Write silu(gate) * up to `out`, whose rows may be strided, and quantised to `tokens`. Gate and up are [n, width]
     each and are both whole matrices or both column ranges of one."""
-    _fill(tokens, gate, up, out, silu=True)
+    _fill(tokens, gate, up, out, None, silu=True)
 
 
-def _fill(tokens: Fp8Matrix, source: torch.Tensor, other: torch.Tensor, out: torch.Tensor, *, silu: bool) -> None:
+def _fill(
+    tokens: Fp8Matrix,
+    source: torch.Tensor,
+    other: torch.Tensor,
+    out: torch.Tensor,
+    factors: torch.Tensor | None,
+    *,
+    silu: bool,
+) -> None:
     count, width = source.shape
     block = int(triton.next_power_of_2(width))
     _quantise[(count,)](
         source,
         other,
         out,
+        source if factors is None else factors,
         tokens.values,
         tokens.scales,
         source.stride(0),
@@ -90,9 +106,30 @@ def _fill(tokens: Fp8Matrix, source: torch.Tensor, other: torch.Tensor, out: tor
         LARGEST=LARGEST,
         SMALLEST_ROW=SMALLEST_ROW,
         SILU=silu,
+        FACTORS=factors is not None,
         BLOCK=block,
         num_warps=min(max(block // 1024, 4), 32),  # a thread handles up to 32 numbers of a row
     )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _transpose(values, out, rows, width, BLOCK: tl.constexpr) -> None:
+    row = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    tile = tl.load(
+        values + row[:, None] * width + column[None, :], mask=(row < rows)[:, None] & (column < width)[None, :]
+    )
+    turned = column[:, None] * rows + row[None, :]
+    tl.store(out + turned, tl.trans(tile), mask=(column < width)[:, None] & (row < rows)[None, :])
+
+
+def transposed(matrix: Fp8Matrix) -> torch.Tensor:
+    """Return a matrix's values [n, width] without their scales as [width, n], contiguous."""
+    rows, width = matrix.values.shape
+    out = matrix.values.new_empty((width, rows))
+    blocks = triton.cdiv(rows, TRANSPOSED_BLOCK), triton.cdiv(width, TRANSPOSED_BLOCK)
+    _transpose[blocks](matrix.values.view(torch.int8), out.view(torch.int8), rows, width, BLOCK=TRANSPOSED_BLOCK)
+    return out
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]

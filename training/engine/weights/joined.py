@@ -7,8 +7,7 @@ adapter in place for all tokens; `place` puts several side by side, as far as th
 only the part of A x that its own adapter computed, and the other adapters' columns are multiplied by zero.
 
 W can be in 8 bits, with s B in the model's precision, for both sampling and training. Tensor cores require both 8-bit
-factors of a product to be contiguous along the summed dimension, so the gradient of the input needs a second copy, W^T,
-with separate scales. Both copies together take as many bytes as one in bfloat16.
+factors of a product to be contiguous along the summed dimension, so W is transposed for the gradient of the input.
 """
 
 import itertools
@@ -28,8 +27,6 @@ from training.engine.weights.attention import round_up
 from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
 
-SHARED_PARAMETER_BYTES = 2
-"""Bytes per parameter of a base that adapters share: one copy in bfloat16, or two in 8 bits."""
 ROPE_BLOCK = 1024
 
 
@@ -57,8 +54,6 @@ class Joint:
     slots: tuple[Slot, ...]
     in_fp8: Fp8Matrix | None = None
     """The layers' own weights [out, in] if they are in 8 bits. `matrix` does not contain them then."""
-    turned: Fp8Matrix | None = None
-    """The same weights transposed, [in, out], for the backward pass."""
 
     @property
     def weight(self) -> Tensor:
@@ -83,10 +78,9 @@ class Joint:
         columns = round_up(ranks * len(plain), COLUMN_MULTIPLE) if ranks else 0
         matrix = torch.zeros((sum(rows), width + columns), device=device, dtype=dtype)
         low = torch.zeros((columns, inputs), device=device, dtype=dtype)
-        copies: list[Fp8Matrix] = []
+        rounded = None
         if in_fp8:
-            whole = torch.cat([linear.weight.detach() for linear in plain]).to(device, dtype)
-            copies = [Fp8Matrix.of(whole), Fp8Matrix.of(whole.t())]
+            rounded = Fp8Matrix.of(torch.cat([linear.weight.detach() for linear in plain]).to(device, dtype))
         slots = []
         for number, (stop, linear) in enumerate(zip(itertools.accumulate(rows), plain, strict=True)):
             own, taken = slice(stop - len(linear.weight), stop), slice(number * ranks, (number + 1) * ranks)
@@ -99,7 +93,7 @@ class Joint:
         bias = None
         if plain[0].bias is not None:
             bias = torch.cat([linear.bias.detach() for linear in plain]).to(device, dtype)
-        return cls(matrix, low, bias, tuple(slots), *copies)
+        return cls(matrix, low, bias, tuple(slots), rounded)
 
     def room(self, count: int) -> Tensor:
         """Allocate a room [count, in + columns]: the first columns take the inputs, and a product fills the last
@@ -201,9 +195,9 @@ class JoinedModel:
         in_fp8: bool = False,
     ) -> None:
         """Layers are spread equally over `devices`, with whatever precedes them on the first and whatever follows on
-        the last. `ranks` is the total rank of the adapters that can be in place together, which also limits a single
-        one; 0 means none. With `in_fp8` the layers' matrices are kept in 8 bits for sampling and training and cannot be
-        updated."""
+        the last. With `share` the modules move there, one layer after another. `ranks` is the total rank of the
+        adapters that can be in place together, which also limits a single one; 0 means none. With `in_fp8` the layers'
+        matrices are kept in 8 bits for sampling and training and cannot be updated."""
         self.model: Any = None
         """The model whose modules are views of this one, if there is one."""
         body, config = model.model, model.config
@@ -221,6 +215,9 @@ class JoinedModel:
         def mine(tensor: Tensor, device: torch.device) -> Tensor:
             return tensor.detach().to(device) if share else tensor.detach().to(device, dtype, copy=True)
 
+        if share:
+            for part, device in ((body.embed_tokens, 0), (body.rotary_emb, 0), (body.norm, -1), (model.lm_head, -1)):
+                part.to(devices[device])
         self.embedding = mine(body.embed_tokens.weight, devices[0])
         tied = model.lm_head.weight is body.embed_tokens.weight and devices[0] == devices[-1]
         self.head = self.embedding if tied else mine(model.lm_head.weight, devices[-1])
@@ -249,6 +246,8 @@ class JoinedModel:
         def gain(norm: Any) -> Tensor:
             return cast(Tensor, norm.weight).detach().to(device, self.dtype, copy=True)
 
+        if share:
+            layer.to(device)
         groups = _groups(layer.self_attn, layer.mlp)
         gains = self._head_gains(layer.self_attn).to(device, self.dtype) if _has_head_norms(layer) else None
         qkv, out, gate_up, down = (
