@@ -134,6 +134,7 @@ class Iteration:
     """Floating-point operations of the training (Shape.training)."""
     prefilled: int
     """Tokens computed by prefill."""
+    sampled: int
     mismatch: float
     """Schulman's k3 estimate of KL(sampler || trainer) per token, before the step."""
     computed: int
@@ -236,6 +237,7 @@ class Ours:
         meet: str = "",
         *,
         fp8_training: bool = False,
+        uneven: bool = False,
     ) -> None:
         """Set up one of `gpus` processes that have a GPU each and meet through files in the directory `meet`."""
         from training.engine.sampling.sampler import Sampler
@@ -255,7 +257,7 @@ class Ours:
         self.sampler = Sampler()
         self.sampler.set_weights("policy", self.weights)
         self.shape = Shape.of(base.config)
-        self._rank, self._gpus = rank, gpus
+        self._rank, self._gpus, self._uneven = rank, gpus, uneven
         self._store: Any = None
         if gpus > 1:
             from torch._C._distributed_c10d import FileStore
@@ -299,6 +301,7 @@ class Ours:
             checkpoint[0],
             self.shape.training(*distinct([item.ids for item in items])),
             prefilled,
+            sum(len(item.trained) for item in items),
             metrics["kl_div"],
             sum(len(b.tokens) for b in batches),
             len(batches),
@@ -389,7 +392,8 @@ class Ours:
         prefilled = 0
 
         def submit(rollout: int, turn: int, ids: list[int], trained: list[int], logprobs: list[float]) -> None:
-            request = SampleRequest(tuple(ids), "policy", REPLY, seed=seed * 1000 + rollout * 10 + turn)
+            length = reply_tokens(seed, rollout, turn) if self._uneven else REPLY
+            request = SampleRequest(tuple(ids), "policy", length, seed=seed * 1000 + rollout * 10 + turn)
             self.sampler.submit(request, None, partial(done, rollout, turn, ids, trained, logprobs))
 
         def done(
@@ -399,7 +403,7 @@ class Ours:
             if isinstance(sample, Exception):
                 raise sample
             prefilled += sample.prompt_tokens - sample.cached_tokens
-            trained = [*trained, *range(len(ids), len(ids) + REPLY)]
+            trained = [*trained, *range(len(ids), len(ids) + len(sample.ids))]
             ids, logprobs = ids + sample.ids, logprobs + sample.logprobs
             if turn + 1 < TURNS:
                 return submit(rollout, turn + 1, ids + tool_result(seed, rollout, turn), trained, logprobs)
@@ -413,6 +417,11 @@ class Ours:
         while self.sampler.busy:
             self.sampler.step()
         return items, prefilled
+
+
+def reply_tokens(seed: int, rollout: int, turn: int) -> int:
+    """Return a reply's number of tokens where these are uneven: REPLY on average, from a third to five thirds of it."""
+    return int(np.random.default_rng((seed, rollout, turn, REPLY)).integers(REPLY // 3, 2 * REPLY - REPLY // 3 + 1))
 
 
 def distinct(sequences: list[tuple[int, ...]]) -> tuple[int, float]:
@@ -447,7 +456,7 @@ def measure(ours: Ours, iterations: int, gpus: int) -> dict[str, float]:
         "update_s": best.update,
         "checkpoint_s": best.checkpoint,
         "limit_s": ours.shape.limit(),
-        "sampled_tokens_per_s": GROUPS * ROLLOUTS * TURNS * REPLY / best.rollout,
+        "sampled_tokens_per_s": best.sampled / best.rollout,
         "trained_tokens_per_s": GROUPS * ROLLOUTS * whole / best.train,
         "useful_mfu_of_790": best.useful / best.train / PEAK_FLOPS / gpus,
         "useful_mfu_of_989": best.useful / best.train / DATASHEET_FLOPS / gpus,
@@ -470,6 +479,9 @@ def main() -> int:
         "--gpus", type=int, default=1, help="processes with a GPU each, which share out rollouts and the training step"
     )
     parser.add_argument(
+        "--uneven", action="store_true", help="replies of different lengths, so that turns end one after another"
+    )
+    parser.add_argument(
         "--training-weights",
         choices=("exact", "fp8"),
         default="exact",
@@ -489,13 +501,14 @@ def main() -> int:
             options.gpus,
             options.meet,
             fp8_training=options.training_weights == "fp8",
+            uneven=options.uneven,
         )
         print(json.dumps(measure(ours, options.iterations, options.gpus)))
         return 0
     failed = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
-        weights = ("--training-weights", options.training_weights)
+        weights = ("--training-weights", options.training_weights, *(["--uneven"] if options.uneven else []))
         figures = _together(name, options.iterations, options.gpus, *weights)
         print(f"{name:5} ours {json.dumps({key: round(value, 4) for key, value in figures.items()})}", flush=True)
         if name in options.long.split(","):

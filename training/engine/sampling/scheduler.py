@@ -2,6 +2,7 @@
 decoded together."""
 
 import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from training.engine.memory import downloading, is_out_of_memory, uploaded
 from training.engine.sampling.batch import Request
 from training.engine.sampling.cache_slots import Match
 from training.engine.sampling.figures import Counts
+from training.engine.sampling.gathering import Gathering
 from training.engine.sampling.masks import wait_for_all, wait_for_one
 from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample
 from training.engine.sampling.rows import Rows
@@ -83,6 +85,7 @@ class Scheduler:
         self._filling: list[Request] = []
         self._active: dict[int, Request] = {}
         self._ahead: _Ahead | None = None
+        self._gathering, self._gathers = Gathering(), False
         self._rows = Rows(slots, cache_bytes)
         self._chunk, self._together = PREFILL_CHUNK, 1
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
@@ -172,8 +175,11 @@ class Scheduler:
         self._rows.release()
 
     def step(self) -> None:
-        """Prefill what waits, within a budget, then decode one token for every conversation that is ready."""
-        self._prefill()
+        """Prefill what waits, within a budget, then decode one token for every conversation that is ready. On a GPU
+        what waits may do so for some steps, until there is more of it."""
+        self._gathers = self.weights.supports_packing and not self._filling and self._gather()
+        if not self._gathers:
+            self._prefill()
         if self._ready_rows():
             try:
                 self._decode()
@@ -186,6 +192,11 @@ class Scheduler:
         self._compact()
 
     # Prefill: all known tokens but the last, which the next decode step feeds.
+
+    def _gather(self) -> bool:
+        """Whether to wait for more prompts before the next pass."""
+        prompts = min(sum(not each.late for each in self._waiting), self._rows.most - len(self._active))
+        return self._gathering.goes_on(prompts, len(self._ready_rows()))
 
     def _prefill(self) -> None:
         budget = self._prefill_tokens
@@ -304,10 +315,13 @@ class Scheduler:
                 pieces.append(Piece(request.row, start, ids))
                 whose.append(self._member(request).weights)
                 left -= len(ids)
+        started = time.perf_counter()
         if pieces and len(self._members) == 1:
             self.weights.prefill(self._rows.cache, pieces)
         elif pieces:
             cast(Batchable, self.weights).prefill_each(self._rows.cache, pieces, whose)
+        if pieces:
+            self._gathering.passed(time.perf_counter() - started)
         for piece in pieces:
             stop = piece.start + len(piece.ids)
             self._rows.slots.tokens[piece.row, piece.start : stop] = piece.ids
@@ -384,9 +398,10 @@ class Scheduler:
 
     def _decode_ahead(self, active: npt.NDArray[np.int64], chosen: torch.Tensor) -> None:
         """Have a GPU begin the next step of all active rows, which just sampled `chosen`, while it is seen here whose
-        replies ended with it. Not where others wait to join them, or pages are short."""
+        replies ended with it. Not where others are about to join them, or pages are short."""
         cache, rows, state = self._rows.cache, self._rows.slots, self._rows.state
-        if not isinstance(cache, PagedCache) or self._waiting or self._filling or len(active) < len(self._ready_rows()):
+        joined = self._filling or (self._waiting and not self._gathers) or len(active) < len(self._ready_rows())
+        if not isinstance(cache, PagedCache) or joined:
             return
         goes_on = state.produced[active] + 1 < state.limits[active]
         going, places = active[goes_on], rows.lengths[active[goes_on]] + 1
