@@ -175,7 +175,7 @@ def _compute(flags: argparse.ArgumentParser) -> None:
         choices=("exact", "fp8"),
         default="exact",
         help="what LoRA adapters are trained over on a GPU, and sampled with: their base as it is, or with its layers' "
-        "matrices in 8 bits, which is faster and coarser and takes no more memory",
+        "matrices in 8 bits, which is faster and coarser and takes half of the memory",
     )
 
 
