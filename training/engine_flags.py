@@ -54,8 +54,12 @@ def parser(program: str) -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise BadFlags if flags conflict."""
-    if (options.trainers and not options.samplers) or (options.samplers and options.workers > 1):
+    if options.samplers and options.workers > 1:
         raise BadFlags("--workers, or --samplers with --trainers: give one or the other")
+    if options.trainers and not options.samplers and options.trainers > options.workers:
+        raise BadFlags(
+            "--trainers without --samplers is how many of the --workers train, so it is at most as many"
+        )
     if options.sampler == "vllm" and (options.samplers or options.workers > 1 or options.ray):
         raise BadFlags("--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray")
     if options.training_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
@@ -139,7 +143,7 @@ def _processes(flags: argparse.ArgumentParser) -> None:
         "--trainer-gpus",
         type=_positive,
         metavar="N",
-        help="processes that only train, beside --samplers (default: 1)",
+        help="processes that only train, beside --samplers (default: 1); with --workers, how many of these train",
     )
     processes.add_argument(
         "--ray",

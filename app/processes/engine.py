@@ -25,6 +25,7 @@ import structlog
 
 from app.aio.pulse import Pulse, Trouble
 from app.processes import child as child_process
+from app.processes.cores import usable_cores
 from app.processes.data_directory import DataDirectory
 from app.settings import Settings
 
@@ -223,7 +224,7 @@ class EngineProcess:
         options = {
             "--data-dir": settings.data_dir,
             "--host": "127.0.0.1",
-            "--train-threads": min(_TRAIN_THREADS, os.cpu_count() or 1),
+            "--train-threads": min(_TRAIN_THREADS, usable_cores()),
             "--ready-file": self._ready_file,
             "--api-key-env": KEY_VARIABLE,
         }

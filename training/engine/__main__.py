@@ -181,11 +181,12 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
 
     apart = options.samplers is not None
     count = options.samplers + (options.trainers or 1) if apart else options.workers
+    trainers = range(options.samplers, count) if apart else range(options.trainers or count)
     return [
         WorkerSpec(
             number=number,
             samples=not apart or number < options.samplers,
-            trains=not apart or number >= options.samplers,
+            trains=number in trainers,
             device=options.device,
             data_dir=options.data_dir,
             base_models=base_models,

@@ -1,7 +1,6 @@
 """Checks of a run that need nothing to be started. Each looks at one thing, and says how to fix it."""
 
 import asyncio
-import os
 import platform
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from app.errors import InvalidRequest
 from app.listed_models import ListedModels
 from app.operations.base_model_warnings import base_model_findings
 from app.operations.run_plan import judge_with_defaults, plan_of
+from app.processes.cores import usable_cores
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from environment.plugins import PluginFault
@@ -73,7 +73,7 @@ def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
 
 
 def _machine() -> Check:
-    cores, memory = os.cpu_count() or 1, psutil.virtual_memory()
+    cores, memory = usable_cores(), psutil.virtual_memory()
     found = f"Python {platform.python_version()}, {cores} cores, {memory.available / GB:.1f} GB of memory free"
     return Check("machine", State.OK, found)
 

@@ -178,6 +178,8 @@ def _parent_of_an_engine(flags: list[str], ready: Path, told: Connection) -> Non
         (["--data-dir", "x", "--port", "99999"], "0 to 65535"),
         (["--data-dir", "x", "--port", "x"], "--port"),
         (["--data-dir", "x", "--threads", "0"], "at least 1"),
+        (["--data-dir", "x", "--workers", "2", "--samplers", "1"], "one or the other"),
+        (["--data-dir", "x", "--workers", "2", "--trainers", "3"], "at most as many"),
         (["--data-dir", "x", "--device", "tpu"], "tpu"),
         (["--data-dir", "x", "--base-model", "tiny"], "NAME=DIR"),
         (["--data-dir", "x", "--base-model", "tiny=/nowhere"], "NAME=DIR"),

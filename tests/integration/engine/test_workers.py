@@ -165,6 +165,29 @@ async def test_samplers_apart_have_the_new_weights(tmp_path: Path, base: Path, a
     assert (found.ids, found.logprobs) == (right.ids, right.logprobs)
 
 
+async def test_one_trainer_of_two_workers_changes_no_bit(tmp_path: Path, base: Path, alone: Engine) -> None:
+    """Neither of the replies, whichever worker gives them and although one of them is killed, nor of the weights."""
+    groups, steps = groups_of(alone), TrainOptions(learning_rate=1e-2)
+    async with worker_pool(tmp_path / "data", base, [(True, True), (True, False)]) as pool:
+        model_id = await agent(pool)
+        await pool.trained(PolicyStep(model_id, groups, steps))
+        target = pool.registry.resolve("test/agent")
+        asked = [request(target.key, (30 + number, 31), 100, seed=number) for number in range(6)]
+        sampling = asyncio.gather(*(pool.sample(target, each) for each in asked))
+        await until(lambda: pool.workers[1].get("figures", {}).get("sampled_tokens", 0) > 0)
+        pool.kill(1)
+        found = await sampling
+        assert pool.workers[0]["figures"]["sampled_tokens"] > 0
+        got = weights(pool, model_id)
+    record = alone.registry.models()[0]
+    finish(alone.train(record.id, groups, steps))
+    right = alone.sample(
+        alone.registry.resolve("test/agent"), [replace(each, weights_key="test/agent@1") for each in asked]
+    )
+    assert [(each.ids, each.logprobs) for each in found] == [(each.ids, each.logprobs) for each in right]
+    assert all(torch.equal(got[name], each) for name, each in weights(alone, record.id).items())
+
+
 async def test_a_sample_goes_on_when_its_worker_is_killed(tmp_path: Path, base: Path, alone: Engine) -> None:
     target = alone.registry.resolve("tiny")
     tokens: list[tuple[int, float]] = []
@@ -219,7 +242,7 @@ async def test_a_model_is_deleted_while_it_is_trained(tmp_path: Path, base: Path
 
 
 async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
-    with EngineProcess(tmp_path / "data", "--base-model", f"tiny={base}", "--workers", "2") as engine:
+    with EngineProcess(tmp_path / "data", "--base-model", f"tiny={base}", "--workers", "2", "--trainers", "1") as engine:
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
             url = engine.base_url.removesuffix("/v1") + "/health"
             health = (
@@ -227,6 +250,7 @@ async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
             ).json()
             await create_model(http, "agent")
             assert len((await sample(http, "agent", seed=1, max_tokens=4))["logprobs"]["content"]) == 4
+        assert [each["roles"] for each in health["workers"]] == [["samples", "trains"], ["samples"]]
         pids = [int(each["place"].split()[-1]) for each in health["workers"]]
         assert all(map(runs, pids))
         os.kill(engine.pid, signal.SIGKILL)

@@ -23,7 +23,7 @@ def test_the_engine_gets_the_flags_as_a_shell_would_split_them(tmp_path: Path) -
 
 
 def test_they_win_over_the_defaults_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("app.processes.engine.usable_cores", lambda: 8)
     assert _flags(tmp_path, "").train_threads == 2
     assert _flags(tmp_path, "--train-threads 4").train_threads == 4
 
