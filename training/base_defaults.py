@@ -6,7 +6,7 @@ Measured (24 November 2026, real mail, one H200, and docs/data.md):
   2e-4 reaches in 8 iterations what 5e-5 takes 20 for, and at 7e-4 the bound on a step's size shortens nearly every
   step. A warm start at 1e-4 was as good as one at 5e-4.
 - 135M parameters, trained whole, learn at 1e-5 to 4e-5 after a warm start at 1e-4 to 3e-4.
-- `learnloop/tiny`, with 1.1M parameters trained whole, learns at 7e-4 after a warm start at 5e-4.
+- `learnloop/tiny`, with 2.2M parameters trained whole, learns at 7e-4 after a warm start at 5e-4.
 - 24 validation scenarios are too few to choose a checkpoint. 300 rollouts of the 1.5B took 10 s.
 
 Everything else is extrapolated: rates of other sizes lie on a straight line between the two nearest measurements in

@@ -226,15 +226,16 @@ def _blocks(message: Mapping[str, Json]) -> list[dict[str, Json]]:
 
 
 def _tool_use(call: Mapping[str, Json]) -> dict[str, Json]:
-    function = call["function"]
+    """Convert a tool call. Those of other servers can lack anything, which the client sees as it does in a stream."""
+    function = call.get("function") or {}
     try:
-        given = json.loads(function["arguments"])
+        given = json.loads(function.get("arguments") or "{}")
     except ValueError:
         given = None
     return {
         "type": "tool_use",
-        "id": call["id"],
-        "name": function["name"],
+        "id": call.get("id"),
+        "name": function.get("name"),
         "input": given if isinstance(given, dict) else {},
     }
 

@@ -242,7 +242,9 @@ async def test_a_model_is_deleted_while_it_is_trained(tmp_path: Path, base: Path
 
 
 async def test_workers_end_with_their_front(tmp_path: Path, base: Path) -> None:
-    with EngineProcess(tmp_path / "data", "--base-model", f"tiny={base}", "--workers", "2", "--trainers", "1") as engine:
+    with EngineProcess(
+        tmp_path / "data", "--base-model", f"tiny={base}", "--workers", "2", "--trainers", "1"
+    ) as engine:
         async with httpx.AsyncClient(base_url=engine.base_url, timeout=60) as http:
             url = engine.base_url.removesuffix("/v1") + "/health"
             health = (
