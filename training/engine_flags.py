@@ -155,7 +155,10 @@ def _compute(flags: argparse.ArgumentParser) -> None:
     compute = flags.add_argument_group("compute")
     compute.add_argument("--threads", type=_positive, default=1, metavar="N", help="torch threads while sampling")
     compute.add_argument(
-        "--train-threads", type=_positive, metavar="N", help="torch threads while training (default: as --threads)"
+        "--train-threads",
+        type=_positive,
+        metavar="N",
+        help="threads while training: for micro-batches at the same time, or for each of them (default: as --threads)",
     )
     compute.add_argument(
         "--slots", type=_positive, default=64, metavar="N", help="conversations that are decoded together"

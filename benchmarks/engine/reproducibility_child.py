@@ -44,12 +44,12 @@ def products(threads: int) -> dict[str, object]:
 def learn(threads: int, train_threads: int) -> dict[str, object]:
     """Do the email agent's first iteration: 24 rollouts and a GRPO step."""
     with tempfile.TemporaryDirectory() as directory:
-        agent = Agent(Path(directory), "cpu")
+        agent = Agent(Path(directory), "cpu", train_threads=train_threads)
         torch.set_num_threads(threads)
         started = time.perf_counter()
         groups = rewarded_groups(agent, 0, 1, SMALL)
         sampled = time.perf_counter()
-        torch.set_num_threads(train_threads)
+        torch.set_num_threads(1)  # each for one of the batches that are computed at the same time
         agent.train(groups, CONFIG.learning_rate)
         trained = time.perf_counter()
         newest = max(Path(directory).glob("models/*/*/checkpoints/*/model.safetensors"))

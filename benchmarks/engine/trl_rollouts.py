@@ -5,7 +5,8 @@
 Both train the included base model on the same questions about the same synthetic inboxes, with the same prompts, tools,
 reward, numbers of rollouts and turns, learning rate, and number of torch threads. They alternate by iteration after an
 uncounted one; figures are medians. Our side is the complete loop of a run: it calls the engine process over HTTP.
-`--workers` spreads the engine's threads over that many processes. `trl_side.py` describes how TRL is used.
+`--workers` spreads the engine's threads over that many processes while it samples; one of them trains, with all
+threads. `trl_side.py` describes how TRL is used.
 """
 
 import argparse
@@ -81,7 +82,9 @@ async def compare(
     theirs_turn.close()
     ours: list[Iteration] = []
     theirs: list[Iteration] = []
-    flags = ("--threads", str(threads // workers), *(("--workers", str(workers)) if workers > 1 else ()))
+    flags = ["--threads", str(threads // workers), "--train-threads", str(threads)]
+    if workers > 1:
+        flags += ["--workers", str(workers), "--trainers", "1"]
     with (
         tempfile.TemporaryDirectory(prefix="learnloop-") as directory,
         processes.engine(Path(directory), *flags) as base_url,
@@ -118,7 +121,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="iterations that count, of each side")
     parser.add_argument("--trl-micro-batch", type=int, default=16, help="trajectories of one pass of TRL's training")
     parser.add_argument("--threads", type=int, default=1, help="torch threads, of each side")
-    parser.add_argument("--workers", type=int, default=1, help="processes of our engine that share its threads")
+    parser.add_argument("--workers", type=int, default=1, help="processes of our engine that sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -74,10 +74,13 @@ class Agent:
         *,
         tuning: Tuning | None = None,
         fp8_training: bool = False,
+        train_threads: int = 1,
     ) -> None:
         self.environment = environment
         registry = Registry(directory, {TINY_NAME: base})
-        self._engine = Engine(registry, Sampler(), device=device, fp8_training=fp8_training)
+        self._engine = Engine(
+            registry, Sampler(), device=device, fp8_training=fp8_training, train_threads=train_threads
+        )
         self._model = registry.create(project="benchmark", name="agent", base_model=TINY_NAME, tuning=tuning)
 
     def play(self, scenarios: Sequence[Scenario], temperature: float, seed: str, step: int | None = None) -> list[Try]:

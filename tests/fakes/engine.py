@@ -13,14 +13,16 @@ from training.engine.sampling.sampler import Sampler
 from training.engine.trainer.trajectories import Conversation, Group, Trajectory
 
 
-def make_engine(directory: Path, *, family: str = "qwen3", micro_batch_tokens: int | None = None) -> Engine:
+def make_engine(
+    directory: Path, *, family: str = "qwen3", micro_batch_tokens: int | None = None, train_threads: int = 1
+) -> Engine:
     """Return an engine with its data in `directory` and the base model `tiny`."""
     torch.set_num_threads(1)  # two threads on a busy machine are many times slower than one
     base = directory / "base"
     if not base.exists():
         make_tiny_model(base, family)
     registry = Registry(directory / "data", {"tiny": base}, allowed_roots=[directory])
-    return Engine(registry, Sampler(slots=8), micro_batch_tokens=micro_batch_tokens)
+    return Engine(registry, Sampler(slots=8), micro_batch_tokens=micro_batch_tokens, train_threads=train_threads)
 
 
 def sampled_group(

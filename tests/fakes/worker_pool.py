@@ -86,7 +86,7 @@ def specs(directory: Path, roles: Sequence[tuple[bool, bool]], base: Path, devic
             cache_bytes=None,
             micro_batch_tokens=MICRO_BATCH_TOKENS,
             threads=1,
-            train_threads=None,
+            train_threads=1,
         )
         for number, (samples, trains) in enumerate(roles)
     ]

@@ -195,7 +195,7 @@ def _workers(options: argparse.Namespace, base_models: Mapping[str, Path]) -> "l
             cache_bytes=options.cache_mb and options.cache_mb << 20,
             micro_batch_tokens=options.micro_batch_tokens,
             threads=options.threads,
-            train_threads=options.train_threads,
+            train_threads=options.train_threads or options.threads,
             fp8_training=options.training_weights == "fp8",
         )
         for number in range(count)
@@ -215,16 +215,17 @@ def _local_computing(
         device=spec.device,
         micro_batch_tokens=spec.micro_batch_tokens,
         threads=spec.threads,
+        train_threads=spec.train_threads,
         samples=options.sampler == "torch",
         fp8_training=spec.fp8_training,
     )
     if options.sampler == "torch":
-        return Compute(engine, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer
+        return Compute(engine, threads=spec.threads), engine.tokenizer
     from training.engine.vllm.compute import VllmCompute
     from training.engine.vllm.server import open_vllm
 
     server = open_vllm(options, environment)
-    return VllmCompute(engine, server, threads=spec.threads, train_threads=spec.train_threads), engine.tokenizer
+    return VllmCompute(engine, server, threads=spec.threads), engine.tokenizer
 
 
 def _worker_computing(

@@ -28,18 +28,14 @@ T = TypeVar("T")
 class Compute:
     """Computing on a thread of this process. Nothing else may touch the engine while it runs."""
 
-    def __init__(self, engine: Engine, *, threads: int = 1, train_threads: int | None = None) -> None:
-        """`threads` is the number of torch threads, and `train_threads` that during training (None means the same).
-
-        Trained weights are bit-identical only for the same number of training threads.
-        """
+    def __init__(self, engine: Engine, *, threads: int = 1) -> None:
+        """`threads` is the number of torch threads while sampling. The engine says how many there are in training."""
         self.busy_seconds = BusySeconds()
         """Updated by the compute thread; can be read from any thread."""
         self.train_steps = 0
         """Number of finished training jobs. The compute thread updates it; it can be read from any thread."""
         self._engine = engine
         self._threads = threads
-        self._train_threads = train_threads or threads
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[TrainingTask] = deque()
         self._running: tuple[TrainingTask, Training] | None = None
@@ -188,7 +184,7 @@ class Compute:
                 self._sample_once()
                 continue
             started = time.perf_counter()
-            torch.set_num_threads(self._train_threads)
+            torch.set_num_threads(self._engine.torch_threads_to_train)
             self._train_once()
             torch.set_num_threads(self._threads)
             ended = time.perf_counter()

@@ -108,12 +108,14 @@ class Engine:
         loaded_checkpoints: int = 4,
         loaded_policies: int = 2,
         threads: int = 1,
+        train_threads: int = 1,
         samples: bool = True,
         fp8_training: bool = False,
     ) -> None:
         """`micro_batch_tokens` limits the tokens of one forward and backward pass (None selects what suits the device).
         `loaded_checkpoints` and `loaded_policies` limit what is kept in memory for sampling and for further training.
-        `threads` is the number of torch threads for sampling, used in the reproducibility check. Without `samples`,
+        `threads` is the number of torch threads for sampling, used in the reproducibility check, and `train_threads`
+        that of threads for training: for micro-batches at the same time, or for each of them. Without `samples`,
         trained weights are not kept for sampling, because it is done elsewhere. With `fp8_training`, adapters of
         Llama-shaped models are trained and sampled over a base in 8 bits (JoinedLayers). Raises Fp8Unsupported."""
         self.registry = registry
@@ -126,6 +128,10 @@ class Engine:
         self._max_weights = loaded_checkpoints
         self._max_policies = loaded_policies
         self._threads = threads
+        self._train_threads = train_threads
+        self.torch_threads_to_train = 1
+        """Number of torch threads of the training in progress. It is 1 where micro-batches are computed at the same
+        time."""
         self._samples = samples
         self._fp8_training = fp8_training
         if fp8_training:
@@ -385,6 +391,7 @@ class Engine:
             raise StepConflict(expected_step, parent.step)
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
+        self.torch_threads_to_train = 1 if policy.lanes > 1 else self._train_threads
         policy.peers = peers = self.peers
         policy.measured = ()
         self._make_room(policy)
@@ -438,6 +445,7 @@ class Engine:
             self._make_room_for(target, 16)
             with self.registry.loading(target), self._recheck_on_failure(target):
                 policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
+            policy.use_lanes(self._train_threads)
         self._policies[target.model.id] = (target.step, policy)
         return policy
 

@@ -146,6 +146,31 @@ def test_the_step_does_not_depend_on_how_it_is_cut(tmp_path: Path, options: dict
         assert torch.allclose(one, other, atol=2e-4)
 
 
+@pytest.mark.parametrize(("family", "torch_threads"), [("qwen3", 1), ("qwen2", 1), ("gpt_neox", 3)])
+def test_batches_at_the_same_time_change_no_bit(tmp_path: Path, family: str, torch_threads: int) -> None:
+    """Of weights, the optimizer's state and the figures, whatever the options, and also in supervised steps. Nor does a
+    step that is left in the middle."""
+    options = TrainOptions(learning_rate=1e-3, kl_penalty_coef=0.5, max_kl=1e-4, precalculate_logprobs=True)
+    question = {"role": "user", "content": "Who?"}
+    replies = [f"Mara, the {number}th." * (number % 3 + 1) for number in range(6)]
+    examples = [Example((question, {"role": "assistant", "content": reply})) for reply in replies]
+    found = []
+    for threads in (1, 2, 3):
+        engine = make_engine(tmp_path / str(threads), family=family, micro_batch_tokens=40, train_threads=threads)
+        model = _create(engine)
+        metrics = [_train(engine, model, 1), _train(engine, model, 1, options)]
+        left = engine.train(model, [sampled_group(engine, "test/agent", odd_share, count=8)], FAST)
+        while not next(left).done:
+            pass
+        left.close()
+        taught = SftOptions(batch_size=6, learning_rate=1e-3)
+        metrics.append(finish(engine.train_supervised(model, examples, taught, held_out=examples[:3])).metrics)
+        found.append((_weights_hash(engine, model), [{**each, "seconds": 0.0} for each in metrics]))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1][1]["step_share"] < 1
+    assert engine.torch_threads_to_train == torch_threads, "models of other shapes are trained batch after batch"
+
+
 @pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
 def test_of_a_step_that_goes_too_far_a_part_is_taken_back(tmp_path: Path, tuning: Tuning) -> None:
     """The second step of each of two models, which took the same first one."""
@@ -208,8 +233,9 @@ def _with_logprobs(group: Sequence[Trajectory], value: float) -> list[Trajectory
     ]
 
 
-def test_a_loss_that_is_no_number_leaves_the_weights_alone(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loss_that_is_no_number_leaves_the_weights_alone(tmp_path: Path, threads: int) -> None:
+    engine = make_engine(tmp_path, micro_batch_tokens=40, train_threads=threads)
     model = _create(engine)
     group = sampled_group(engine, "test/agent", odd_share)
     unlikely = tuple(_with_logprobs(group, -1e30))
@@ -217,7 +243,7 @@ def test_a_loss_that_is_no_number_leaves_the_weights_alone(tmp_path: Path) -> No
         finish(engine.train(model, [unlikely], TrainOptions(learning_rate=1e-2, ppo=True, epsilon_high=1e38)))
     assert engine.registry.newest(model).step == 0
 
-    undisturbed = make_engine(tmp_path / "other")
+    undisturbed = make_engine(tmp_path / "other", micro_batch_tokens=40)
     other = _create(undisturbed)
     for each, number in ((engine, model), (undisturbed, other)):
         finish(each.train(number, [group], FAST))

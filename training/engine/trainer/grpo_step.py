@@ -130,28 +130,35 @@ class _Step:
     def _accumulate(self, batches: Sequence[Batch]) -> Generator[Progress, None, float]:
         self._loss, self._entropy, self._compared = 0.0, 0.0, []
         before = len(batches) if self.needs_first_pass else 0
-        computed = zip(batches, self._policy.logprobs(batches), strict=True)
-        for done, (batch, (new_logprobs, entropy)) in enumerate(computed, before + 1):
-            tokens = self._tokens(batch)
-            references = [self._references[number] for number in self._members(batch)] if self._references else None
-            loss = policy_loss(
-                tokens,
-                new_logprobs,
-                self._options,
-                ref_logprobs=None if references is None else torch.cat(references),
-                mean_kl=self._mean_kl,
-            )
-            mean = loss.total / (self._total + 1e-6)
-            if not torch.isfinite(mean):
-                raise NonFiniteGradient(f"the loss is {mean.item()}")
-            mean.backward()  # type: ignore[no-untyped-call]
-            self._loss += mean.item()
-            self._entropy += float((entropy * tokens.weights).sum()) / (self._total + 1e-6)
-            new = new_logprobs.detach()
-            self.new |= self._by_sequence(batch, new)
-            self._compared.append(torch.stack([tokens.old_logprobs, new, loss.ratio]).to(self._policy.device))
+        computed = zip(batches, self._policy.backward(batches, self._loss_of), strict=True)
+        for done, (batch, (loss, entropy, compared)) in enumerate(computed, before + 1):
+            self._loss += loss
+            self._entropy += entropy
+            self.new |= self._by_sequence(batch, compared[1])
+            self._compared.append(compared.to(self._policy.device))
             yield Progress(done, before + len(batches))
         return self._loss
+
+    def _loss_of(
+        self, batch: Batch, new_logprobs: Tensor, entropy: Tensor
+    ) -> tuple[Tensor, tuple[float, float, Tensor]]:
+        """Return a batch's part of the step's mean loss, as a tensor and as a number, its part of the mean entropy, and
+        what `_compared` has of it. Raises NonFiniteGradient."""
+        tokens = self._tokens(batch)
+        references = [self._references[number] for number in self._members(batch)] if self._references else None
+        loss = policy_loss(
+            tokens,
+            new_logprobs,
+            self._options,
+            ref_logprobs=None if references is None else torch.cat(references),
+            mean_kl=self._mean_kl,
+        )
+        mean = loss.total / (self._total + 1e-6)
+        if not torch.isfinite(mean):
+            raise NonFiniteGradient(f"the loss is {mean.item()}")
+        mean_entropy = float((entropy.detach() * tokens.weights).sum()) / (self._total + 1e-6)
+        compared = torch.stack([tokens.old_logprobs, new_logprobs.detach(), loss.ratio])
+        return mean, (mean.item(), mean_entropy, compared)
 
     def _members(self, batch: Batch) -> list[int]:
         return [self._share[number] for number in batch.members]

@@ -2,7 +2,7 @@
 tensors."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ class Optimizer:
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The trained parameters, always in the same order."""
         return self._parameters.values()
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add gradients, in the order of `parameters`, to those that accumulated. An unused parameter's is None."""
+        for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                # as backward() does; the gradients of two parameters can be parts of one tensor
+                parameter.grad = gradient.clone(memory_format=torch.contiguous_format)
+            else:
+                parameter.grad += gradient
 
     def step(self, *, learning_rate: float, max_grad_norm: float) -> float:
         """Take one step, clear the gradients and return their norm before clipping. Raises NonFiniteGradient."""

@@ -3,7 +3,7 @@
 import gc
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -52,6 +52,8 @@ class Policy:
         self.optimizer = Optimizer((n, p) for n, p in model.named_parameters() if p.requires_grad)
         self.peers: Peers = Alone()
         """The trainers that take steps together with this one."""
+        self.lanes = 1
+        """Number of batches that are computed at the same time, each by a thread of its own."""
         self.measured: tuple[MeasuredToken, ...] = ()
         """Tokens at which the last step was measured (trust_region.py)."""
         self._base_directory = base_directory
@@ -142,6 +144,49 @@ class Policy:
             return packed_batches(ids, chosen, tokens, self.device, stems=True, last=self.devices[-1])
         cut: Callable[..., Iterator[Batch]] = packed_batches if self._packed else padded_batches
         return cut(ids, chosen, tokens, self.device)
+
+    def use_lanes(self, most: int) -> None:
+        """Compute up to `most` batches at the same time where passes share no state, which is with WholeLayers. The
+        operations of one of their batches are too small for several threads to share them well."""
+        self.lanes = most if self._whole else 1
+
+    def in_lanes(self, batches: Sequence[Batch], work: Callable[[Batch], R]) -> Iterator[R]:
+        """Yield the result of `work` for each batch, in order, while the lanes compute those of the next batches."""
+        if self.lanes == 1 or len(batches) < 2:
+            yield from map(work, batches)
+            return
+        with ThreadPoolExecutor(self.lanes, "lane") as threads:
+            begun: deque[Future[R]] = deque()
+            for batch in batches:
+                begun.append(threads.submit(work, batch))
+                if len(begun) == self.lanes:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+
+    def backward(
+        self, batches: Sequence[Batch], loss_of: Callable[[Batch, Tensor, Tensor], tuple[Tensor, R]]
+    ) -> Iterator[R]:
+        """Add the gradient of each batch's loss to that of the parameters, in order, so that the sum has the same bits
+        with any number of lanes.
+
+        `loss_of` gets a batch with the result of Batch.logprobs, and returns the loss and what is yielded.
+        """
+        parameters = list(self.optimizer.parameters)
+
+        def gradients(batch: Batch) -> tuple[Sequence[Tensor | None], R]:
+            loss, result = loss_of(batch, *batch.logprobs(self.model))
+            return torch.autograd.grad(loss, parameters, allow_unused=True), result
+
+        if self.lanes > 1:
+            for found, result in self.in_lanes(batches, gradients):
+                self.optimizer.add(found)
+                yield result
+            return
+        for batch, (logprobs, entropy) in zip(batches, self.logprobs(batches), strict=True):
+            loss, result = loss_of(batch, logprobs, entropy)
+            loss.backward()  # type: ignore[no-untyped-call]
+            yield result
 
     def logprobs(self, batches: Sequence[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the result of Batch.logprobs for each batch. With a model in stages, each batch begins before its

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 
 from environment.json_type import Json
 from training.engine.tokens import BadConversation, ChatTokenizer
@@ -184,17 +185,20 @@ def _loss(
     total = sum(weight for item in items for weight in item.weights)
     mine = [items[number] for number in policy.peers.share([item.ids for item in items])]
 
+    def loss_of(batch: Batch, logprobs: Tensor, _: Tensor) -> tuple[Tensor, float]:
+        mean = -(logprobs * _weights(batch, mine)).sum() / total
+        if train and not torch.isfinite(mean):
+            raise NonFiniteGradient(f"the loss is {mean.item()}")
+        return mean, mean.item()
+
+    def looked_at(batch: Batch) -> float:
+        with torch.no_grad():
+            return loss_of(batch, *batch.logprobs(policy.model))[1]
+
     def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
         loss = 0.0
-        for batch in batches:
-            with torch.set_grad_enabled(train):
-                logprobs, _ = batch.logprobs(policy.model)
-            mean = -(logprobs * _weights(batch, mine)).sum() / total
-            if train:
-                if not torch.isfinite(mean):
-                    raise NonFiniteGradient(f"the loss is {mean.item()}")
-                mean.backward()  # type: ignore[no-untyped-call]
-            loss += mean.item()
+        for part in policy.backward(batches, loss_of) if train else policy.in_lanes(batches, looked_at):
+            loss += part
             yield progress
         return loss
 

@@ -93,11 +93,13 @@ def _divergence(
     """Return Schulman's k3 estimate of KL(before || now) per token, in nats, and the log-probabilities now by sequence
     number."""
 
+    def logprobs_now(batch: Batch) -> Tensor:
+        with torch.no_grad():
+            return batch.logprobs(policy.model)[0]
+
     def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int, dict[int, Tensor]]]:
         total, tokens, after = 0.0, 0, dict[int, Tensor]()
-        for batch in batches:
-            with torch.no_grad():
-                now, _ = batch.logprobs(policy.model)
+        for batch, now in zip(batches, policy.in_lanes(batches, logprobs_now), strict=True):
             change = now - torch.cat([before[number] for number in batch.members])
             total += float((torch.expm1(change) - change).sum())
             tokens += len(change)

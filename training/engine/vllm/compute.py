@@ -60,11 +60,9 @@ class _Weights:
 class VllmCompute(Compute):
     """Computing on a thread of this process, except for sampling, which vLLM does."""
 
-    def __init__(
-        self, engine: Engine, server: VllmServer, *, threads: int = 1, train_threads: int | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, server: VllmServer, *, threads: int = 1) -> None:
         """`engine` trains, and need not keep trained weights for sampling."""
-        super().__init__(engine, threads=threads, train_threads=train_threads)
+        super().__init__(engine, threads=threads)
         self._server = server
         self._turns: Turns[tuple[Path, Path]] = Turns()
 

@@ -44,7 +44,7 @@ class WorkerSpec:
     cache_bytes: int | None
     micro_batch_tokens: int | None
     threads: int
-    train_threads: int | None
+    train_threads: int
     fp8_training: bool = False
 
 

@@ -195,4 +195,4 @@ class _Actor:
 def _bundle(spec: WorkerSpec) -> dict[str, float]:
     if spec.device == "cuda":
         return {"CPU": 1, "GPU": 1}
-    return {"CPU": max(spec.threads, spec.train_threads or 1) if spec.trains else spec.threads}
+    return {"CPU": max(spec.threads, spec.train_threads) if spec.trains else spec.threads}

@@ -67,10 +67,11 @@ class _Worker:
             device=spec.device,
             micro_batch_tokens=spec.micro_batch_tokens,
             threads=spec.threads,
+            train_threads=spec.train_threads,
             samples=spec.samples,
             fp8_training=spec.fp8_training,
         )
-        self._compute = Compute(self._engine, threads=spec.threads, train_threads=spec.train_threads)
+        self._compute = Compute(self._engine, threads=spec.threads)
         self._membership = _GroupMembership(torch.device(spec.device))
         self._outbox: queue.SimpleQueue[Tokens | Progressed | Answer] = queue.SimpleQueue()
         self._tasks: dict[int, asyncio.Task[None]] = {}
