@@ -3,10 +3,10 @@
     python -m benchmarks.engine.trl_rollouts [--rounds 3] [--threads 1 [--workers 1]] [--json]
 
 Both train the included base model on the same questions about the same synthetic inboxes, with the same prompts, tools,
-reward, numbers of rollouts and turns, learning rate, and number of torch threads. They alternate by iteration after an
-uncounted one; figures are medians. Our side is the complete loop of a run: it calls the engine process over HTTP.
-`--workers` spreads the engine's threads over that many processes while it samples; one of them trains, with all
-threads. `trl_side.py` describes how TRL is used.
+reward, numbers of rollouts and turns, learning rate, and number of threads. They alternate by iteration after an
+uncounted one; figures are medians. Our side is the complete loop of a run: it calls the engine process over HTTP. As in
+the service, the engine trains with all threads and samples with one, or with one in each of several processes
+(`--workers`). `trl_side.py` describes how TRL is used.
 """
 
 import argparse
@@ -82,7 +82,7 @@ async def compare(
     theirs_turn.close()
     ours: list[Iteration] = []
     theirs: list[Iteration] = []
-    flags = ["--threads", str(threads // workers), "--train-threads", str(threads)]
+    flags = ["--threads", "1", "--train-threads", str(threads)]
     if workers > 1:
         flags += ["--workers", str(workers), "--trainers", "1"]
     with (
@@ -120,13 +120,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="iterations that count, of each side")
     parser.add_argument("--trl-micro-batch", type=int, default=16, help="trajectories of one pass of TRL's training")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads, of each side")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each side")
     parser.add_argument("--workers", type=int, default=1, help="processes of our engine that sample")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.threads % options.workers:
-        parser.error("--threads must be a multiple of --workers")
 
     machine = processes.machine()
     ours, theirs = asyncio.run(
