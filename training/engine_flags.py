@@ -56,8 +56,10 @@ def _check(options: argparse.Namespace) -> None:
     """Raise BadFlags if flags conflict."""
     if options.samplers and options.workers > 1:
         raise BadFlags("--workers, or --samplers with --trainers: give one or the other")
-    if options.trainers and not options.samplers and options.trainers > options.workers:
-        raise BadFlags("--trainers without --samplers is how many of the --workers train, so it is at most as many")
+    if options.trainers and not options.samplers and not 1 < options.workers >= options.trainers:
+        raise BadFlags(
+            "--trainers goes with --samplers, or says how many of several --workers train, so at most as many"
+        )
     if options.sampler == "vllm" and (options.samplers or options.workers > 1 or options.ray):
         raise BadFlags("--sampler vllm has vLLM's processes sample: leave out --workers, --samplers, --trainers, --ray")
     if options.training_weights == "fp8" and (options.device == "cpu" or options.sampler == "vllm"):
