@@ -55,6 +55,22 @@ _PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 
+_NUMBERS = {
+    "type": "object",
+    "properties": {"numbers": {"type": "array", "items": {"type": "integer"}, "minItems": 400}},
+    "required": ["numbers"],
+    "additionalProperties": False,
+}
+_LONG: dict[str, dict[str, Any]] = {
+    "chat/completions": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "numbers", "schema": _NUMBERS}}
+    },
+    "responses": {"text": {"format": {"type": "json_schema", "name": "numbers", "schema": _NUMBERS}}},
+    "messages": {"output_config": {"format": {"type": "json_schema", "schema": _NUMBERS}}},
+}
+"""Makes the model's reply long. Without it the reply is a random draw that can end after a few tokens."""
+
+
 def _named(protocol: str, user: str) -> dict[str, Any]:
     return {"metadata": {"user_id": user}} if protocol == "messages" else {"user": user}
 
@@ -115,7 +131,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_has_met_an_error(
 ) -> None:
     await release_of(stage)
     without_tools = {name: value for name, value in _PROTOCOLS[protocol].items() if name != "tools"}
-    long = {"max_output_tokens" if protocol == "responses" else "max_tokens": 3_000}
+    long = {"max_output_tokens" if protocol == "responses" else "max_tokens": 3_000, **_LONG[protocol]}
     body = {"model": "mail/live", "stream": True, **without_tools, **long}
     async with AsyncExitStack() as stack:
         asked = stage.service.client.stream(
