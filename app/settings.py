@@ -464,6 +464,12 @@ class Settings(BaseSettings):
         device: Literal["cpu", "cuda"] = parse_open(self.engine_args).device
         return device
 
+    @property
+    def engine_training_weights(self) -> Literal["exact", "fp8"]:
+        """The precision of the bases that our engine trains adapters over."""
+        weights: Literal["exact", "fp8"] = parse_open(self.engine_args).training_weights
+        return weights
+
     @field_validator("engine_args", mode="before")
     @classmethod
     def _split_arguments(cls, value: object) -> object:

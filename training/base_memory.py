@@ -47,7 +47,9 @@ def usual_tuning_of(directory: Path) -> Tuning:
     return usual_tuning(parameters)
 
 
-def memory_needed(directory: Path, tuning: Tuning, device: Literal["cpu", "cuda"]) -> MemoryNeed:
+def memory_needed(
+    directory: Path, tuning: Tuning, device: Literal["cpu", "cuda"], training_weights: Literal["exact", "fp8"] = "exact"
+) -> MemoryNeed:
     """Return what a run on the base model needs at least. Raises OSError, or ValueError for unreadable files."""
     shapes = tensor_shapes(directory)
     if shapes is None:
@@ -63,7 +65,13 @@ def memory_needed(directory: Path, tuning: Tuning, device: Literal["cpu", "cuda"
         return MemoryNeed(parameters, training, _CPU_COPIES * _FLOAT32 * sampled)
     if tuning.mode == "full":
         return MemoryNeed(parameters, _WHOLE_BYTES * parameters, _BFLOAT16 * sampled)
-    return MemoryNeed(parameters, _BFLOAT16 * parameters, 0 if llama_shaped else _BFLOAT16 * sampled)
+    if not llama_shaped:
+        return MemoryNeed(parameters, _BFLOAT16 * parameters, _BFLOAT16 * sampled)
+    outside = sum(
+        size for name, size in sizes.items() if name in (_EMBEDDING, _HEAD) and not (is_tied and name == _HEAD)
+    )
+    in_8_bits = parameters - outside if training_weights == "fp8" else 0
+    return MemoryNeed(parameters, _BFLOAT16 * parameters - in_8_bits, 0)
 
 
 def _unreadable(directory: Path) -> ValueError:

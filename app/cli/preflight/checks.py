@@ -101,7 +101,7 @@ def _base_model(settings: Settings, name: str, tuning: Tuning | None) -> Iterato
         yield Check("base model", State.FAILED, f"{directory}: {fault}", "copy the model's files again")
         return
     tuning = tuning or usual_tuning_of(directory)
-    need = memory_needed(directory, tuning, settings.engine_device)
+    need = memory_needed(directory, tuning, settings.engine_device, settings.engine_training_weights)
     trained = f"{need.parameters / 1e9:.2f} billion parameters, {_TRAINED[tuning.mode]} trained"
     yield Check("base model", State.OK, f"{name}, {trained}")
     for finding in base_model_findings(settings, embedded.NAME, name):

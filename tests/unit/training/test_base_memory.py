@@ -55,6 +55,14 @@ def test_a_tied_head_counts_once_and_another_one_twice(tmp_path: Path) -> None:
     assert own.sampling == repeated.sampling  # a tied head is sampled from a copy of its own
 
 
+def test_in_8_bits_a_base_takes_one_byte_for_each_parameter_of_its_layers(tmp_path: Path) -> None:
+    exact = memory_needed(_base(tmp_path / "exact", QWEN), LORA, "cuda")
+    rounded = memory_needed(_base(tmp_path / "rounded", QWEN), LORA, "cuda", "fp8")
+    assert exact.training - rounded.training == 494_032_768 - 151_936 * 896  # the embedding is not rounded
+    other = _base(tmp_path / "other", QWEN, model_type="gpt_neox")
+    assert memory_needed(other, LORA, "cuda", "fp8") == memory_needed(other, LORA, "cuda")
+
+
 def test_a_base_of_another_shape_is_in_memory_twice_for_a_lora_on_a_gpu(tmp_path: Path) -> None:
     need = memory_needed(_base(tmp_path / "base", QWEN, model_type="gpt_neox"), LORA, "cuda")
     assert need.training == need.sampling == 2 * need.parameters
