@@ -9,25 +9,25 @@ run's training phases was not the training step.
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from app.cli.client import Service
 from app.cli.service_process import own_service
 from environment.json_type import Json
 from training.engine.__main__ import TINY_BASE, TINY_NAME
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.engine import Engine
+from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
 from training.engine.sampling.sampler import Sample, Sampler, SampleRequest
 from training.engine.weights.flash_attention import use_newest
 
-Conversation = list[tuple[int, ...]]
-"""The prompts of a conversation, turn by turn."""
+Conversation = list[SampleRequest]
+"""The requests of a conversation, turn by turn."""
 
 
 def main() -> None:
@@ -40,47 +40,48 @@ def main() -> None:
     with own_service(options.data_dir, waiting=lambda _: None, variables={}) as service:
         run = service.run(options.run)
         rows = list(service.iterations(options.run))[-options.iterations :]
-        rollouts = {row["iteration"]: list(_rollouts(service, options.run, row["iteration"])) for row in rows}
+        rollouts = [
+            [
+                service.trajectory(each["id"])
+                for each in service.trajectories(options.run, iteration=row["iteration"], split="train")
+            ]
+            for row in rows
+        ]
     if options.device == "cpu":
         set_cpu_mode()
         torch.set_num_threads(1)
     use_newest()
-    engine = Engine(Registry(options.data_dir, {TINY_NAME: TINY_BASE}), Sampler(), device=options.device)
+    sampler = Sampler(slots=run["request"]["concurrency"])
+    engine = Engine(Registry(options.data_dir, {TINY_NAME: TINY_BASE}), sampler, device=options.device)
     model = f"{run['model']['project']}/{run['model']['name']}"
-    found = [_compared(engine, f"{model}@{row['sampled_step']}", rollouts[row["iteration"]], row, run) for row in rows]
+    found = [
+        _compared(engine, engine.registry.resolve(f"{model}@{row['sampled_step']}"), mine, row, run["request"])
+        for row, mine in zip(rows, rollouts, strict=True)
+    ]
     for each in found:
         print(json.dumps(each), flush=True)
     figures = {name: round(median(each[name] for each in found), 3) for name in found[0] if name != "iteration"}
     print(json.dumps({"device": _device(options.device), "median": figures}))
 
 
-def _rollouts(service: Service, run_id: str, iteration: int) -> Iterator[Json]:
-    """Yield an iteration's training rollouts with their messages."""
-    asked = {"iteration": iteration, "kind": "train", "limit": 100}
-    page = service.call("GET", f"/runs/{run_id}/trajectories", params=asked)
-    while True:
-        yield from (service.trajectory(each["id"]) for each in page["items"])
-        if page["next_cursor"] is None:
-            return
-        more = asked | {"cursor": page["next_cursor"]}
-        page = service.call("GET", f"/runs/{run_id}/trajectories", params=more)
-
-
-def _compared(engine: Engine, model: str, rollouts: Sequence[Json], row: Json, run: Json) -> dict[str, float]:
-    target = engine.registry.resolve(model)
+def _compared(engine: Engine, target: Target, rollouts: Sequence[Json], row: Json, asked: Json) -> dict[str, float]:
+    """Return the figures of an iteration and of the engine alone on its prompts."""
     tokenizer = engine.tokenizer(target)
     conversations = [
         [
-            tuple(tokenizer.prompt(each["messages"][:number], each["tools"]))
+            SampleRequest(
+                tuple(tokenizer.prompt(each["messages"][:number], each["tools"])),
+                target.key,
+                asked["max_completion_tokens"],
+                stop_ids=tokenizer.stop_ids,
+            )
             for number, message in enumerate(each["messages"])
             if message["role"] == "assistant"
         ]
         for each in rollouts
     ]
-    request = SampleRequest((0,), target.key, run["request"]["max_completion_tokens"], stop_ids=tokenizer.stop_ids)
-    concurrency = run["request"]["concurrency"]
-    engine.sample(target, [_asked(request, conversations[0][0])])  # loads the weights
-    tokens, seconds = _alone(engine, model, request, conversations, concurrency)
+    engine.sample(target, conversations[0][:1])  # loads the weights
+    tokens, seconds = _alone(engine, target, conversations, asked["concurrency"])
     timing = row["timing"]
     rollout_s = timing["rollout_s"] + timing["ahead_s"]
     of_run = timing["completion_tokens"] / rollout_s
@@ -88,7 +89,7 @@ def _compared(engine: Engine, model: str, rollouts: Sequence[Json], row: Json, r
     return {
         "iteration": row["iteration"],
         "conversations": len(conversations),
-        "prompt_tokens": sum(len(prompt) for each in conversations for prompt in each),
+        "prompt_tokens": sum(len(request.prompt) for each in conversations for request in each),
         "run_rollout_s": rollout_s,
         "run_tokens_per_s": of_run,
         "alone_rollout_s": seconds,
@@ -101,20 +102,18 @@ def _compared(engine: Engine, model: str, rollouts: Sequence[Json], row: Json, r
 
 
 def _alone(
-    engine: Engine, model: str, request: SampleRequest, conversations: Sequence[Conversation], concurrency: int
+    engine: Engine, target: Target, conversations: Sequence[Conversation], concurrency: int
 ) -> tuple[int, float]:
     """Sample all conversations, and return the number of tokens and the seconds it took."""
-    target = engine.registry.resolve(model)
     waiting = iter(conversations)
     tokens = 0
 
     def begin() -> None:
-        for conversation in waiting:
+        if conversation := next(waiting, None):
             ask(conversation, 0)
-            return
 
     def ask(conversation: Conversation, turn: int) -> None:
-        engine.submit(target, _asked(request, conversation[turn]), None, partial(done, conversation, turn))
+        engine.submit(target, conversation[turn], None, partial(done, conversation, turn))
 
     def done(conversation: Conversation, turn: int, sample: Sample | Exception) -> None:
         nonlocal tokens
@@ -133,10 +132,6 @@ def _alone(
     while engine.sampler.busy:
         engine.sampler.step()
     return tokens, time.perf_counter() - started
-
-
-def _asked(request: SampleRequest, prompt: tuple[int, ...]) -> SampleRequest:
-    return SampleRequest(prompt, request.weights_key, request.max_tokens, stop_ids=request.stop_ids)
 
 
 def _device(device: str) -> str:
