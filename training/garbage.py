@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _FULL_AFTER = 100
-"""So many looks at what is not so old precede one at everything; Python's default is 10."""
+"""Number of collections of the younger generations before a full one. Python's default is 10."""
 
 
 @contextmanager

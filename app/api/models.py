@@ -112,7 +112,7 @@ class PromoteRequest(RequestPart):
     """A promoted name of the project. Both checkpoints attempt the same held-out scenarios, until the test says that
     this one is better, or not by `margin`."""
     end_release: bool = False
-    """Ends a live release of the name as overtaken, at once, also if a trial decides. Without it, 409."""
+    """Ends a live release of the name as overtaken, immediately, also if a trial decides. Without it, 409."""
     alpha: float = Field(default=Rule().alpha, gt=0, lt=0.5)
     """Bound of the probability that one which is no better is promoted, and that one which is better by `margin` is
     refused, however often the pairs are looked at."""

@@ -97,8 +97,8 @@ def _place(cursor: str, order: Order) -> Place:
         known = (by, is_ascending) == (order.by, order.is_ascending)
         known = known and isinstance(place.value, str if order.is_by_text else float)
     if not known:
-        told = "This cursor does not belong to this list: pass it with the `sort` and `ascending` that it came with."
-        raise InvalidRequest(("query", "cursor"), told)
+        message = "This cursor does not belong to this list: pass it with the `sort` and `ascending` that it came with."
+        raise InvalidRequest(("query", "cursor"), message)
     return place
 
 

@@ -96,7 +96,7 @@ async def list_schedule_runs(
 
 @router.post("/{id}/pause")
 async def pause_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId) -> ScheduleOut:
-    """Pause a schedule. Its current run goes on, but nothing is started, not even what follows that run."""
+    """Pause a schedule. Its current run continues, but nothing is started after it."""
     await store.pause(id)
     return await _shown(store, scheduler, id)
 
@@ -125,7 +125,7 @@ async def run_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId
 
 @router.delete("/{id}")
 async def delete_schedule(store: Store, scheduler: CurrentScheduler, id: ScheduleId) -> ScheduleOut:
-    """Delete a schedule, and return what it was. Its runs stay, and a running one goes on without a trial."""
+    """Delete a schedule, and return what it was. Its runs stay, and a running one continues without a trial."""
     gone = await _shown(store, scheduler, id)
     await store.delete(id)
     return gone

@@ -134,7 +134,7 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
 
 
 def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
-    """Return the plan with a warm start on the environment's own demonstrations, of which so many are available."""
+    """Return the plan with a warm start on the environment's own demonstrations, of which `available` exist."""
     count = demonstrations(available)
     start = WarmStartChoice(demonstrations=OracleDemonstrations(oracle=int(count.value)))
     iterations = iterations_of(int(count.value), start.epochs, start.held_out, start.demonstrations_per_iteration)

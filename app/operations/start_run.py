@@ -161,8 +161,8 @@ class RunStarter:
         if backend != EMBEDDED and plan.model.tuning is not None:
             raise InvalidRequest(
                 ("body", "model", "tuning"),
-                f"The backend {backend} decides itself which part of a model it trains; {EMBEDDED} can be told. Leave "
-                "out model.tuning.",
+                f"The backend {backend} decides itself which part of a model it trains; only {EMBEDDED} takes it from "
+                "the request. Leave out model.tuning.",
             )
         if backend != EMBEDDED:
             # other backends have their own base models, so an unknown one is only noticed when the run starts

@@ -106,7 +106,7 @@ class _Check:
         """Success by scenario, by split and mode."""
 
     def verification(self, rejudgings: int) -> Verification:
-        """Return the result, for so many rejudgings."""
+        """Return the result, for that number of rejudgings."""
         return Verification(
             run_id=self._run.id,
             ok=self.figures.difference_count == 0,

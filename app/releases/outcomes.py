@@ -80,8 +80,8 @@ def outcome_of(rule: Mapping[str, Any], events: Iterable[UnitEvent]) -> float:
     if form == "event":
         return float(any(ONLINE.get(each.type, -1.0) >= ONLINE[given] for each in found))
     if form == "value":
-        told = [(each.occurred_at, each.value) for each in found if (each.type, each.name) == (OUTCOME, given)]
-        return _last([(at, value) for at, value in told if value is not None], 0.0)
+        reported = [(each.occurred_at, each.value) for each in found if (each.type, each.name) == (OUTCOME, given)]
+        return _last([(at, value) for at, value in reported if value is not None], 0.0)
     low, high = given
     rewards = [(each.occurred_at, each.value) for each in found if each.type == _REWARD and each.value is not None]
     return min(max((min(rewards)[1] - low) / (high - low), 0.0), 1.0) if rewards else 0.0

@@ -92,7 +92,7 @@ def ends_at(rules: ReleaseRules, started_at: datetime | None) -> datetime | None
 
 
 def forecast_note(found: Forecast, unit: str) -> str:
-    """Return what so many users can show."""
+    """Return what the forecast number of users can show."""
     if not found.units_a_day:
         return f"No {unit} of the name is known from the last 14 days, so nothing can be forecast."
     enrolled = f"About {found.enrolled_a_week:.0f} {unit}s a week would be enrolled in the last stage"

@@ -1,6 +1,5 @@
 """Collects a run's report from its rows, as one JSON document. Everything that a report shows is in it."""
 
-import os
 import platform
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from sqlalchemy import func, select
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, EvaluationJob, Iteration, LedgerEntry, Run, Trajectory
 from app.domain.evaluation_state import EvaluationStatus
+from app.processes.cores import usable_cores
 from app.reports.rollouts import (
     MAX_DIGESTS,
     Batch,
@@ -89,7 +89,7 @@ def _written(settings: Settings) -> Json:
         "renderer": renderer(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count(),
+        "cores": usable_cores(),
         "engine_device": settings.engine_device,
         "machine_price_per_hour": settings.machine_price_per_hour,
     }

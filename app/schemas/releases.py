@@ -139,7 +139,7 @@ class ForecastOut(ResponseModel):
     """Day on which each stage of the ramp begins, counted from the beginning of the traffic; null for stages that are
     not reached within `max_days`."""
     note: str
-    """What so many users can show."""
+    """What this number of users can show."""
 
 
 class ReleaseBrief(ResponseModel):

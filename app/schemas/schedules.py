@@ -70,7 +70,9 @@ class ScheduleRequest(RequestBody):
         if run.model.model_fields_set & {"name", "project"}:
             raise ValueError("leave out model.name and model.project: each run trains a new model of the schedule")
         if run.webhooks:
-            raise ValueError("leave out webhooks, whose secrets nobody would see; create an endpoint of the project")
+            raise ValueError(
+                "leave out webhooks, whose secrets would never be shown; create an endpoint of the project"
+            )
         return run
 
 

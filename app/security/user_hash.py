@@ -5,7 +5,7 @@ from hashlib import sha256
 
 
 class UserHasher:
-    """Hashes with a key that is derived from the service's own, so that nobody else can tell whose hash it is."""
+    """Hashes with a key that is derived from the service's own, so that without it a hash does not say whose it is."""
 
     def __init__(self, service_key: bytes) -> None:
         self._key = sha256(b"learnloop users\0" + service_key).digest()

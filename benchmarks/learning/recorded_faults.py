@@ -157,7 +157,7 @@ def waits(
 
 
 def within(found: Sequence[int | None], most: int) -> float:
-    """Return the share of runs in which the fault was named within so many iterations, and not before it began."""
+    """Return the share of runs in which the fault was named within `most` iterations, and not before it began."""
     return sum(wait is not None and 0 < wait <= most for wait in found) / len(found)
 
 

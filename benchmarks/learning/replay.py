@@ -278,7 +278,7 @@ def compare(directory: Path, seeds: Sequence[int], size: Size, parallel: int, va
                 for name, row in rows[-1].items():
                     print(line_of(name, row), flush=True)
     if len(rows) < len(seeds):
-        raise SystemExit("some seeds are not complete: another call with the same --directory goes on with them")
+        raise SystemExit("some seeds are not complete: another call with the same --directory continues them")
     rows.sort(key=lambda each: each["A"]["seed"])
     for name, row in means(rows).items():
         print(line_of(name, row))

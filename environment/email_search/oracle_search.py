@@ -15,7 +15,7 @@ _SHORTEST = 3
 """Fewest letters of a word used in a search."""
 _MOST_KEYWORDS = 4
 _SECOND_SEARCH_EVERY = 4
-"""One in so many searches begins with one that finds nothing, where there is a natural one."""
+"""Every how many searches one begins with a search that finds nothing, if there is a natural one."""
 _UNFILTERED = Filters()
 
 

@@ -6,8 +6,8 @@ from training.diagnosis.diagnosis import Span
 
 
 def spans_while(holds: Iterable[tuple[int, bool | None]], *, lasts: int = 1, clear_after: int = 1) -> list[Span]:
-    """Return the spans in which something held, given each iteration and whether it held there; None where that cannot
-    be told, so that the iteration counts for neither.
+    """Return the spans in which something held, given each iteration and whether it held there; None where that is
+    unknown, so that the iteration counts for neither.
 
     A span is named once it has held in `lasts` iterations in a row, and is cleared after `clear_after` in a row in
     which it did not.

@@ -36,7 +36,7 @@ PREFILL_FLOPS = 2e10
 PACKED_PREFILL = 8192
 """Prompt tokens in one forward pass where rows are packed: enough to fill a GPU."""
 IDLE_PASSES = 4
-"""So many passes follow one another while no conversation waits for its next token: those that come together then go on
+"""Number of passes in a row while no conversation is being decoded, so that those that arrive together continue
 together."""
 PAGED_REPLY = 2048
 """Tokens of a reply for which pages are set aside before it begins."""
