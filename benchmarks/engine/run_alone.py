@@ -84,7 +84,7 @@ def _compared(engine: Engine, target: Target, rollouts: Sequence[Json], row: Jso
     tokens, seconds = _alone(engine, target, conversations, asked["concurrency"])
     timing = row["timing"]
     rollout_s = timing["rollout_s"] + timing["ahead_s"]
-    of_run = timing["completion_tokens"] / rollout_s
+    of_run = sum(each["completion_tokens"] for each in rollouts) / rollout_s  # the timing's are also evaluations'
     step = row["train_metrics"]["seconds"]
     return {
         "iteration": row["iteration"],
