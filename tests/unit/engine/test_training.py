@@ -334,6 +334,22 @@ def test_supervised_steps_teach_a_reply(tmp_path: Path) -> None:
     assert reply.conversations[0].messages[-1]["content"] == "pong"
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rollouts_are_not_trained_with_the_optimizer_state_of_demonstrations(tmp_path: Path, restarts: bool) -> None:
+    found = []
+    for name in ("kept", "removed"):
+        engine = make_engine(tmp_path / name)
+        model = _create(engine)
+        finish(engine.train_supervised(model, _pong(4), SftOptions(batch_size=2, learning_rate=1e-3)))
+        if name == "removed":
+            (engine.registry.newest(model).directory / "optimizer.safetensors").unlink()
+        if restarts or name == "removed":
+            engine = make_engine(tmp_path / name)
+        _train(engine, model, 2)
+        found.append(_weights(engine, model))
+    assert all(map(torch.equal, *found))
+
+
 def test_an_adapter_learns_and_is_what_is_sampled(tmp_path: Path) -> None:
     """The random base's frozen embeddings are too small for sure replies, so the loss is what can be asked for."""
     engine = make_engine(tmp_path)

@@ -36,6 +36,7 @@ def grpo_step(
     Raises NothingToTrain, or NonFiniteGradient with the weights unchanged.
     """
     started = time.perf_counter()
+    policy.optimizer.pursue("grpo")
     scaled = normalised(
         items,
         advantage_balance=options.advantage_balance,

@@ -25,10 +25,22 @@ class Optimizer:
     def __init__(self, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         self._parameters = dict(parameters)
         self._state: dict[str, dict[str, Tensor]] = {}
+        self.objective: str | None = None
+        """What the state was made with. None for a new one, and for one that an older version wrote."""
         self._changed: list[str] = []
         """Names of the parameters changed by the last step."""
         self._learning_rate = 0.0
         """Learning rate of the last step."""
+
+    def pursue(self, objective: str) -> None:
+        """Begin with a fresh state if the present one belongs to another objective.
+
+        Adam divides by the size of past gradients. Those of demonstrations are larger than those of rollouts, and would
+        keep the steps of the next dozen iterations small.
+        """
+        if self.objective not in (None, objective):
+            self._state.clear()
+        self.objective = objective
 
     @property
     def parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -98,8 +110,10 @@ class Optimizer:
         """Return the state by `<parameter>.<exp_avg|exp_avg_sq|step>`. It is empty before the first step."""
         return {f"{name}.{key}": value for name, state in self._state.items() for key, value in state.items()}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned. Raises KeyError or ValueError if it belongs to another model."""
+    def load(self, tensors: Mapping[str, Tensor], objective: str | None) -> None:
+        """Restore the state that `tensors` returned, and its objective. Raises KeyError or ValueError if it belongs to
+        another model."""
+        self.objective = objective
         for name, parameter in self._parameters.items():
             state = {key: tensors[f"{name}.{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
             if state["exp_avg"].shape != parameter.shape:

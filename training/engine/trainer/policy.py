@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import structlog
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do 
     from transformers import PreTrainedModel
 
     from training.engine.trainer.pretrained import SharedBases
+
+_OBJECTIVE = "objective"
+"""Key of Optimizer.objective in the metadata of the optimizer's file."""
 
 log = structlog.get_logger(__name__)
 
@@ -276,7 +280,8 @@ class Policy:
 
     def _save_optimizer(self, directory: Path) -> None:
         if tensors := self.optimizer.tensors():
-            write_tensors(tensors, directory / OPTIMIZER_FILE)
+            objective = self.optimizer.objective
+            write_tensors(tensors, directory / OPTIMIZER_FILE, {_OBJECTIVE: objective} if objective else None)
 
     def _save_model(self, directory: Path) -> None:
         if isinstance(self.model, LlamaModel):
@@ -307,7 +312,9 @@ def load_policy(
     policy = Policy(load_checkpoint(directory, base, tuning, device, bases, trainable=True), tuning, base_directory)
     state = directory / OPTIMIZER_FILE
     if state.is_file():
-        policy.optimizer.load(load_file(state))
+        with safe_open(state, "pt") as file:
+            objective = (file.metadata() or {}).get(_OBJECTIVE)
+        policy.optimizer.load(load_file(state), objective)
     return policy
 
 

@@ -134,6 +134,7 @@ def sft_step(
         if len(item.ids) > policy.context:
             raise BadTrajectory(f"{item.name} has {len(item.ids)} tokens; the model's context is {policy.context}")
     before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(batches)))
+    policy.optimizer.pursue("supervised")
     losses, norms = [], []
     for number, (batch, rate) in enumerate(zip(batches, rates, strict=True)):
         loss = yield from _accumulate(policy, batch, micro_batch_tokens, Progress(number, len(batches)))
