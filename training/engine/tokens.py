@@ -93,9 +93,13 @@ class ChatTokenizer:
         template that would drop part of an old reply (thinking) cannot do so. Raises BadConversation.
         """
         prepared = [_prepared(message) for message in messages]
+        tool_text, exact = _text_of(tools), exact or {}
         with render_allowance(len(prepared)):
-            ids, _, rest = self._spliced(prepared, tools, exact or {})
-        return ids + rest
+            ids, _, last = self._spliced(prepared, tool_text, exact)
+            rest = self._stretch(prepared, tool_text, last, exact)
+            if rest is None:
+                ids, rest = [], self._stretch(prepared, tool_text, None, exact)
+        return [*ids, *(rest or ())]
 
     def training_sequence(
         self,
@@ -110,12 +114,7 @@ class ChatTokenizer:
         Raises BadConversation, also if a message of `exact` cannot be placed.
         """
         with render_allowance(len(messages)):
-            ids, owner, _ = self._spliced([_prepared(message) for message in messages], tools, exact)
-        if missing := {index for index, sampled in exact.items() if sampled} - set(owner):
-            raise BadConversation(
-                f"the chat template shows no end of assistant message {min(missing)}: its sampled ids have no place"
-            )
-        return ids, owner
+            return self._sampled([_prepared(message) for message in messages], _text_of(tools), exact)
 
     def supervised_sequence(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
@@ -126,14 +125,23 @@ class ChatTokenizer:
         Raises BadConversation.
         """
         prepared = [_prepared(message) for message in messages]
-        tool_text = json.dumps(list(tools)) if tools else ""
+        tool_text = _text_of(tools)
         with render_allowance(len(prepared)):
             exact = {
                 index: self._encode_cached(self._reply_text(prepared, tool_text, index))
                 for index, message in enumerate(prepared)
                 if message.get("role") == "assistant"
             }
-            ids, owner, _ = self._spliced(prepared, tools, exact)
+            return self._sampled(prepared, tool_text, exact)
+
+    def _sampled(
+        self, messages: list[dict[str, Any]], tools: str, exact: Mapping[int, Sequence[int]]
+    ) -> tuple[list[int], list[int | None]]:
+        ids, owner, last = self._spliced(messages, tools, exact)
+        if last != max((index for index, sampled in exact.items() if sampled), default=None):
+            raise BadConversation(
+                f"the chat template shows no end of assistant message {last}: what follows it has no place"
+            )
         return ids, owner
 
     def _reply_text(self, messages: list[dict[str, Any]], tools: str, index: int) -> str:
@@ -157,28 +165,27 @@ class ChatTokenizer:
     def _spliced(
         self,
         messages: list[dict[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        tools: str,
         exact: Mapping[int, Sequence[int]],
-    ) -> tuple[list[int], list[int | None], list[int]]:
-        """Return the ids up to the last sampled one, the message that each was sampled for, and the ids after them."""
+    ) -> tuple[list[int], list[int | None], int | None]:
+        """Return the ids up to the last sampled one, the message that each was sampled for, and the last of these.
+
+        What follows a message without a visible end is left out.
+        """
         for index in exact:
             if not 0 <= index < len(messages) or messages[index].get("role") != "assistant":
                 raise BadConversation(f"message {index} is not an assistant message of this conversation")
-        tool_text = json.dumps(list(tools)) if tools else ""
         ids: list[int] = []
         owner: list[int | None] = []
         last: int | None = None
         for index in sorted(index for index, sampled in exact.items() if sampled):
-            stretch = self._stretch(messages[:index], tool_text, last, exact)
+            stretch = self._stretch(messages[:index], tools, last, exact)
             if stretch is None:
-                continue  # the previous message has no visible end, so the rest is taken as text
+                break
             ids += [*stretch, *exact[index]]
             owner += [None] * len(stretch) + [index] * len(exact[index])
             last = index
-        rest = self._stretch(messages, tool_text, last, exact)
-        if rest is None:
-            ids, owner, rest = [], [], self._stretch(messages, tool_text, None, exact)
-        return ids, owner, list(rest or ())
+        return ids, owner, last
 
     def _stretch(
         self, messages: list[dict[str, Any]], tools: str, last: int | None, exact: Mapping[int, Sequence[int]]
@@ -260,6 +267,10 @@ def _of_transformers(directory: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+
+
+def _text_of(tools: Sequence[Mapping[str, Any]] | None) -> str:
+    return json.dumps(list(tools)) if tools else ""
 
 
 def _prepared_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
