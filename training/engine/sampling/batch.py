@@ -52,6 +52,8 @@ class BatchState:
 
     def __init__(self, rows: int, length: int) -> None:
         self.feed = np.zeros(rows, dtype=np.int64)
+        self.prompts = np.zeros(rows, dtype=np.int64)
+        """Lengths of the prompts in tokens."""
         self.produced = np.zeros(rows, dtype=np.int64)
         self.limits = np.zeros(rows, dtype=np.int64)
         self.seeds = np.zeros(rows, dtype=np.uint64)
@@ -69,6 +71,7 @@ class BatchState:
     def start(self, row: int, request: Request, feed: int) -> None:
         params, produced = request.params, len(request.ids)
         self.feed[row] = feed
+        self.prompts[row] = len(params.prompt)
         self.produced[row] = produced
         self.limits[row] = request.max_tokens
         self.seeds[row] = request.seed % 2**64
@@ -98,5 +101,7 @@ class BatchState:
                 getattr(self, name)[: len(keep), : column.shape[1]] = column[keep]
 
     def swap(self, one: int, other: int) -> None:
+        held = int(max(self.produced[one], self.produced[other]))  # rows are as long as the model's context
         for column in vars(self).values():
-            column[[one, other]] = column[[other, one]]
+            part = column if column.ndim == 1 or column is self.stops else column[:, :held]
+            part[[one, other]] = part[[other, one]]

@@ -524,20 +524,24 @@ class Scheduler:
 
         Raises OutOfMemory if there are too few though nothing runs.
         """
-        needed = pages_of(self._expected_tokens(request)) - match.tokens // PAGE
-        running = [*self._active.values(), *self._filling]
-        if not running:
+        needed = pages_of(_expected_tokens(request)) - match.tokens // PAGE
+        if not self._active and not self._filling:
             if len(request.known()) > cache.length:
                 raise OutOfMemory(f"memory holds the keys and values of {cache.length} tokens")
             return True
-        rows = np.array([each.row for each in running])
-        expected = np.array([self._expected_tokens(each) for each in running])
+        state, active = self._rows.state, np.fromiter(self._active, dtype=np.int64, count=len(self._active))
+        produced = state.produced[active]
+        expected = np.concatenate(
+            [
+                state.prompts[active] + produced + np.minimum(state.limits[active] - produced, PAGED_REPLY),
+                np.array([_expected_tokens(each) for each in self._filling], dtype=np.int64),
+            ]
+        )
+        if pages_of(_expected_tokens(request)) + int((-(-expected // PAGE)).sum()) <= cache.pages:
+            return True  # even if nothing is shared
+        rows = np.array([*active, *(each.row for each in self._filling)])
         needed += cache.missing(rows, self._rows.slots.lengths[rows], expected)
         return needed <= cache.room(rows.tolist(), match.row, match.tokens)
-
-    def _expected_tokens(self, request: Request) -> int:
-        produced = int(self._rows.state.produced[request.row]) if request.row in self._active else len(request.ids)
-        return len(request.params.prompt) + produced + min(request.max_tokens - produced, PAGED_REPLY)
 
     def _hold_next(self, cache: PagedCache) -> None:
         """Have room for the next token of every active conversation; the youngest wait where there is too little."""
@@ -612,6 +616,11 @@ class Scheduler:
         elif request in self._waiting:
             self._waiting.remove(request)
         request.done(reason)
+
+
+def _expected_tokens(request: Request) -> int:
+    """Return the tokens that a request that is not decoded has or may come to have."""
+    return len(request.params.prompt) + len(request.ids) + min(request.max_tokens - len(request.ids), PAGED_REPLY)
 
 
 def _taking_turns(
