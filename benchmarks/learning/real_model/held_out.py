@@ -11,7 +11,7 @@ from environment.json_type import Json
 
 MODES: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
 """Temperatures by mode."""
-PROMISING = 0.6
+PROMISING = 0.3
 """Success in training from which checkpoints are evaluated for the time to a share of the questions."""
 _POLL_S = 1.0
 
