@@ -70,12 +70,15 @@ def figures_of(reported: Json, trajectories: Sequence[Json]) -> dict[str, Json]:
 
 
 def time_to_share(service: Service, trained: Json, settings: Settings, seed: int, share: float) -> Iterator[Json]:
-    """Evaluate a run's checkpoints greedily, from the first promising one to the first that answers `share`."""
+    """Evaluate a run's checkpoints greedily, from the first promising one to the first that answers `share`. `grpo_s`
+    is how long after the demonstrations a checkpoint was saved."""
+    shown_s = max((row["saved_s"] for row in trained["iterations"] if row["success"] is None), default=0.0)
     rows = (row for row in trained["iterations"] if row["success"] is not None)
     for row in dropwhile(lambda each: each["success"] < PROMISING, rows):
         report, _ = evaluate(service, asked(f"{trained['model']}@{row['step']}", settings, seed, 0.0))
         held_out = report["models"][0]["success"]
-        yield {"step": row["step"], "saved_s": row["saved_s"], "held_out": held_out}
+        grpo_s = round(row["saved_s"] - shown_s, 1)
+        yield {"step": row["step"], "saved_s": row["saved_s"], "grpo_s": grpo_s, "held_out": held_out}
         if held_out["mean"] >= share:
             return
 
