@@ -8,7 +8,8 @@ and sampled. What is not given is left to the service's defaults. Each result is
 
 `--workers 2` samples and trains in two processes, `1+1` samples in one and trains in another, and `1+1:1` does so with
 rollouts that are one step old. With `--share 0.8` the checkpoints of each run are evaluated until one answers that
-share; `saved_s` is when it was saved, and `grpo_s` how long after the demonstrations. A run then evaluates nothing itself, so that its seconds are those of training.
+share; `saved_s` is when it was saved, and `grpo_s` how long after the demonstrations. A run then evaluates nothing
+itself, so that its seconds are those of training.
 
 `MODEL` is what `learnloop demo --base-model` takes. `--data-dir` names the data directory of `learnloop bases add` and
 `learnloop data prepare`; the runs stay there.

@@ -1,16 +1,16 @@
 """TRL's side of the time to a share of the test questions, with GRPOTrainer and vLLM in its process.
 
-    python -m benchmarks.learning.real_model --arms grpo --demonstrations 48 --share 0.8 --data-dir DIR ...
+    python -m benchmarks.learning.real_model --arms grpo --demonstrations 24 --share 0.8 --data-dir DIR ...
     python -m benchmarks.learning.real_model.trl --start learnloop/NAME@2 --inbox demo-mail --data-dir DIR
 
 Both sides train the same LoRA: TRL starts from the checkpoint that the run above wrote after its demonstrations. They
 have the same questions in the same order, prompts, tools, reward, numbers of rollouts, learning rate with its warm-up,
 optimizer and loss. TRL's rollouts are its `rollout_func`; all conversations of an iteration take their turns together,
-as in TRL's own loop for tools. Tokens are sampled and parsed by the same code as the service's, so that nothing is
-tokenised twice.
+as in TRL's own loop for tools.
 
-Checkpoints are evaluated greedily, once training succeeds in most rollouts, until one answers the share. Seconds are
-those of training, without the start of vLLM and without evaluations. Made for TRL 1.16 and vLLM 0.24.
+Checkpoints are evaluated greedily, from the first one of an iteration in which training succeeded often enough, until
+one answers the share. Seconds are those of training, without the start of vLLM and without evaluations. Made for TRL
+1.16 and vLLM 0.24.
 """
 
 import argparse
@@ -19,8 +19,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,127 +29,22 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from app.datasets.store import DatasetStore
+from benchmarks.learning.real_model.conversation import Conversation, Generate, Sampled, judged, play
 from benchmarks.learning.real_model.held_out import PROMISING
-from environment.base import Environment, Episode, Json, Scenario, ToolError
+from environment.base import Environment, Json, Scenario
 from environment.registry import build
-from judges.base import Candidate
-from judges.reference import ReferenceJudge
 from training.engine.__main__ import TINY_BASE, TINY_NAME
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.optimizer import BETAS
-from training.rollout.episode_tools import call_tool, out_of_turns
 from training.types import RunConfig
 
-Sampled = tuple[list[int], list[float]]
-"""The token ids of a reply and their log-probabilities."""
-Generate = Callable[[list[list[int]]], list[Sampled]]
-"""Answers prompts, given as token ids."""
 CONTEXT = 8192
+"""Longest conversation in tokens."""
 
 
 class Reached(Exception):
     """A checkpoint answers the share of the test questions."""
-
-
-@dataclass(slots=True)
-class Conversation:
-    """A rollout, as messages and as the token ids that TRL trains on."""
-
-    tokenizer: ChatTokenizer
-    episode: Episode
-    messages: list[dict[str, Json]] = field(default_factory=list)
-    prompt: list[int] = field(default_factory=list)
-    completion: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    """1 for sampled tokens and 0 for tools' results."""
-    turns: int = 0
-    over: bool = False
-    _exact: dict[int, list[int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.messages = self.episode.messages()
-        self.prompt = self._next_prompt()
-
-    @property
-    def so_far(self) -> list[int]:
-        """The prompt of the next reply."""
-        return self.prompt + self.completion
-
-    async def add(self, ids: list[int], logprobs: list[float]) -> None:
-        """Add a reply, and execute its calls."""
-        self._exact[len(self.messages)] = ids
-        self.completion += ids
-        self.logprobs += logprobs
-        self.mask += [1] * len(ids)
-        self.turns += 1
-        reply = self.tokenizer.parse(self.tokenizer.decode(ids), call_seed=str(self.turns))
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in reply.tool_calls
-        ]
-        self.messages.append({"role": "assistant", "content": reply.content, "tool_calls": calls})
-        if not calls:
-            self._end("malformed", reply.malformed or "There is no tool call in the reply.")
-        for call in reply.tool_calls:
-            try:
-                result = await call_tool(self.episode, call.name, call.arguments, call.id)
-            except ToolError as error:
-                return self._end("malformed", str(error))
-            if result.final:
-                self.over = True
-                return
-            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
-        if not self.over and self.turns == self.episode.max_turns:
-            self._end("out_of_turns", out_of_turns(self.episode))
-        if not self.over:
-            self._read(self._next_prompt())
-
-    def _read(self, prompt: list[int]) -> None:
-        """Add what stands between the last reply and the next one."""
-        if prompt[: len(self.so_far)] != self.so_far:
-            raise RuntimeError("a prompt does not continue the conversation before it")
-        new = prompt[len(self.so_far) :]
-        self.completion += new
-        self.logprobs += [0.0] * len(new)
-        self.mask += [0] * len(new)
-
-    def _next_prompt(self) -> list[int]:
-        tools = [tool.openai() for tool in self.episode.tools]
-        return self.tokenizer.prompt(self.messages, tools, exact=self._exact)
-
-    def _end(self, reason: Any, detail: str) -> None:
-        self.episode.end(reason, detail)
-        self.over = True
-
-
-async def play(conversations: Sequence[Conversation], generate: Generate) -> None:
-    """Play all conversations to their end, turn by turn."""
-    while running := [each for each in conversations if not each.over]:
-        replies = generate([each.so_far for each in running])
-        await asyncio.gather(*(each.add(*reply) for each, reply in zip(running, replies, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a conversation achieved."""
-
-    reward: float
-    success: bool
-    malformed: bool
-
-
-async def judged(environment: Environment, conversation: Conversation) -> Verdict:
-    """Reward a conversation as the service does with its default judge for questions about mail."""
-    episode = conversation.episode
-    outcome = episode.outcome()
-    judgement = await ReferenceJudge().judge(episode.scenario, [Candidate("", outcome, conversation.messages)])
-    score = judgement.scores[0].value
-    if score is None:
-        raise RuntimeError(judgement.scores[0].explanation)
-    reward = sum(environment.reward(outcome, score).values())
-    return Verdict(reward, environment.success(outcome, score), outcome["finish"] == "malformed")
 
 
 class Run(TrainerCallback):
@@ -163,7 +57,7 @@ class Run(TrainerCallback):
         self._tests = environment.scenarios("test", options.questions, options.seed)
         count = options.iterations * options.groups
         self.scenarios = environment.scenarios("train", count, options.seed)
-        self._began = self._evaluated_s = self._step_began = self._rollout_s = self._success = 0.0
+        self._began = self._evaluated_s = self._rollout_s = self._success = 0.0
         self._figures: dict[str, Json] = {}
 
     def rollouts(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -209,14 +103,19 @@ class Run(TrainerCallback):
         vllm.temperature = temperature
         held_out = fmean(asyncio.run(judged(self._environment, each)).success for each in conversations)
         self._evaluated_s += time.perf_counter() - clock
-        _print({"held_out": held_out, "seconds": round(trained_s, 1), "evaluation_s": time.perf_counter() - clock})
+        _print(
+            {
+                "held_out": held_out,
+                "seconds": round(trained_s, 1),
+                "evaluation_s": round(time.perf_counter() - clock, 1),
+            }
+        )
         if held_out >= self._share:
             raise Reached
 
     def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         torch.cuda.synchronize()
-        self._step_began = time.perf_counter()
-        self._began = self._began or self._step_began
+        self._began = self._began or time.perf_counter()
 
     def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         torch.cuda.synchronize()
