@@ -160,7 +160,8 @@ def _compute(flags: argparse.ArgumentParser) -> None:
         "--train-threads",
         type=_positive,
         metavar="N",
-        help="threads while training: for micro-batches at the same time, or for each of them (default: as --threads)",
+        help="threads while training: for micro-batches at the same time, or for each of them (default: as --threads); "
+        "with --threads 1 as many sample parts of a batch on a CPU",
     )
     compute.add_argument(
         "--slots", type=_positive, default=64, metavar="N", help="conversations that are decoded together"

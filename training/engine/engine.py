@@ -23,6 +23,7 @@ import torch
 
 from training.engine.devices import DeviceFigures, device_figures
 from training.engine.fingerprint import fingerprint
+from training.engine.lanes import Lanes
 from training.engine.memory import free_bytes, is_out_of_memory, release_reserved, total_bytes
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
@@ -37,7 +38,7 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
 from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.peers import Alone, Peers, digest
-from training.engine.trainer.policy import Policy, load_checkpoint, load_policy
+from training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
 from training.engine.trainer.trajectories import (
     BadTrajectory,
@@ -115,7 +116,8 @@ class Engine:
         """`micro_batch_tokens` limits the tokens of one forward and backward pass (None selects what suits the device).
         `loaded_checkpoints` and `loaded_policies` limit what is kept in memory for sampling and for further training.
         `threads` is the number of torch threads for sampling, used in the reproducibility check, and `train_threads`
-        that of threads for training: for micro-batches at the same time, or for each of them. Without `samples`,
+        that of threads for training: for micro-batches at the same time, or for each of them. Where `threads` is 1, as
+        many also sample parts of a batch at the same time. Without `samples`,
         trained weights are not kept for sampling, because it is done elsewhere. With `fp8_training`, adapters of
         Llama-shaped models are trained and sampled over a base in 8 bits (JoinedLayers). Raises Fp8Unsupported."""
         self.registry = registry
@@ -129,6 +131,7 @@ class Engine:
         self._max_policies = loaded_policies
         self._threads = threads
         self._train_threads = train_threads
+        self._lanes = Lanes(train_threads)
         self.torch_threads_to_train = 1
         """Number of torch threads of the training in progress. It is 1 where micro-batches are computed at the same
         time."""
@@ -236,7 +239,7 @@ class Engine:
         self._make_room_for(target, 4)
         with self.registry.loading(target), self._recheck_on_failure(target):
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
-        self._add_weights(target, snapshot(model))
+        self._add_weights(target, self._snapshot(model))
 
     @contextmanager
     def _recheck_on_failure(self, target: Target) -> Iterator[None]:
@@ -262,8 +265,11 @@ class Engine:
             self._in_flight[after.key] = self._in_flight.pop(before.key)
             self._loaded_of[after.key] = self._loaded_of.pop(before.key)
         else:
-            weights = snapshot(policy.model)
+            weights = self._snapshot(policy.model)
             self._add_weights(after, weights, successor_of=before.key)
+
+    def _snapshot(self, model: Model) -> Weights:
+        return snapshot(model, lanes=self._lanes if self._threads == 1 else None)
 
     def _make_room(self, policy: Policy) -> None:
         """Free the memory of idle conversations for training if little else is free."""
@@ -391,7 +397,7 @@ class Engine:
             raise StepConflict(expected_step, parent.step)
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
-        self.torch_threads_to_train = 1 if policy.lanes > 1 else self._train_threads
+        self.torch_threads_to_train = 1 if policy.lanes.count > 1 else self._train_threads
         policy.peers = peers = self.peers
         policy.measured = ()
         self._make_room(policy)
@@ -445,7 +451,7 @@ class Engine:
             self._make_room_for(target, 16)
             with self.registry.loading(target), self._recheck_on_failure(target):
                 policy = load_policy(target.directory, base, target.tuning, self._device, self._bases)
-            policy.use_lanes(self._train_threads)
+            policy.use_lanes(self._lanes)
         self._policies[target.model.id] = (target.step, policy)
         return policy
 

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.fakes.tiny_model import make_tiny_model
+from training.engine.lanes import Lanes
 from training.engine.sampling.sampler import (
     ContextTooLong,
     NonFiniteLogits,
@@ -399,6 +400,7 @@ class Cramped:
         self.kv, self.context = weights.kv, weights.context
         self.vocab_size, self.parameters = weights.vocab_size, weights.parameters
         self.supports_packing, self.pad_to_multiple_of = weights.supports_packing, weights.pad_to_multiple_of
+        self.prefilled_together = weights.prefilled_together
         self.exact_attention, self.matrices = weights.exact_attention, weights.matrices
         self._weights, self._rows, self._tokens = weights, rows, tokens
 
@@ -411,6 +413,14 @@ class Cramped:
         if len(ids) > self._rows:
             raise MemoryError
         return self._weights.decode(cache, ids, positions, span)
+
+
+def test_lanes_change_no_bit(model: PreTrainedModel, weights: Weights) -> None:
+    """Neither of what is decoded in parts nor of prompts that are prefilled at the same time."""
+    requests = mixed_requests(70)
+    found = samples(sampler_of(snapshot(model, lanes=Lanes(3)), slots=70), requests)
+    for each, sample in zip(requests, found, strict=True):
+        assert (sample.ids, sample.logprobs) == alone(weights, each)
 
 
 def test_out_of_memory_means_fewer_at_once(weights: Weights) -> None:

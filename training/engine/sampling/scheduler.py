@@ -87,7 +87,7 @@ class Scheduler:
         self._ahead: _Ahead | None = None
         self._gathering, self._gathers = Gathering(), False
         self._rows = Rows(slots, cache_bytes)
-        self._chunk, self._together = PREFILL_CHUNK, 1
+        self._chunk, self._together = PREFILL_CHUNK, weights.prefilled_together
         self._prefill_tokens = int(min(max(PREFILL_FLOPS / (2 * weights.parameters), PREFILL_CHUNK), 4096))
         if weights.supports_packing:
             self._chunk, self._together = PACKED_PREFILL, slots

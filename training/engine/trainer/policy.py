@@ -3,7 +3,7 @@
 import gc
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from training.engine.lanes import Lanes
 from training.engine.memory import free_bytes, is_out_of_memory, release_reserved
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.trainer.joined_layers import JoinedLayers
@@ -56,8 +57,8 @@ class Policy:
         self.optimizer = Optimizer((n, p) for n, p in model.named_parameters() if p.requires_grad)
         self.peers: Peers = Alone()
         """The trainers that take steps together with this one."""
-        self.lanes = 1
-        """Number of batches that are computed at the same time, each by a thread of its own."""
+        self.lanes = Lanes()
+        """Threads that compute batches at the same time."""
         self.measured: tuple[MeasuredToken, ...] = ()
         """Tokens at which the last step was measured (trust_region.py)."""
         self._base_directory = base_directory
@@ -149,24 +150,10 @@ class Policy:
         cut: Callable[..., Iterator[Batch]] = packed_batches if self._packed else padded_batches
         return cut(ids, chosen, tokens, self.device)
 
-    def use_lanes(self, most: int) -> None:
-        """Compute up to `most` batches at the same time where passes share no state, which is with WholeLayers. The
-        operations of one of their batches are too small for several threads to share them well."""
-        self.lanes = most if self._whole else 1
-
-    def in_lanes(self, batches: Sequence[Batch], work: Callable[[Batch], R]) -> Iterator[R]:
-        """Yield the result of `work` for each batch, in order, while the lanes compute those of the next batches."""
-        if self.lanes == 1 or len(batches) < 2:
-            yield from map(work, batches)
-            return
-        with ThreadPoolExecutor(self.lanes, "lane") as threads:
-            begun: deque[Future[R]] = deque()
-            for batch in batches:
-                begun.append(threads.submit(work, batch))
-                if len(begun) == self.lanes:
-                    yield begun.popleft().result()
-            while begun:
-                yield begun.popleft().result()
+    def use_lanes(self, lanes: Lanes) -> None:
+        """Compute batches at the same time where passes share no state, which is with WholeLayers. The operations of
+        one of their batches are too small for several threads to share them well."""
+        self.lanes = lanes if self._whole else Lanes()
 
     def backward(
         self, batches: Sequence[Batch], loss_of: Callable[[Batch, Tensor, Tensor], tuple[Tensor, R]]
@@ -182,8 +169,8 @@ class Policy:
             loss, result = loss_of(batch, *batch.logprobs(self.model))
             return torch.autograd.grad(loss, parameters, allow_unused=True), result
 
-        if self.lanes > 1:
-            for found, result in self.in_lanes(batches, gradients):
+        if self.lanes.count > 1:
+            for found, result in self.lanes.each(gradients, batches):
                 self.optimizer.add(found)
                 yield result
             return

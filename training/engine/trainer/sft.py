@@ -198,7 +198,7 @@ def _loss(
 
     def passes(batches: Sequence[Batch]) -> Generator[Progress, None, float]:
         loss = 0.0
-        for part in policy.backward(batches, loss_of) if train else policy.in_lanes(batches, looked_at):
+        for part in policy.backward(batches, loss_of) if train else policy.lanes.each(looked_at, batches):
             loss += part
             yield progress
         return loss

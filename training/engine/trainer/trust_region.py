@@ -99,7 +99,7 @@ def _divergence(
 
     def passes(batches: Sequence[Batch]) -> Generator[T, None, tuple[float, int, dict[int, Tensor]]]:
         total, tokens, after = 0.0, 0, dict[int, Tensor]()
-        for batch, now in zip(batches, policy.in_lanes(batches, logprobs_now), strict=True):
+        for batch, now in zip(batches, policy.lanes.each(logprobs_now, batches), strict=True):
             change = now - torch.cat([before[number] for number in batch.members])
             total += float((torch.expm1(change) - change).sum())
             tokens += len(change)

@@ -27,6 +27,7 @@ class ModuleWeights:
     """
 
     supports_packing = False
+    prefilled_together = 1
     pad_to_multiple_of = MIN_ROWS
 
     def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:

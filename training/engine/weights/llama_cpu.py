@@ -7,11 +7,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from training.engine.lanes import Lanes
 from training.engine.weights.adapters import is_adapted
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
 from training.engine.weights.kv_cache import KVCache, KVShape, Piece
 from training.engine.weights.llama_modules import LlamaModel, supports_config
 from training.engine.weights.rotary import RotaryTable
+
+DECODED_TOGETHER = 32
+"""Rows that are decoded in one pass. Twice as many take more than twice as long, because keys, values and the results
+between layers no longer fit into the processor's caches."""
 
 
 def effective_weight(linear: Any) -> torch.Tensor:
@@ -69,9 +74,11 @@ class FusedWeights:
             return False
         return not (is_adapted(model.model.embed_tokens) or is_adapted(model.lm_head))
 
-    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, device: torch.device, dtype: torch.dtype, lanes: Lanes) -> None:
         config, body = model.config, model.model
         first = body.layers[0].self_attn
+        self._lanes = lanes
+        self.prefilled_together = lanes.count
         self._heads: int = config.num_attention_heads
         self._scale: float = first.scaling
         self._counted = torch.arange(0, device=device)
@@ -133,8 +140,12 @@ class FusedWeights:
 
     def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of each piece into its row."""
-        for piece in pieces:
+        self._turns(cache.length + MIN_ROWS)  # grows with the first call, which lanes must not make at the same time
+
+        def prefill(piece: Piece) -> None:
             self._prefill(cache, piece.row, piece.start, torch.from_numpy(piece.ids).to(self.kv.device))
+
+        list(self._lanes.each(prefill, pieces))
 
     @torch.inference_mode()
     def _prefill(self, cache: KVCache, row: int, start: int, ids: torch.Tensor) -> None:
@@ -164,7 +175,6 @@ class FusedWeights:
             mixed = mixed.view(self._heads, padded, head_dim).transpose(0, 1).reshape(padded, -1)
             hidden = self._finish(layer, hidden, mixed)
 
-    @torch.inference_mode()
     def decode(self, cache: KVCache, ids: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
         """Decode one token for each of the first M rows. Return float32 logits [M, vocab] after `ids` ([M]) at
         `positions` ([M]).
@@ -172,8 +182,24 @@ class FusedWeights:
         M is a multiple of MIN_ROWS; `span` is a multiple of KEY_MULTIPLE above the positions that matter. Rows that are
         not decoded now can hold anything; they are written at their position too.
         """
+        size = min(round_up(-(-len(ids) // self._lanes.count), MIN_ROWS), DECODED_TOGETHER)
+        parts = [slice(start, min(start + size, len(ids))) for start in range(0, len(ids), size)]
+        # Both grow with the first call, which lanes must not make at the same time.
+        self._turns(cache.length)
+        self._numbers(size * self.kv.kv_heads * self.kv.head_dim)
+
+        def decode(part: slice) -> torch.Tensor:
+            return self._decode(cache, part, ids[part], positions[part], span)
+
+        return torch.cat(list(self._lanes.each(decode, parts)))
+
+    @torch.inference_mode()
+    def _decode(
+        self, cache: KVCache, part: slice, ids: torch.Tensor, positions: torch.Tensor, span: int
+    ) -> torch.Tensor:
+        """Decode the rows of a part of the batch."""
         rows, (kv_heads, head_dim) = len(ids), (self.kv.kv_heads, self.kv.head_dim)
-        group, pairs = self._heads // kv_heads, rows * kv_heads
+        group, pairs, first = self._heads // kv_heads, rows * kv_heads, part.start * kv_heads
         rope = self._turns(cache.length)[positions]
         mask = causal_mask(positions, span, self.kv.dtype)[:, None].expand(rows, kv_heads, span).reshape(pairs, 1, span)
         value_places = (self._numbers(pairs).view(rows, -1) * cache.length + positions[:, None]).view(-1)
@@ -183,13 +209,14 @@ class FusedWeights:
         query = hidden.new_zeros((rows, kv_heads, max(group, 4), head_dim))
         own = query[:, :, :group]
         query = query.view(pairs, -1, head_dim)
-        for layer, (keys, values) in zip(self._layers, cache.pairs, strict=True):
+        for layer, pair in zip(self._layers, cache.pairs, strict=True):
+            keys, values = (each[first : first + pairs] for each in pair)
             joint = self._project(layer, hidden, rope)
             own.copy_(joint[:, : self._heads].view(own.shape))
             key, value = joint[:, self._heads :].view(rows, 2, kv_heads, head_dim).unbind(1)
             keys.view(-1).index_copy_(0, key_places, key.reshape(-1))
             values.view(-1, head_dim).index_copy_(0, value_places, value.reshape(-1, head_dim))
-            mixed = attend(query, keys[:pairs, :, :span], values[:pairs, :span], mask)
+            mixed = attend(query, keys[:, :, :span], values[:, :span], mask)
             hidden = self._finish(layer, hidden, mixed[:, :group].reshape(rows, -1))
         return F.linear(self._normed(hidden), self._head).float()
 

@@ -51,6 +51,7 @@ class CudaWeights:
     """
 
     supports_packing = True
+    prefilled_together = 1
     exact_attention = True
     pad_to_multiple_of = 8
     """Granularity of the number of rows. There is one graph per multiple."""

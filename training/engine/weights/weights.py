@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from training.engine.lanes import Lanes
 from training.engine.weights.adapters import base_of, has_adapter
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
@@ -22,6 +23,8 @@ class Weights(Protocol):
     supports_packing: bool
     """Whether the cache is a PagedCache and the pieces of many rows are prefilled in one pass. Otherwise it is a
     KVCache and pieces are prefilled one by one."""
+    prefilled_together: int
+    """Number of pieces that are prefilled at the same time where they are prefilled one by one."""
     pad_to_multiple_of: int
     """Number of which the rows passed to `decode` must be a multiple."""
 
@@ -72,11 +75,13 @@ def snapshot(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    lanes: Lanes | None = None,
 ) -> Weights:
     """Copy the weights of a causal language model, or of a peft model with its adapters merged in. On a GPU, the copy
     of a peft model with a joined base shares the base and keeps only the adapter.
 
-    `device` and `dtype` default to the model's own, on a GPU to bfloat16. Raises UnsupportedModel for a model whose
+    `device` and `dtype` default to the model's own, on a GPU to bfloat16. On a CPU, the copy of a Llama-shaped model
+    computes in `lanes`. Raises UnsupportedModel for a model whose
     state is not keys and values of one shape (Mamba, MLA).
     """
     base = base_of(model)
@@ -89,7 +94,7 @@ def snapshot(
             if CudaWeights.supports(base):
                 return CudaWeights(model, where, kind)
         elif FusedWeights.supports(base):
-            return FusedWeights(base, where, kind)
+            return FusedWeights(base, where, kind, lanes or Lanes())
         from training.engine.weights.any_model import ModuleWeights  # imports transformers, which made the model
 
         plain = copy.deepcopy(model).merge_and_unload() if has_adapter(model) else model

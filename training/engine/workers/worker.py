@@ -67,7 +67,7 @@ class _Worker:
             device=spec.device,
             micro_batch_tokens=spec.micro_batch_tokens,
             threads=spec.threads,
-            train_threads=spec.train_threads,
+            train_threads=spec.train_threads if spec.trains else spec.threads,
             samples=spec.samples,
             fp8_training=spec.fp8_training,
         )
