@@ -1,6 +1,6 @@
 """Documents belong to projects.
 
-A document that runs refer to becomes each of these runs' projects'. Of the others nobody knows whose they are: all
+A document that runs refer to then belongs to the projects of these runs. The owners of the others are not known, so all
 projects may use them, as before.
 
 Revision: 0005

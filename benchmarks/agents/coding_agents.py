@@ -6,7 +6,7 @@
     PATH=$PWD/agents/node_modules/.bin:$PWD/agents/mini/bin:$PATH python -m benchmarks.agents.coding_agents
 
 Those that are not on the PATH are left out, with the command that installs them. The base model is the included one,
-told that its context is longer than those it was trained on: what it writes is nonsense, but calls of tools occur in
+configured with a longer context than those it was trained on: what it writes is nonsense, but calls of tools occur in
 it. Each agent has a session, whose record is printed. Then it has one with a base model of a short context, in which
 its first prompt does not fit, and one whose limit of calls is reached; both must make it stop. `--train codex` trains
 that agent through `learnloop agent run`. Fails if an agent's session has no answered call, or if an agent does not

@@ -19,7 +19,7 @@ from pathlib import Path
 from environment.json_type import Json
 
 CONTEXT = 32_768
-"""Context that the agents are told, in tokens."""
+"""Length of the context that the agents are configured with, in tokens."""
 _REPLY = 1_024
 _TIMEOUT_S = 600.0
 NPM = "npm install"

@@ -270,7 +270,7 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls, f
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)
         clock = time.monotonic()
-        results, over = await _execute(episode, choice)
+        results, over = await execute_reply(episode, choice)
         trajectory.metrics["tools_s"] += time.monotonic() - clock
         if fork is not None:
             results = fork.edited(len(trajectory.messages_and_choices), results)
@@ -281,8 +281,8 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls, f
     episode.end("out_of_turns", out_of_turns(episode))
 
 
-async def _execute(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
-    """Return the messages that answer the reply, and whether the episode is over."""
+async def execute_reply(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
+    """Execute the calls of a reply. Return the messages that answer it, and whether the episode is over."""
     calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
     if not calls:
         if isinstance(episode, TextEpisode):

@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from environment.base import Environment, Episode, Json, ToolError
+from openai.types.chat.chat_completion import Choice
+
+from environment.base import Environment, Episode, Json
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from training.engine.tokens import ChatTokenizer
+from training.protocol.malformed_calls import MALFORMED
 from training.protocol.tool_formats.formats import Reply
-from training.rollout.episode_tools import call_tool, out_of_turns
+from training.rollout.chat import message_of
+from training.rollout.episode_tools import out_of_turns
+from training.rollout.rollout import execute_reply
 
 Sampled = tuple[list[int], list[float]]
 """The token ids of a reply and their log-probabilities."""
@@ -49,34 +54,24 @@ class Conversation:
         self.logprobs += logprobs
         self.mask += [1] * len(ids)
         self.turns += 1
-        reply = self.tokenizer.parse(self.tokenizer.decode(ids), call_seed=str(self.turns))
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in reply.tool_calls
-        ]
-        self.messages.append({"role": "assistant", "content": reply.content, "tool_calls": calls})
-        self.over = await self._execute(reply)
+        choice = self._choice(self.tokenizer.parse(self.tokenizer.decode(ids), call_seed=str(self.turns)))
+        results, self.over = await execute_reply(self.episode, choice)
+        self.messages += [message_of(choice), *results]
         if not self.over and self.turns == self.episode.max_turns:
             self.episode.end("out_of_turns", out_of_turns(self.episode))
             self.over = True
         if not self.over:
             self._read(self._next_prompt())
 
-    async def _execute(self, reply: Reply) -> bool:
-        """Execute the calls of a reply, and return whether the episode is over."""
-        if not reply.tool_calls:
-            self.episode.end("malformed", reply.malformed or "There is no tool call in the reply.")
-            return True
-        for call in reply.tool_calls:
-            try:
-                result = await call_tool(self.episode, call.name, call.arguments, call.id)
-            except ToolError as error:
-                self.episode.end("malformed", str(error))
-                return True
-            if result.final:
-                return True
-            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
-        return False
+    def _choice(self, reply: Reply) -> Choice:
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
+        message = {"role": "assistant", "content": reply.content, "tool_calls": calls or None}
+        return Choice.model_validate(
+            {"index": 0, "finish_reason": "stop", "message": message, MALFORMED: reply.malformed}
+        )
 
     def _read(self, prompt: list[int]) -> None:
         """Add what stands between the last reply and the next one."""
@@ -92,13 +87,6 @@ class Conversation:
         return self.tokenizer.prompt(self.messages, tools, exact=self._exact)
 
 
-async def play(conversations: Sequence[Conversation], generate: Generate) -> None:
-    """Play all conversations to their end, turn by turn."""
-    while running := [each for each in conversations if not each.over]:
-        replies = generate([each.so_far for each in running])
-        await asyncio.gather(*(each.add(*reply) for each, reply in zip(running, replies, strict=True)))
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a conversation achieved."""
@@ -108,7 +96,15 @@ class Verdict:
     malformed: bool
 
 
-async def judged(environment: Environment, conversation: Conversation) -> Verdict:
+async def play(environment: Environment, conversations: Sequence[Conversation], generate: Generate) -> list[Verdict]:
+    """Play all conversations to their end, turn by turn, and judge them."""
+    while running := [each for each in conversations if not each.over]:
+        replies = generate([each.so_far for each in running])
+        await asyncio.gather(*(each.add(*reply) for each, reply in zip(running, replies, strict=True)))
+    return [await _judged(environment, each) for each in conversations]
+
+
+async def _judged(environment: Environment, conversation: Conversation) -> Verdict:
     """Reward a conversation as the service does with its default judge for questions about mail."""
     episode = conversation.episode
     outcome = episode.outcome()

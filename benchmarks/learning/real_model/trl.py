@@ -29,7 +29,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from app.datasets.store import DatasetStore
-from benchmarks.learning.real_model.conversation import Conversation, Generate, Sampled, judged, play
+from benchmarks.learning.real_model.conversation import Conversation, Generate, Sampled, play
 from benchmarks.learning.real_model.held_out import PROMISING
 from environment.base import Environment, Json, Scenario
 from environment.registry import build
@@ -72,8 +72,7 @@ class Run(TrainerCallback):
             self._evaluate(vllm, generate)
         clock = time.perf_counter()
         conversations = self._conversations([self.scenarios[int(number)] for number in prompts])
-        asyncio.run(play(conversations, generate))
-        verdicts = [asyncio.run(judged(self._environment, each)) for each in conversations]
+        verdicts = asyncio.run(play(self._environment, conversations, generate))
         self._rollout_s = time.perf_counter() - clock
         self._success = fmean(each.success for each in verdicts)
         self._figures = {
@@ -99,9 +98,9 @@ class Run(TrainerCallback):
         trained_s = clock - self._began - self._evaluated_s
         conversations = self._conversations(self._tests)
         temperature, vllm.temperature = vllm.temperature, 0.0
-        asyncio.run(play(conversations, generate))
+        verdicts = asyncio.run(play(self._environment, conversations, generate))
         vllm.temperature = temperature
-        held_out = fmean(asyncio.run(judged(self._environment, each)).success for each in conversations)
+        held_out = fmean(each.success for each in verdicts)
         self._evaluated_s += time.perf_counter() - clock
         _print(
             {

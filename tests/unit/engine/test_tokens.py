@@ -190,6 +190,10 @@ def test_sampled_ids_that_have_no_place_are_text_in_a_prompt_and_refused_in_trai
     assert tokenizer.prompt(messages, None, exact={1: [70]}) == tokenizer.prompt(messages, None)
     with pytest.raises(BadConversation, match="no end of assistant message 1"):
         tokenizer.training_sequence([*messages, messages[1]], None, {1: [70], 3: [71]})
+    with pytest.raises(BadConversation, match="no end of assistant message 1"):
+        tokenizer.supervised_sequence([*messages, messages[1]], None)
+    ids, owner = tokenizer.training_sequence(messages[:2], None, {1: [70]})  # of the last one no end is needed
+    assert (ids[-1], owner[-1]) == (70, 1)
 
 
 def test_a_model_without_a_template_gets_ours(tmp_path: Path, tokenizer: ChatTokenizer) -> None:

@@ -43,6 +43,8 @@ PAGED_REPLY = 2048
 SHARED = 32
 """Tokens that a prompt must have in common with another, to wait for them instead of computing them too."""
 
+_Counts = int | npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class _Member:
@@ -524,20 +526,17 @@ class Scheduler:
 
         Raises OutOfMemory if there are too few though nothing runs.
         """
-        needed = pages_of(_expected_tokens(request)) - match.tokens // PAGE
+        needed = pages_of(_expected_of(request)) - match.tokens // PAGE
         if not self._active and not self._filling:
             if len(request.known()) > cache.length:
                 raise OutOfMemory(f"memory holds the keys and values of {cache.length} tokens")
             return True
         state, active = self._rows.state, np.fromiter(self._active, dtype=np.int64, count=len(self._active))
-        produced = state.produced[active]
+        filling = np.array([_expected_of(each) for each in self._filling], dtype=np.int64)
         expected = np.concatenate(
-            [
-                state.prompts[active] + produced + np.minimum(state.limits[active] - produced, PAGED_REPLY),
-                np.array([_expected_tokens(each) for each in self._filling], dtype=np.int64),
-            ]
+            [_expected(state.prompts[active], state.produced[active], state.limits[active]), filling]
         )
-        if pages_of(_expected_tokens(request)) + int((-(-expected // PAGE)).sum()) <= cache.pages:
+        if pages_of(_expected_of(request)) + int((-(-expected // PAGE)).sum()) <= cache.pages:
             return True  # even if nothing is shared
         rows = np.array([*active, *(each.row for each in self._filling)])
         needed += cache.missing(rows, self._rows.slots.lengths[rows], expected)
@@ -618,9 +617,14 @@ class Scheduler:
         request.done(reason)
 
 
-def _expected_tokens(request: Request) -> int:
-    """Return the tokens that a request that is not decoded has or may come to have."""
-    return len(request.params.prompt) + len(request.ids) + min(request.max_tokens - len(request.ids), PAGED_REPLY)
+def _expected(prompts: _Counts, produced: _Counts, limits: _Counts) -> npt.NDArray[np.int64]:
+    """Return how many tokens requests may come to have, as far as pages are set aside for them."""
+    return prompts + produced + np.minimum(limits - produced, PAGED_REPLY)
+
+
+def _expected_of(request: Request) -> int:
+    """Return the same for a request that is not decoded now."""
+    return int(_expected(len(request.params.prompt), len(request.ids), request.max_tokens))
 
 
 def _taking_turns(
