@@ -27,7 +27,7 @@ FAILURES_IN_A_ROW = 3
 """Least number of the candidate's newest units that must all have failed for the breaker."""
 BREAKER_ERROR = 1e-7
 """Accepted probability that a candidate like the stable checkpoint meets the breaker. Among thousands of units some
-fail in a row by chance: of units that fail with 4%, three in a row occur once in 16,000, and five once in 10 million."""
+fail in a row by chance: of units that fail with 4%, three in a row occur once in 16,000 and five once in 10 million."""
 _FAILING, _PRIOR_UNITS = 0.02, 50
 """Failure rate that is assumed of the stable arm before anything is known, and how many units it counts as."""
 
