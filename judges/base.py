@@ -90,6 +90,20 @@ class AskingJudge(Judge, Protocol):
         judges without the model."""
 
 
+@runtime_checkable
+class SelectiveJudge(Judge, Protocol):
+    """A judge that can only score rollouts that have something certain."""
+
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        """Why it scores no rollout of this scenario with such an outcome; None if it can."""
+
+
+def lacking(judge: Judge, scenario: Scenario, outcome: Outcome) -> str | None:
+    """Why the judge scores no rollout of this scenario with such an outcome; None if it can, or does not say."""
+    is_shown = outcome.get(REPORTED_REWARD) is None
+    return judge.lacks(scenario, outcome) if is_shown and isinstance(judge, SelectiveJudge) else None
+
+
 async def checked(judge: Judge, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
     """The judge's verdicts. Those whose reward is reported it is not shown. Raises what it raises, and ValueError if it
     does not score every candidate."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from environment.base import Json, Scenario
+from environment.base import Json, Outcome, Scenario
 from judges import registry
 from judges.base import (
     SIMULATOR,
@@ -20,6 +20,7 @@ from judges.base import (
     JudgeServices,
     Score,
     checked,
+    lacking,
 )
 
 NAME = "blend"
@@ -75,6 +76,11 @@ class BlendJudge:
         judgements = await asyncio.gather(*(_judged(part.judge, scenario, candidates) for part in self._parts))
         scores = [self._mean([judgement.scores[at] for judgement in judgements]) for at in range(len(candidates))]
         return Judgement(scores, [call for judgement in judgements for call in judgement.calls])
+
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        """What its first judge lacks, if none of them can score."""
+        reasons = [lacking(part.judge, scenario, outcome) for part in self._parts]
+        return reasons[0] if all(reasons) else None
 
     def questions(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Sequence[JudgeQuestion]:
         """Those of its judges that ask a model."""

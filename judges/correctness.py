@@ -12,7 +12,7 @@ from importlib.resources import files
 
 import structlog
 
-from environment.base import Json, Scenario
+from environment.base import Json, Outcome, Scenario
 from judges.asking import Asker, CallUsage, Sleep, call_of
 from judges.base import (
     Candidate,
@@ -30,6 +30,7 @@ from judges.injection import addresses_judge
 from judges.json_answer import UnusableAnswer, object_in
 from judges.llm import Completion, JudgeUnavailable
 from judges.model_settings import check_model_settings, check_names, fallback_of, model_for
+from judges.reference import NO_REFERENCE
 from judges.ruler.material import canonical, digest
 
 log = structlog.get_logger(__name__)
@@ -112,11 +113,14 @@ class CorrectnessJudge:
         self._asker = Asker(model, SCHEMA, temperature=temperature, timeout_s=timeout_s, sleep=sleep)
         self._basis = [NAME, _VERSION, model.name, model.base_url, temperature]
 
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        return None if isinstance(scenario.reference.get("answer"), str) else NO_REFERENCE
+
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         """One Score for each candidate, in their order."""
         reference = scenario.reference.get("answer")
         if not isinstance(reference, str):
-            return Judgement([Score(None, "the scenario has no reference answer")] * len(candidates))
+            return Judgement([Score(None, NO_REFERENCE)] * len(candidates))
         answers = [candidate.outcome.get("answer") for candidate in candidates]
         obvious = await asyncio.to_thread(lambda: [_obvious(answer, reference) for answer in answers])
         asked = {

@@ -35,6 +35,7 @@ ONLINE: Mapping[str, float] = {
 WINS = ("thumbs_up", "preferred")
 LOSSES = ("thumbs_down",)
 """A preference is a loss of the other email, too."""
+_NO_EMAIL = "its outcomes are those of emails, and this rollout was not to write one"
 _SIGNALS = ("online", "human")
 
 
@@ -64,6 +65,9 @@ class FeedbackJudge:
         self._signal = signal
         self._feedback = feedback
 
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        return _NO_EMAIL if self._signal == "online" and "email" not in outcome else None
+
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         """All candidates by the same evidence."""
         known = _Known(self._signal, await self._feedback.evidence())
@@ -78,13 +82,16 @@ class MarketJudge:
     def __init__(self, market: Market) -> None:
         self._market = market
 
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        return None if "email" in outcome else _NO_EMAIL
+
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         """The same email gets the same score."""
         return Judgement([self._score(scenario.task, candidate.outcome) for candidate in candidates])
 
     def _score(self, task: Mapping[str, Json], outcome: Outcome) -> Score:
         if "email" not in outcome:
-            return Score(None, f"the {SIMULATOR} answers emails, and this environment writes none")
+            return Score(None, f"the {SIMULATOR}: {_NO_EMAIL}")
         events = self._market.events(task, outcome)
         if not events:
             return Score(0.0, f"no final email: the {SIMULATOR} got none")

@@ -39,6 +39,7 @@ _MIN_WORDS, _MAX_WORDS = 12, 120
 _READ_TOOL = "get_relevant_context"
 _CITE = "cite: "
 _LEADS, _LEADS_NOWHERE, _IS_PRODUCT = "leads to: ", "leads to: no product", "This is a Product Feature."
+_NO_EMAIL = "this judge scores sales emails, and this rollout was not to write one"
 _TAG = re.compile(r"<(?![\w.+-]+@)[/!?a-z]", re.IGNORECASE)
 """The beginning of one is enough for a browser. `<mara@x.example>` is none."""
 
@@ -70,6 +71,9 @@ class GroundingJudge:
 
     name = NAME
 
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        return None if "email" in outcome else _NO_EMAIL
+
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         scores = await asyncio.to_thread(lambda: [_score(scenario.task, candidate) for candidate in candidates])
         return Judgement(scores)
@@ -78,7 +82,7 @@ class GroundingJudge:
 def _score(task: Mapping[str, Json], candidate: Candidate) -> Score:
     outcome = candidate.outcome
     if "email" not in outcome:
-        return Score(None, "this judge scores sales emails, and this rollout was not to write one")
+        return Score(None, _NO_EMAIL)
     email = outcome["email"]
     if email is None:
         return Score(0.0, f"no email was finalised: {outcome['detail'] or outcome['finish']}")

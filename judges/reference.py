@@ -10,10 +10,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import date
 
-from environment.base import Json, Scenario
+from environment.base import Json, Outcome, Scenario
 from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
 
 NAME = "reference"
+NO_REFERENCE = "the scenario has no reference answer"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (
     r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
@@ -55,6 +56,9 @@ class ReferenceJudge:
 
     name = NAME
 
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        return None if isinstance(scenario.reference.get("answer"), str) else NO_REFERENCE
+
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
         reference = scenario.reference.get("answer")
         return Judgement([_score(candidate.outcome.get("answer"), reference) for candidate in candidates])
@@ -62,7 +66,7 @@ class ReferenceJudge:
 
 def _score(answer: Json, reference: Json) -> Score:
     if not isinstance(reference, str):
-        return Score(None, "the scenario has no reference answer")
+        return Score(None, NO_REFERENCE)
     if not isinstance(answer, str) or not answer:
         return Score(0.0, "no answer was given")
     if same_answer(answer, reference):

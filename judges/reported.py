@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from environment.base import Json, Scenario
+from environment.base import Json, Outcome, Scenario
 from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
 
 NAME = "reported"
+_NO_REWARD = "no reward was reported"
 
 
 def build(config: Mapping[str, Json], services: JudgeServices) -> Judge:
@@ -19,5 +20,8 @@ class ReportedJudge:
 
     name = NAME
 
+    def lacks(self, scenario: Scenario, outcome: Outcome) -> str | None:
+        return _NO_REWARD
+
     async def judge(self, scenario: Scenario, candidates: Sequence[Candidate]) -> Judgement:
-        return Judgement([Score(None, "no reward was reported")] * len(candidates))
+        return Judgement([Score(None, _NO_REWARD)] * len(candidates))

@@ -41,6 +41,7 @@ USED = (
     "InboxOut",
     "IterationOut",
     "JudgeCallOut",
+    "JudgeCatalogue",
     "JudgeQuestions",
     "KeyCreated",
     "KeyOut",

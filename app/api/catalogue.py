@@ -1,15 +1,18 @@
 """What learn-loops can use: backends, environments, judges and agents."""
 
 import asyncio
+from collections.abc import Mapping
 
 from pydantic import Field
 
 import environment.registry
 import judges.registry
 import training.rollout.agents.registry
-from app.api.dependencies import CurrentSettings
+from app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
 from app.api.routers import keyed_router
 from app.backends import choices, unusable_base_models
+from app.listed_models import ListedModels
+from app.operations.fitting_judges import examined, unfit_judges
 from app.schemas.base import ResponseModel
 from training.backends import embedded
 
@@ -30,6 +33,21 @@ class Catalogue(ResponseModel):
     """The complete list. It has a single page."""
 
     items: list[Named]
+    """All there are."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
+
+
+class JudgeOut(Named):
+    """A judge, and whether it can score the rollouts of the run that was asked about."""
+
+    unfit: str | None = None
+    """Why it can score none of that run's rollouts; null if it can, or if no run was named."""
+
+
+class JudgeCatalogue(ResponseModel):
+    """The complete list. It has a single page."""
+
+    items: list[JudgeOut]
     """All there are."""
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
@@ -86,9 +104,14 @@ async def list_environments() -> Catalogue:
 
 
 @router.get("/judges")
-async def list_judges() -> Catalogue:
-    """List the judges that can score rollouts."""
-    return Catalogue(items=[Named(name=name) for name in judges.registry.names()])
+async def list_judges(service: CurrentService, run_id: RunIdQuery = None) -> JudgeCatalogue:
+    """List the judges that can score rollouts. With `run_id` the list says which of them fit the run's rollouts."""
+    found: Mapping[str, str] = {}
+    if run_id is not None:
+        await service.queries.require_run(run_id)
+        rollouts = await examined(service.database, run_id)
+        found = await asyncio.to_thread(unfit_judges, rollouts, ListedModels(service.settings))
+    return JudgeCatalogue(items=[JudgeOut(name=name, unfit=found.get(name)) for name in judges.registry.names()])
 
 
 @router.get("/agents")

@@ -111,6 +111,9 @@ IdCursor = Annotated[
     str | None, Query(pattern=r"^[0-9A-HJKMNP-TV-Z]{26}$", description="`next_cursor` of the previous page")
 ]
 RunId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the run")]
+RunIdQuery = Annotated[
+    str | None, Query(max_length=64, pattern=NO_NUL, description="Id of the run that is asked about")
+]
 TrajectoryId = Annotated[str, Path(max_length=200, pattern=NO_NUL, description="Id of the trajectory")]
 ScenarioId = Annotated[
     str | None, Query(max_length=400, pattern=NO_NUL, description="Only rollouts of this scenario. Default: all")

@@ -92,6 +92,8 @@ def _lines(ended: Json) -> Iterator[Text]:
     if report is None:
         return
     yield plain(report["text"], "bold")
+    if report.get("conclusive") is False:
+        return
     for each in report["iterations"]:
         reward, success = each["reward"], each["success"]
         yield plain(

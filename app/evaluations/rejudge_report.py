@@ -22,6 +22,8 @@ from training.statistics.rejudging import (
 )
 
 _LARGEST = 10
+_LEAST_SCORED = 0.5
+"""Share of the rollouts that must have a score for a rejudging to have a finding."""
 Verdicts = Mapping[tuple[str, int], Any]
 
 
@@ -32,15 +34,20 @@ def rejudge_report(
     explanations: Mapping[str, tuple[str, str]],
 ) -> dict[str, Json]:
     """Return the report. `explanations` are those of the stored and the new scores of the largest changes."""
+    seen, scored = _counted(groups, verdicts)
+    is_conclusive = seen == 0 or scored >= _LEAST_SCORED * seen
     train = [_rejudged(group, verdicts, rejudge.repeats) for group in groups if group.rows[0].kind == "train"]
     evaluated = [group for group in groups if group.rows[0].kind == "evaluation"]
     found = noise([_rejudged(group, verdicts, rejudge.repeats) for group in groups])
     everything = changes(train) if train else None
-    mattering = first_changed(train, MATTERS)
+    mattering = first_changed(train, MATTERS) if is_conclusive else None
     evaluations = _evaluations(evaluated, verdicts)
     return {
         "run_id": rejudge.run_id,
         "repeats": rejudge.repeats,
+        "rollouts": seen,
+        "scored": scored,
+        "conclusive": is_conclusive,
         "code": rejudge.code,
         "all": None if everything is None else _shown(everything),
         "iterations": [
@@ -48,13 +55,19 @@ def rejudge_report(
             for iteration, of_iteration in _by_iteration(train).items()
         ],
         "evaluations": evaluations,
-        "best_step": _best_steps(evaluated, verdicts),
-        "first_changed": first_changed(train),
+        "best_step": _best_steps(evaluated, verdicts) if is_conclusive else None,
+        "first_changed": first_changed(train) if is_conclusive else None,
         "first_mattering": mattering,
         "noise": None if found is None else asdict(found),
         "largest": [_change(row, verdicts[row.id, 0], explanations) for row in largest(groups, verdicts)],
-        "text": _sentence(everything, mattering, found, rejudge.repeats),
+        "text": _finding(everything, mattering, found, rejudge.repeats, seen, scored),
     }
+
+
+def _counted(groups: Sequence[StoredGroup], verdicts: Verdicts) -> tuple[int, int]:
+    """Return the number of rollouts that did not fail, and of those that the first repeat scored."""
+    finished = [row for group in groups for row in group.rows if row.error is None]
+    return len(finished), sum(verdicts[row.id, 0].reward is not None for row in finished)
 
 
 def largest(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[Any]:
@@ -73,13 +86,15 @@ def _rejudged(group: StoredGroup, verdicts: Verdicts, repeats: int) -> RejudgedG
     rows = group.rows
     return RejudgedGroup(
         rows[0].iteration,
-        [_scored(row) for row in rows],
-        [[_scored(verdicts[row.id, repeat]) for row in rows] for repeat in range(repeats)],
+        [_scored(row, row) for row in rows],
+        [[_scored(verdicts[row.id, repeat], row) for row in rows] for repeat in range(repeats)],
     )
 
 
-def _scored(row: Any) -> Scored:
-    return Scored(row.reward, row.advantage, row.success, row.score)
+def _scored(verdict: Any, row: Any) -> Scored:
+    """A rollout without a score is neither a success nor none, unless it failed."""
+    is_known = verdict.reward is not None or row.error is not None
+    return Scored(verdict.reward, verdict.advantage, verdict.success if is_known else None, verdict.score)
 
 
 def _by_iteration(groups: Sequence[RejudgedGroup]) -> dict[int, list[RejudgedGroup]]:
@@ -127,12 +142,15 @@ def _best_steps(groups: Sequence[StoredGroup], verdicts: Verdicts) -> dict[str, 
             scored = [[row if name == "before" else verdicts[row.id, 0] for row in group.rows] for group in of_step]
             rows = [row for group in of_step for row in group.rows]
             flat = [each for group in scored for each in group]
+            success, reward = _success(flat, rows), _reward(flat)
+            if success is None or reward is None:
+                continue  # a checkpoint without scores is not one with the score 0
             successes = {
                 group.rows[0].scenario_id: rate
                 for group, each in zip(of_step, scored, strict=True)
                 if (rate := _success(each, group.rows)) is not None
             }
-            validation = Validation(_success(flat, rows) or 0.0, _reward(flat) or 0.0, successes)
+            validation = Validation(success, reward, successes)
             best = best.after(step, validation)
         found[name] = best.step
     return found
@@ -161,6 +179,17 @@ def _change(row: Any, now: Any, explanations: Mapping[str, tuple[str, str]]) -> 
         "advantage": {"before": row.advantage, "now": now.advantage},
         "explanations": list(explanations[row.id]),
     }
+
+
+def _finding(
+    found: Changes | None, mattering: int | None, measured: Noise | None, repeats: int, seen: int, scored: int
+) -> str:
+    if scored == seen:
+        return _sentence(found, mattering, measured, repeats)
+    counted = f"{scored:,} of {seen:,} rollouts were scored"
+    if scored < _LEAST_SCORED * seen:
+        return f"No finding: {counted}, which is too few to say what would have changed."
+    return f"{_sentence(found, mattering, measured, repeats)} {counted[0].upper()}{counted[1:]}."
 
 
 def _sentence(found: Changes | None, mattering: int | None, measured: Noise | None, repeats: int) -> str:

@@ -32,7 +32,7 @@ from app.schemas.run_request import EnvironmentChoice
 from environment.base import Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
-from judges.base import JudgeServices, Models, UnknownModel
+from judges.base import Judge, JudgeServices, Models, UnknownModel
 from judges.registry import UnknownJudge
 from training.backends import embedded
 from training.backends.base import BackendUnavailable
@@ -295,10 +295,10 @@ def _check_listed(place: int, name: str, listed: Models) -> None:
         raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
 
 
-def check_judge(judge: Choice, listed: Models) -> None:
-    """Raise InvalidRequest for a judge that cannot be built."""
+def check_judge(judge: Choice, listed: Models) -> Judge:
+    """Return the judge. Raises InvalidRequest for one that cannot be built."""
     try:
-        make_judge(judge, JudgeServices(models=listed))
+        return make_judge(judge, JudgeServices(models=listed))
     except (UnknownJudge, PluginFault) as error:
         raise InvalidRequest(("body", "judge", "name"), str(error)) from error
     except ValueError as error:

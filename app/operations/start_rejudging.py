@@ -15,6 +15,7 @@ from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
 from app.evaluations.rejudgings import RejudgingStore
 from app.listed_models import ListedModels
+from app.operations.fitting_judges import examined, unfit
 from app.operations.run_plan import judge_with_defaults
 from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation, check_judge
 from app.schemas.evaluations import EvaluationRequest
@@ -82,7 +83,9 @@ class RejudgingStarter:
             raise InvalidRequest(("body", "iterations"), f"{message} Judge fewer iterations at a time.")
         rejudge = rejudge.model_copy(update={"rollouts": rollouts})
         judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
-        check_judge(judge, ListedModels(self.evaluations.resources.settings))
+        built = check_judge(judge, ListedModels(self.evaluations.resources.settings))
+        if (reason := unfit(built, await examined(database, run.id))) is not None:
+            raise InvalidRequest(("body", "judge"), f"The judge {judge.name} fits no rollout of this run: {reason}.")
         _environment(own.environment, request)
         cost = await _expected(database, run, judge, len(groups) * rejudge.repeats)
         return Planned(rejudge, len(groups), judge, cost)

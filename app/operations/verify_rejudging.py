@@ -76,8 +76,9 @@ async def _verify(
                     if row.id in scores:
                         figures.compare(row.iteration, f"score{where}", each.score, scores[row.id], row.id)
     recomputed = await _report(store, job.id, request.rejudge, groups)
-    for name, value in recomputed.items():
-        figures.compare(None, f"{name} in the report of rejudging {job.id}", job.report["rejudge"].get(name), value)
+    known = {name: value for name, value in recomputed.items() if name in job.report["rejudge"]}  # it may be older
+    for name, value in known.items():
+        figures.compare(None, f"{name} in the report of rejudging {job.id}", job.report["rejudge"][name], value)
 
 
 def _judge(choice: Choice, rejudge: Rejudge) -> Judge | None:

@@ -89,6 +89,12 @@ class RejudgeReport(ResponseModel):
     """The run."""
     repeats: int
     """How often each rollout was judged."""
+    rollouts: int | None = None
+    """Number of rollouts that did not fail; null in reports of earlier versions, as are the next two."""
+    scored: int | None = None
+    """Number of those that the judge gave a score, in the first repeat."""
+    conclusive: bool | None = None
+    """Whether at least half of them have a score. Otherwise the report has no finding."""
     code: str
     """SHA-256 of the code of judges and environments."""
     all: RewardChanges | None

@@ -584,10 +584,20 @@ export interface JudgeCallOut {
   "error": string | null;
 }
 
+export interface JudgeCatalogue {
+  "items": (JudgeOut)[];
+  "next_cursor": null;
+}
+
 export interface JudgeNoise {
   "deviation": number;
   "icc": number | null;
   "floor": number | null;
+}
+
+export interface JudgeOut {
+  "name": string;
+  "unfit": string | null;
 }
 
 export interface JudgeQuestionOut {
@@ -788,6 +798,9 @@ export interface Readiness {
 export interface RejudgeReport {
   "run_id": string;
   "repeats": number;
+  "rollouts": number | null;
+  "scored": number | null;
+  "conclusive": boolean | null;
   "code": string;
   "all": RewardChanges | null;
   "iterations": (IterationChanges)[];

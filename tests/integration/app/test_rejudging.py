@@ -91,6 +91,21 @@ async def _hash(database_url: str) -> Any:
     return found
 
 
+async def test_a_judge_without_scores_has_no_finding(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+        judge.reply = lambda request: Raw(body=json.dumps(completion("I cannot say.")))  # type: ignore[method-assign,assignment]
+        found = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
+        report = found["report"]["rejudge"]
+        assert (report["rollouts"], report["scored"], report["conclusive"]) == (
+            16 + 18,
+            17,
+            True,
+        )  # right ones need no model
+        assert report["text"].endswith("17 of 34 rollouts were scored.")
+        assert report["all"]["success"] == {"before": 0.5, "now": 1.0}
+
+
 async def test_another_judge_says_what_would_have_changed(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
@@ -300,3 +315,21 @@ async def _evaluation(client: httpx.AsyncClient, id: str) -> Any:
 
 def _has_more(done: int, found: Any) -> bool:
     return bool(found["done"] > done or found["status"] == "completed")
+
+
+async def test_judges_that_cannot_score_a_run_are_refused_and_named(data_dir: Path, database_url: str) -> None:
+    async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
+        run_id = await _run(client)
+        offered = (await client.get("/judges", params={"run_id": run_id})).raise_for_status().json()["items"]
+        unfit = {each["name"]: each["unfit"] for each in offered}
+        assert "sales emails" in unfit["grounding"]
+        assert {name for name, reason in unfit.items() if reason} == {"feedback", "grounding", "reported"}
+        assert all(each["unfit"] is None for each in (await client.get("/judges")).json()["items"])
+        assert (await client.get("/judges", params={"run_id": "none"})).status_code == 404
+
+        refused = await client.post(f"/runs/{run_id}/rejudge", json={"judge": {"name": "grounding"}})
+        assert refused.status_code == 422
+        assert "The judge grounding fits no rollout of this run: this judge scores sales emails" in refused.text
+        part = [{"name": name, "weight": 1} for name in ("grounding", "reference")]
+        await _posted(client, run_id, judge=part, dry_run=True)  # the second one scores
+        assert (await client.get(f"/runs/{run_id}/rejudgings")).json()["items"] == []

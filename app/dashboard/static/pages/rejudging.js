@@ -46,12 +46,13 @@ export function RejudgingPage({ runId, id, query }) {
 function Whole({ runId, evaluation, query, reload }) {
   const { request } = evaluation;
   const report = evaluation.report?.rejudge;
+  const hasFinding = report && report.conclusive !== false;
   const asked = /** @type {Asked} */ (request.rejudge);
   return html`<${EvaluationHead} evaluation=${evaluation} title=${`Judged again by ${label(request.judge.name, 60)}`} reload=${reload} unit="scores"
       question="Delete this rejudging with its scores? The run stays as it is." gone=${() => go(["runs", runId, "rejudgings"])} />
     ${report && html`<p class="verdict">${visible(report.text)}</p>`}
-    <p class="muted">${described(asked)}${spent(evaluation)} The run and its own scores stay as they are.</p>
-    ${report && html`<${Figures} report=${report} />
+    <p class="muted">${described(asked)}${report?.scored != null && ` ${whole(report.scored)} of ${counted(report.rollouts ?? 0, "rollout")} ${report.scored === 1 ? "was" : "were"} scored.`}${spent(evaluation)} The run and its own scores stay as they are.</p>
+    ${hasFinding && html`<${Figures} report=${report} />
       <${Curves} report=${report} query=${query} />
       ${report.iterations.length > 0 && html`<${Iterations} runId=${runId} report=${report} />`}
       ${report.evaluations.length > 0 && html`<${HeldOut} rows=${report.evaluations} />`}

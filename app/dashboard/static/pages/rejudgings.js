@@ -24,8 +24,6 @@ import { may } from "../session.js";
 const _KINDS = { training: ["train"], "held-out": ["evaluation"], both: ["train", "evaluation"] };
 /** The plan is asked for when nothing was typed for so long. */
 const _PAUSE_MS = 350;
-/** Scores with this name come from the agent's own loop, so stored rollouts cannot get new ones. */
-const _REPORTED = "reported";
 
 /** @param {import("./run.js").PartProps} props */
 export function RunJudges({ data, run, query }) {
@@ -48,7 +46,7 @@ const columns = (runId) => [
 
 /** @param {{run: Run, query: URLSearchParams}} props the address can name the rollouts: `kinds`, `first` and `last` */
 function JudgeAgain({ run, query }) {
-  const judges = useLoaded((aborted) => get("judges", {}, aborted), []);
+  const judges = useLoaded((aborted) => get("judges", { run_id: run.run_id }, aborted), [run.run_id]);
   const [values, setValues] = useState(/** @type {Values} */ ({ judge: "", settings: "", kinds: kindsIn(query), repeats: "1", first: query.get("first") ?? "", last: query.get("last") ?? "", dollars: "" }));
   const [error, setError] = useState(/** @type {Error | undefined} */ (undefined));
   const [accepted, setAccepted] = useState(/** @type {Plan | undefined} */ (undefined));
@@ -56,7 +54,8 @@ function JudgeAgain({ run, query }) {
   const plan = usePlan(run.run_id, body);
   const refusal = error ?? plan.error;
   const faults = refusal instanceof ApiError ? refusal.errors : [];
-  const names = /** @type {{name: string}[]} */ (judges.data?.items ?? []).map((each) => each.name).filter((name) => name !== _REPORTED);
+  const known = /** @type {import("../api_types").JudgeOut[]} */ (judges.data?.items ?? []);
+  const [names, unfit] = [known.filter((each) => !each.unfit).map((each) => each.name), known.filter((each) => each.unfit)];
   /** @param {keyof Values} name */
   const field = (name) => ({
     value: values[name],
@@ -89,6 +88,7 @@ function JudgeAgain({ run, query }) {
       <${Field} field=${{ name: "iterations.last", label: "To iteration", type: "integer", help: "Included.", placeholder: "the last one saved" }} ...${field("last")} />
       <${Field} field=${{ name: "budget.max_usd", label: "Budget in dollars", type: "number", help: "It pauses before a call of the judge's model that could exceed this.", placeholder: "no limit" }} ...${field("dollars")} />
     </div>
+    ${unfit.length > 0 && html`<p class="muted small">Not offered: ${unfit.map((each) => `${label(each.name, 60)} (${visible(each.unfit ?? "")})`).join("; ")}.</p>`}
     <${Settings} ...${field("settings")} wrong=${body instanceof Error ? body.message : undefined} />
     <${Planned} plan=${plan} repeats=${values.repeats} />
     <div class="actions"><${Action} label="Judge again" kind="primary" disabled=${!plan.data} act=${start} /></div>
