@@ -21,6 +21,7 @@ from app.api import (
     ask,
     catalogue,
     comparisons,
+    conversations,
     datasets,
     demonstrations,
     documents,
@@ -98,6 +99,7 @@ _PARTS = (
     run_list,
     runs,
     comparisons,
+    conversations,
     film,
     results,
     reports,
@@ -211,14 +213,16 @@ def _failed_keys(settings: Settings) -> FailedKeys | None:
     return FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
 
 
-_RAW = ("/inboxes", "/demonstrations")
+_RAW = ("/inboxes", "/demonstrations", "/conversations")
 """Paths whose bodies are not JSON."""
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """Add the middleware. The last one added is the outermost, so the keys are checked before a body is read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
-    big = dict.fromkeys(("/learn-loop", "/graphs", "/scenarios", "/demonstrations"), settings.max_graph_bytes)
+    big = dict.fromkeys(
+        ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/conversations"), settings.max_graph_bytes
+    )
     big["/inboxes"] = settings.max_inbox_bytes
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)

@@ -13,6 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from app.cli import conversations
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url, config_file
 from app.cli.serve import data_directory, settings_with
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, list and delete it.")
+app.command("import-conversations")(conversations.import_conversations)
 _SHOWN_QUESTIONS = 3
 
 Name = Annotated[str, typer.Argument(help="Name of the data: letters, digits, '-' and '_'.")]

@@ -155,19 +155,25 @@ def read_demonstrations(content: bytes) -> list[dict[str, Json]]:
         if not line.strip():
             continue
         try:
-            demonstration = _Demonstration.model_validate(_object(line))
+            found.append(checked(_object(line)))
         except ValidationError as error:
-            faults += (f"line {number}: {fault}" for fault in _said(error))
+            faults += (f"line {number}: {fault}" for fault in said(error))
         except ValueError as error:
             faults.append(f"line {number}: {error}")
-        else:
-            found.append(demonstration.model_dump(exclude_none=True, exclude={"parallel_tool_calls"}))
         if len(faults) >= _NAMED_FAULTS:
             break
     if faults:
         raise BadDemonstrations("; ".join(faults[:_NAMED_FAULTS]))
     if not found:
         raise BadDemonstrations("the file is empty; expected JSON Lines with messages and tools")
+    return found
+
+
+def checked(value: Json) -> dict[str, Json]:
+    """Return a demonstration with the fields that are stored. Raises ValidationError, a ValueError."""
+    found: dict[str, Json] = _Demonstration.model_validate(value).model_dump(
+        exclude_none=True, exclude={"parallel_tool_calls"}
+    )
     return found
 
 
@@ -186,7 +192,8 @@ def _object(line: bytes) -> dict[str, Json]:
     return value
 
 
-def _said(error: ValidationError) -> Iterator[str]:
+def said(error: ValidationError) -> Iterator[str]:
+    """Yield the faults of a demonstration, each with the field that it is in."""
     for fault in error.errors(include_url=False, include_input=False):
         # Union tags contain a space, field names do not.
         place = ".".join(str(part) for part in fault["loc"] if " " not in str(part))

@@ -16,12 +16,14 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.datasets.conversations import IDS
 from app.db.database import Database
 from app.db.dependents import lock_what_ifs
 from app.db.tables import (
     AgentSession,
     Base,
     Checkpoint,
+    DatasetVersion,
     Document,
     EvaluationJob,
     Feedback,
@@ -79,7 +81,8 @@ class UserDeletion:
         await self._requests()
         for key, ids in links.items():
             if not users[key].live:
-                await self._scenarios(key, ids, users[key])
+                await self._rollouts(ids, users[key])
+                await self._content(key, ids)
         unfinished = sorted({id for found in users.values() for id in found.live})
         return DeletedUser(self.deleted, checkpoints, unfinished)
 
@@ -94,8 +97,10 @@ class UserDeletion:
 
     async def _users_of(self, sha256: str) -> _Users:
         uses = {"environment": {"config": {"scenarios": {"sha256": sha256}}}}
+        learns = {"warm_start": {"demonstrations": {"sha256": sha256}}}
+        of_run = or_(Run.request.contains(uses), Run.request.contains(learns))
         async with self.database() as tx:
-            runs = (await tx.execute(select(Run).where(Run.request.contains(uses)))).scalars().all()
+            runs = (await tx.execute(select(Run).where(of_run))).scalars().all()
             jobs = (await tx.execute(select(EvaluationJob).where(EvaluationJob.request.contains(uses)))).scalars().all()
         return _Users({run.id: run for run in runs}, {job.id: job for job in jobs})
 
@@ -149,12 +154,14 @@ class UserDeletion:
         await self._delete("asks", Trajectory, Trajectory.id, Trajectory.id.in_(asks))
         await self._delete("sessions", AgentSession, AgentSession.id, AgentSession.id.in_(sessions))
 
-    async def _scenarios(self, key: tuple[str, str], ids: Collection[str], users: _Users) -> None:
-        """Delete the scenarios of one stored set, the rollouts on them, and then the links to them.
+    async def _rollouts(self, ids: Collection[str], users: _Users) -> None:
+        """Delete the rollouts on scenarios of one stored set. Demonstrations have none.
 
-        The set keeps its hash as its name, although its content no longer has that hash. Archived rollouts and the
-        sessions of rollouts are deleted for all scenarios of the runs, because they do not name theirs.
+        Archived rollouts and the sessions of rollouts are deleted for all scenarios of the runs, because they do not
+        name theirs.
         """
+        if all(id.startswith(IDS["demonstrations"]) for id in ids):
+            return
         place = or_(Trajectory.run_id.in_(users.runs), Trajectory.evaluation_id.in_(users.evaluations))
         await self._delete("rollouts", Trajectory, Trajectory.id, and_(place, Trajectory.scenario_id.in_(ids)))
         sessions = or_(AgentSession.run_id.in_(users.runs), AgentSession.evaluation_id.in_(users.evaluations))
@@ -166,14 +173,26 @@ class UserDeletion:
             await remove_folder(self.data_dir, run_id)
         for evaluation_id in users.evaluations:
             await self._note_pruned(EvaluationJob, evaluation_id, "trajectories")
+
+    async def _content(self, key: tuple[str, str], ids: Collection[str]) -> None:
+        """Delete the scenarios or demonstrations of one stored set, and then the links to them.
+
+        The set keeps its hash as its name, although its content no longer has that hash. Its versions say what is left.
+        Demonstrations of which nothing is left are deleted whole, since a run cannot learn from them.
+        """
+        project, sha256 = key
+        mine = and_(UserScenario.project == project, UserScenario.sha256 == sha256)
+        versions = and_(DatasetVersion.project == project, DatasetVersion.sha256 == sha256)
         async with self.database.begin() as tx:
             document = await tx.get(Document, key, with_for_update=True)
             if document is not None:
                 left = [row for row in document.content if row["id"] not in ids]
-                self.deleted["scenarios"] += len(document.content) - len(left)
+                self.deleted[document.kind] += len(document.content) - len(left)
                 document.content = left
-            project, sha256 = key
-            mine = and_(UserScenario.project == project, UserScenario.sha256 == sha256)
+                await tx.execute(update(DatasetVersion).where(versions).values(size=len(left)))
+                if not left and document.kind == "demonstrations":
+                    await tx.execute(delete(DatasetVersion).where(versions))
+                    await tx.delete(document)
             await tx.execute(delete(UserScenario).where(mine, UserScenario.scenario_id.in_(ids)))
 
     async def _note_pruned(self, table: type[Run] | type[EvaluationJob], id: str, *kinds: str) -> None:

@@ -19,6 +19,7 @@ from app.db.dependents import lock_what_ifs
 from app.db.tables import (
     AgentSession,
     Base,
+    DatasetVersion,
     Document,
     EvaluationEvent,
     EvaluationJob,
@@ -194,6 +195,8 @@ async def _scenarios_of_users(database: Database, age: timedelta) -> None:
         )
         for table, ended in ((Run, RUN_ENDED), (EvaluationJob, EVALUATION_ENDED))
     ]
+    # What a person imported under a name stays until that person, or its user, deletes it.
+    needed.append(exists().where(DatasetVersion.project == Document.project, DatasetVersion.sha256 == Document.sha256))
     async with database.begin() as tx:
         deleted = await tx.execute(delete(Document).where(old, *(~each for each in needed)).returning(Document.sha256))
         if rows := len(deleted.all()):

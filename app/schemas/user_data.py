@@ -21,10 +21,11 @@ class UserDeleted(ResponseModel):
 
     deleted: dict[str, int]
     """Number of deleted rows by kind: `sessions`, `asks`, `feedback`, `release_units`, `release_observations`,
-    `scenarios` made from sessions and questions, and the `rollouts` on them."""
+    `scenarios` made from sessions, questions and imported conversations, the `rollouts` on them, and `demonstrations`
+    made from imported conversations."""
     trained_checkpoints: list[str]
     """Checkpoints that may have been trained on the user's tasks, also through a checkpoint that they started from, as
     `PROJECT/NAME@STEP`. Weights cannot be cleaned: delete these checkpoints, or train again without the user."""
     unfinished: list[str]
-    """Ids of runs and evaluations that still use scenarios of the user, which therefore were not deleted. Repeat the
-    request when these have ended."""
+    """Ids of runs and evaluations that still use scenarios or demonstrations of the user, which therefore were not
+    deleted. Repeat the request when these have ended."""
