@@ -25,6 +25,7 @@ USED = (
     "AskOut",
     "BackendCatalogue",
     "CheckpointOut",
+    "ConversationsImported",
     "DeliveryBrief",
     "DeliveryOut",
     "DemonstrationsOut",

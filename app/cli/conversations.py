@@ -65,7 +65,9 @@ def _print(made: Json, url: str) -> None:
     if tasks is not None:
         splits = ", ".join(f"{tasks[split]} {split}" for split in ("train", "validation", "test"))
         called = f"{tasks['name']}@{tasks['version']}"
-        results.print(f"tasks {called}: {tasks['count']} ({splits}); the judge that fits: {tasks['judge']}")
+        results.print(
+            f"tasks {called}: {tasks['count']} ({splits}); the judge that fits: {tasks['judge']}", soft_wrap=True
+        )
     if made["left_out"]:
         table = Table("left out", "why", "lines", box=None, pad_edge=False)
         for each in made["left_out"]:
@@ -73,5 +75,6 @@ def _print(made: Json, url: str) -> None:
             table.add_row(str(each["count"]), plain(each["reason"]), ", ".join(map(str, each["lines"])) + more)
         results.print(table)
     if learned is not None:
-        command = f"learnloop train --demonstrations {learned['name']} --url {url}"
+        only = "--iterations 0 --set evaluation.scenarios=0 --set evaluation.test_scenarios=0"
+        command = f"learnloop train --demonstrations {learned['name']} {only} --url {url}"
         results.print(f"learn from what was liked: {command}", soft_wrap=True)

@@ -69,8 +69,8 @@ class ScenarioSetOut(ResponseModel):
     inbox_sha256: str | None
     """Hash of the inbox that they are about; null if they are about none, or about an imported one."""
     origin: dict[str, Json]
-    """What it was made from: `source` is `api`, `prepared` or `templates`; then settings, hashes of the sources and
-    counts."""
+    """What it was made from: `source` is `api`, `prepared`, `templates` or `conversations`; then settings, hashes of
+    the sources and counts."""
     created_at: datetime
     """When it was stored or first seen by the service."""
     links: dict[str, str]
@@ -116,7 +116,8 @@ class DemonstrationsOut(ResponseModel):
     count: int
     """Number of conversations."""
     origin: dict[str, Json]
-    """What they were made from: `source` is `api`, or `run` with `run_id`, `min_reward` and `per_scenario`."""
+    """What they were made from: `source` is `api`, `run` with `run_id`, `min_reward` and `per_scenario`, or
+    `conversations` with what was counted and `left_out`."""
     created_at: datetime
     """When they were stored."""
     links: dict[str, str]

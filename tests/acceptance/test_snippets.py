@@ -7,13 +7,14 @@ cannot be checked stands in ILLUSTRATIONS or ELSEWHERE with its reason; a block 
 
 import asyncio
 import inspect
+import io
 import json
 import re
 import shlex
 import subprocess
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,6 +72,7 @@ ILLUSTRATIONS = {
     "29,000 euros": "what asking prints",
     "AGENT ": "what the check of an environment prints",
     "ok       ": "what the preflight prints",
+    "500 lines: ": "what importing conversations prints",
     "step 1: mean reward": "what the script above it prints",
 }
 """Blocks that cannot be executed, by how they begin, with the reason."""
@@ -218,6 +220,7 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
     (tmp_path / "graph.json").write_text("[]")
     (tmp_path / "time.json").write_text("{}")
     (tmp_path / "calls.jsonl").touch()
+    (tmp_path / "chats.jsonl").touch()
     (tmp_path / "report-RUN_ID.html").touch()
     monkeypatch.chdir(tmp_path)
     _, *arguments = shlex.split(command.replace("PLACEHOLDER", "x"), comments=True)
@@ -269,6 +272,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
             run_id = service.start_run({**TINY, **more})["run_id"]
             runs.append(follow(service, run_id, lambda _: None))
         assert [run["status"] for run in runs] == ["completed", "completed"]
+        written = io.StringIO()
+        with redirect_stdout(written):
+            exec(next(block.text for block in PYTHON if "customer-" in block.text and "hours" in block.text), {})
+        made = service.import_conversations(written.getvalue().encode(), name="chats")
+        assert (made["liked"], made["disliked"], made["tasks"]["count"]) == (365, 135, 135)
         yield Trained(service, *runs)
 
 

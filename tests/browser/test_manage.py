@@ -41,6 +41,7 @@ async def test_runs_are_compared_deliveries_sent_again_and_data_is_stored(
         await _upload_questions(visit)
         await _store_demonstrations(visit)
         await _learn_from_them(visit, client)
+        await _import_conversations(visit)
 
 
 async def _make_endpoint(visit: Visit, address: str) -> None:
@@ -130,6 +131,24 @@ async def _store_demonstrations(visit: Visit) -> None:
     await expect(visit.text("Stored 2 demonstrations as talks, version 1.")).to_be_visible()
     await visit.page.get_by_role("row").filter(has_text="talks").get_by_role("link").click()
     await expect(visit.text("2 conversations")).to_be_visible()
+
+
+async def _import_conversations(visit: Visit) -> None:
+    await visit.link("Data").first.click()
+    page = visit.page
+    stars = [{"prompt": f"question {number}", "response": "so", "rating": number % 5 + 1} for number in range(50)]
+    content = "\n".join(json.dumps(each) for each in [*stars, {"prompt": "unrated", "response": "so"}, {"odd": 1}])
+    file = FilePayload(name="chats.jsonl", mimeType="application/jsonl", buffer=content.encode())
+    await page.get_by_label("Import conversations").set_input_files(file)
+    await visit.button("Import").click()
+    await expect(page.get_by_role("alert").filter(has_text="numbers from 1 to 5")).to_be_visible()
+    await page.get_by_label("Liked from").fill("4")
+    await visit.button("Import").click()
+    await expect(visit.text("20 liked, 30 disliked, 1 without a clear opinion")).to_be_visible()
+    await expect(visit.text("30 tasks as chats, version 1")).to_be_visible()
+    left_out = page.get_by_role("table", name="Conversations that were left out")
+    await expect(left_out.get_by_role("row").filter(has_text="it has no opinion")).to_contain_text("51")
+    await expect(left_out.get_by_role("row").filter(has_text="it has none of: messages")).to_contain_text("52")
 
 
 async def _learn_from_them(visit: Visit, client: httpx.AsyncClient) -> None:

@@ -190,6 +190,20 @@ export interface Continued {
   "next": (NextAction)[];
 }
 
+export interface ConversationsImported {
+  "lines": number;
+  "conversations": number;
+  "forms": Record<string, number>;
+  "users": number;
+  "without_user": number;
+  "liked": number;
+  "disliked": number;
+  "unrated": number;
+  "demonstrations": ImportedDemonstrations | null;
+  "tasks": ImportedTasks | null;
+  "left_out": (LeftOut)[];
+}
+
 export interface DecidedScenarioOut {
   "scenario_id": string;
   "scenario": Record<string, any>;
@@ -508,6 +522,24 @@ export interface History {
   "tools": (any)[];
 }
 
+export interface ImportedDemonstrations {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+}
+
+export interface ImportedTasks {
+  "name": string;
+  "version": number;
+  "sha256": string;
+  "count": number;
+  "train": number;
+  "validation": number;
+  "test": number;
+  "judge": string;
+}
+
 export interface InboxOut {
   "name": string;
   "version": number;
@@ -664,6 +696,12 @@ export interface LedgerRow {
   "usd": number | null;
   "machine_usd": number | null;
   "wasted": boolean;
+}
+
+export interface LeftOut {
+  "reason": string;
+  "count": number;
+  "lines": (number)[];
 }
 
 export interface Likelihood {
