@@ -12,17 +12,24 @@ from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService
 from app.api.routers import keyed_router
 from app.datasets import rows
 from app.datasets.conversation_opinions import NoThreshold
-from app.datasets.conversations import IDS, Imported, NoConversations, Unrated, Wanted, read_conversations
 from app.datasets.rows import NewVersion
 from app.db.database import Database
 from app.db.tables import DatasetVersion, Document
 from app.domain.names import DATASET_PATTERN
 from app.errors import InvalidRequest
+from app.operations.import_conversations import (
+    ENVIRONMENTS,
+    IDS,
+    Imported,
+    NoConversations,
+    Unrated,
+    Wanted,
+    read_conversations,
+)
 from app.runs import documents
 from app.runs.documents import NewDocument
 from app.schemas.conversations import ConversationsImported, ImportedDemonstrations, ImportedTasks, LeftOut
 from environment.json_type import Json
-from environment.own_agent.environment import NAME as OWN_AGENT
 
 router = keyed_router("documents")
 _BODY = {
@@ -107,7 +114,7 @@ async def _stored(
                 Document.project == each.project, Document.sha256 == sha256
             )
             count = (await tx.execute(left)).scalar_one()
-            environment = OWN_AGENT if kind == "scenarios" else ""
+            environment = ENVIRONMENTS[kind]
             version = NewVersion(each.project, kind, name, sha256, count, environment=environment, origin=origin)
             found[kind] = await rows.add(tx, version)
     return found

@@ -16,7 +16,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from app.datasets.conversations import IDS
 from app.db.database import Database
 from app.db.dependents import lock_what_ifs
 from app.db.tables import (
@@ -36,6 +35,7 @@ from app.db.tables import (
     UserScenario,
 )
 from app.domain.run_state import LIVE
+from app.operations.import_conversations import IDS
 from app.results.folders import remove_folder
 
 _BATCH = 1_000

@@ -20,11 +20,14 @@ from app.datasets.demonstrations import checked, said
 from app.db.json_text import canonical, flaw
 from environment.base import Split
 from environment.json_type import Json
+from environment.own_agent.environment import NAME as OWN_AGENT
 from training.protocol import strict_json
 
 Unrated = Literal["leave_out", "demonstrations", "tasks"]
 IDS = {"demonstrations": "demonstration.", "scenarios": "task."}
 """How the ids of what was made begin, by the kind of document."""
+ENVIRONMENTS = {"demonstrations": "", "scenarios": OWN_AGENT}
+"""The environment that it is for, by the kind of document."""
 _SPLITS: Sequence[Split] = get_args(Split)
 _GZIP = b"\x1f\x8b"
 _NAMED_LINES = 5

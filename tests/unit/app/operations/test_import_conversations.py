@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.agent_sessions.task_draw import split_of
 from app.datasets.conversation_forms import Unusable, conversation
 from app.datasets.conversation_opinions import NoThreshold, Scale, opinions
-from app.datasets.conversations import Imported, NoConversations, Wanted, read_conversations
+from app.operations.import_conversations import Imported, NoConversations, Wanted, read_conversations
 
 ASKED, SAID = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}
