@@ -69,7 +69,7 @@ async def import_conversations(
     user: Annotated[_Field, Query(description="Name of the field with the user's key. Default: the usual ones")] = None,
     unrated: Annotated[Unrated, Query(description="What becomes of conversations without an opinion")] = "leave_out",
 ) -> ConversationsImported:
-    """Make demonstrations of the conversations that were liked, and tasks of those that were disliked.
+    """Make demonstrations of liked conversations, and tasks of disliked ones.
 
     All conversations of a user are in the same split. What was not taken is counted by its reason. The same file again
     makes no new version.
