@@ -199,6 +199,16 @@ class Solvable(Protocol):
 
 
 @runtime_checkable
+class Explained(Protocol):
+    """An environment that says why an outcome is not a success."""
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        """Return a clause such as "no source cited; expected pebro" for an outcome that `success` rejects, or None if
+        there is nothing to say. `score` is None if nothing scored the outcome, as in `/ask` about a task without a
+        known answer."""
+
+
+@runtime_checkable
 class Reflective(Protocol):
     """An environment that learns along with the policy. An instance and its state belong to one run.
 

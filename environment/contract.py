@@ -14,6 +14,7 @@ from environment.base import (
     Environment,
     Episode,
     EpisodeFailed,
+    Explained,
     Json,
     OpenedEpisode,
     Outcome,
@@ -186,7 +187,24 @@ class _CheckedSolvable:
         return turns
 
 
-_OPTIONAL: Sequence[tuple[type, type]] = ((Reflective, _CheckedReflective), (Solvable, _CheckedSolvable))
+class _CheckedExplained:
+    """Checks of the Explained method."""
+
+    _contract: _Contract
+    _inner: Any
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        why: Any = self._contract.call(self._inner.why_no_success, scenario, outcome, score)
+        if not isinstance(why, str | None):
+            self._contract.returned("why_no_success", why, "a text or None")
+        return why
+
+
+_OPTIONAL: Sequence[tuple[type, type]] = (
+    (Reflective, _CheckedReflective),
+    (Solvable, _CheckedSolvable),
+    (Explained, _CheckedExplained),
+)
 """Optional protocols of an environment, each with its checks."""
 
 

@@ -6,6 +6,7 @@ from math import fsum
 from statistics import fmean, median
 
 from environment.base import Environment, Rewarded, Scenario
+from environment.explained import why_no_success
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from learnloop.outcome import MAX_REWARD
@@ -76,7 +77,9 @@ def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredR
         )
         return ScoredRollout(rollout, unusable, None, {}, success=False)
     rollout.trajectory.reward = reward
-    return ScoredRollout(rollout, score, reward, parts, environment.success(rollout.outcome, score.value))
+    success = environment.success(rollout.outcome, score.value)
+    why = None if success else why_no_success(environment, rollout.scenario, rollout.outcome, score.value)
+    return ScoredRollout(rollout, score, reward, parts, success, why_no_success=why)
 
 
 def _sum(parts: Iterable[float]) -> float | None:

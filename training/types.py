@@ -166,6 +166,8 @@ class ScoredRollout:
     reward_parts: Mapping[str, float]
     success: bool
     advantage: float | None = None
+    why_no_success: str | None = None
+    """The environment's clause about a scored rollout that is not a success, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)

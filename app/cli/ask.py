@@ -78,6 +78,8 @@ def ask(
 
 def _print(reply: dict[str, Any], url: str) -> None:
     _print_email(reply["email"]) if reply["email"] else _print_answer(reply)
+    if reply.get("why_no_success"):
+        results.print(plain(f"no success  {reply['why_no_success']}"))
     results.print(f"model       {reply['model']}, step {reply['step']}")
     results.print(f"trajectory  {url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
 

@@ -74,7 +74,8 @@ def _lines(found: Json, most: int | None) -> Iterator[Text]:
     yield plain(f"outcome     {_json(found['outcome'])}")
     if found["error"]:
         yield plain(f"failed      {found['error']}", "red")
-    yield plain(f"success     {_truth(found['success'])}")
+    why = f": {found['why_no_success']}" if found.get("why_no_success") else ""
+    yield plain(f"success     {_truth(found['success'])}{why}")
     yield plain(f"score       {figure(found['score'])}{_parts(found['score_parts'])}")
     if found["score_explanation"]:
         yield plain(f"judge       {found['score_explanation']}")

@@ -30,7 +30,8 @@ from app.service import Service
 from app.settings import Settings
 from app.worker.measures import count_rollouts
 from app.worker.save_iteration import rollout_row
-from environment.base import Environment, Json, Reflective, Scenario, UnknownScenario
+from environment.base import REPORTED_REWARD, Environment, Json, Reflective, Scenario, UnknownScenario
+from environment.explained import why_no_success
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment, traits
 from environment.trace import span, tracing
@@ -230,6 +231,8 @@ async def _answer(
                 now=lambda: clock.now().timestamp(),
             )
         answer = made.answer(attempt.outcome)
+        correct = _is_correct(scenario, answer)
+        why = _why_no_success(made, attempt, answer, correct)
     finally:
         made.close()
     asked_by = {"user_hash": user_hash, "may_train": _may_train(service.settings, agent, request)}
@@ -239,15 +242,16 @@ async def _answer(
         if attempt.failure.kind is FailureKind.MODEL_NOT_FOUND:
             raise NotFound(f"{_missing_model_message(agent, attempt.error)} (trajectory {attempt.id})")
         raise BadGateway(f"{agent.endpoint.model} gave no answer: {attempt.error} (trajectory {attempt.id})")
-    expected, sources = scenario.reference.get("answer"), scenario.reference.get("source_ids")
+    sources = scenario.reference.get("source_ids")
     return AskOut(
         question=scenario.task.get("question"),
         answer=answer["answer"],
         source_ids=answer["source_ids"],
         success=answer["success"],
-        expected=expected,
-        correct=None if expected is None else same_answer(answer["answer"] or "", expected),
+        expected=scenario.reference.get("answer"),
+        correct=correct,
         sources_correct=set(answer["source_ids"]) == set(sources) if sources else None,
+        why_no_success=why,
         note=answer.get("note"),
         email=answer.get("email"),
         trajectory_id=attempt.id,
@@ -255,6 +259,25 @@ async def _answer(
         step=agent.step,
         release_id=None if agent.exposure is None else agent.exposure.split.release_id,
     )
+
+
+def _is_correct(scenario: Scenario, answer: Mapping[str, Json]) -> bool | None:
+    expected = scenario.reference.get("answer")
+    return None if expected is None else same_answer(answer["answer"] or "", expected)
+
+
+def _why_no_success(
+    made: Environment, attempt: Rollout, answer: Mapping[str, Json], correct: bool | None
+) -> str | None:
+    """Return the environment's clause about an answer that is not a success, as far as that is known without a
+    judge."""
+    if attempt.failure is not None:
+        return None
+    score = attempt.outcome.get(REPORTED_REWARD)
+    if score is None and correct is not None:
+        score = float(correct)
+    succeeded = answer["success"] if score is None else made.success(attempt.outcome, score)
+    return None if succeeded else why_no_success(made, attempt.scenario, attempt.outcome, score)
 
 
 def _may_train(settings: Settings, agent: _Agent, request: AskRequest) -> bool:

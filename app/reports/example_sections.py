@@ -90,6 +90,7 @@ def _side(title: str, side: Json, shared: int) -> Html:
         "div",
         h("h4", title, " ", mark or h("span", "not judged", class_="muted")),
         h("p", _answer(side), class_="answer"),
+        h("p", why, class_="bad small") if (why := side.get("why_no_success")) else None,
         h("p", f"step {side['step']} · {several}", class_="muted small"),
         h("p", side["score_explanation"], class_="muted small") if side["score_explanation"] else None,
         h("ol", *map(_message, side["messages"][shared:]), class_="talk"),

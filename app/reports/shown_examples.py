@@ -53,6 +53,7 @@ def _side(row: Trajectory, right: tuple[int, int]) -> Json:
         "right": right[0],
         "samples": right[1],
         "success": row.success,
+        "why_no_success": row.why_no_success,
         "score": row.score,
         "score_explanation": _cut(row.score_explanation or "", _MAX_MESSAGE),
         "reward": row.reward,

@@ -151,6 +151,9 @@ class AskOut(ResponseModel):
     """Whether the answer is the expected one; null if none is known."""
     sources_correct: bool | None = None
     """Whether the answer cites exactly the expected sources; null if none are known."""
+    why_no_success: str | None = None
+    """Why the answer is not the right one, in a clause of the environment such as "no source cited; expected pebro";
+    null if it is right or that is not known, or if the environment does not say."""
     note: str | None = None
     """What to know about the answer: why there is none, or that it has no source. Null if there is nothing to say."""
     email: Email | None = None

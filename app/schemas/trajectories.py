@@ -49,6 +49,9 @@ class TrajectoryBrief(ResponseModel):
     rollout was not trained on."""
     success: bool | None
     """Whether the rollout did its task, by a check of the environment; null if that is not known."""
+    why_no_success: str | None = None
+    """Why it was not a success, in a clause of the environment such as "no source cited; expected pebro"; null if it
+    was one, failed or has no score, or if the environment does not say."""
     error: str | None
     """Why the rollout failed; null if it did not."""
     failure: str | None = None

@@ -281,7 +281,8 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
 
 def scored_row(scored: ScoredRollout) -> Row:
     """Return the columns of a rollout, its verdict and its advantage."""
-    return rollout_row(scored.rollout) | verdict_row(scored) | {"advantage": scored.advantage}
+    own = {"advantage": scored.advantage, "why_no_success": scored.why_no_success}
+    return rollout_row(scored.rollout) | verdict_row(scored) | own
 
 
 def verdict_row(scored: ScoredRollout) -> Row:

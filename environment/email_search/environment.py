@@ -8,7 +8,7 @@ names one of the rewards in `reward.py`.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -22,6 +22,7 @@ from environment.email_search.oracle_search import Search, search_by_words, sear
 from environment.email_search.query_date import today_of
 from environment.email_search.reward import CORRECT_FROM, REWARDS, Reward, default
 from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
+from environment.explained import ending, shortened
 from environment.traits import Traits
 
 NAME = "email_search"
@@ -30,6 +31,8 @@ SYNTHETIC = "synthetic"
 _RUBRIC = files("environment.email_search").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 DEFAULT_MAX_TURNS = 8
 _KEPT_WORLDS = 512
+_SHOWN_SOURCES = 3
+"""Maximum number of ids in a clause."""
 _SETTINGS = ("inbox", "scenarios", "reward")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INBOX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -104,6 +107,18 @@ class _EmailSearch(ABC):
     def success(self, outcome: Outcome, score: float) -> bool:
         """Whether the answer is right and has exactly the right sources, whatever the reward."""
         return outcome["finish"] == "answered" and score >= CORRECT_FROM and bool(outcome["sources_correct"])
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        if outcome["finish"] != "answered":
+            return "it gave up" if outcome["finish"] == "gave_up" else ending(outcome)
+        wrong = []
+        if score is not None and score < CORRECT_FROM:
+            right = scenario.reference.get("answer")
+            wrong.append(f"wrong answer; expected {shortened(right, 100)}" if right else "wrong answer")
+        if not outcome["sources_correct"] and (expected := scenario.reference.get("source_ids")):
+            cited = f"cites {_listed(outcome['sources'])}" if outcome["sources"] else "no source cited"
+            wrong.append(f"{cited}; expected {_listed(expected)}")
+        return ", and ".join(wrong) or None
 
     def solution(self, scenario: Scenario) -> list[ToolCall]:
         """Return calls that search for the sources by what the question says, read them, and give the answer."""
@@ -286,6 +301,12 @@ def _note(outcome: Outcome) -> str | None:
             return f"The agent gave no answer within {outcome['max_turns']} turns."
         case _:
             return f"The agent ended with a malformed tool call: {outcome['detail'] or 'it made none'}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    """Return the first of the ids, and how many more there are."""
+    shown = ", ".join(shortened(id, 40) for id in ids[:_SHOWN_SOURCES])
+    return shown if len(ids) <= _SHOWN_SOURCES else f"{shown} and {len(ids) - _SHOWN_SOURCES} more"
 
 
 def _synthetic_inbox(address: str) -> Inbox:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from environment.access import Access
 from environment.base import Environment, EpisodeFailed, Json, Outcome, Scenario, Split, Tool, ToolResult
+from environment.explained import ending, too_low
 from environment.installation import needs_extra
 from environment.mcp.config import HttpServer, McpConfig, asked, parse
 from environment.mcp.pool import SessionPool
@@ -16,6 +17,8 @@ from environment.scenario_order import draw
 from environment.traits import Traits
 
 NAME = "mcp"
+_SUCCESS_FROM = 0.5
+"""Lowest score of a successful rollout."""
 _RUBRIC = files("environment.mcp").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 
 
@@ -70,7 +73,10 @@ class McpEnvironment:
 
     def success(self, outcome: Outcome, score: float) -> bool:
         """Whether there is an answer with a score of at least one half."""
-        return outcome["finish"] == "answer" and score >= 0.5
+        return outcome["finish"] == "answer" and score >= _SUCCESS_FROM
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        return ending(outcome) if outcome["finish"] != "answer" else too_low("score", score, _SUCCESS_FROM)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         """Return what `/ask` returns; there are no sources, because MCP tools do not identify any."""

@@ -18,6 +18,7 @@ from environment.base import (
     Tool,
     ToolResult,
 )
+from environment.explained import ending, too_low
 from environment.given_scenarios import SPLITS
 from environment.openenv.actions import LIST_TOOLS, action_tool, call_action, has_tools, listed_tools, text_of
 from environment.openenv.config import OpenEnvConfig, asked, parse
@@ -84,6 +85,12 @@ class OpenEnvEnvironment:
         """Whether the reward, or without one the score, is high enough."""
         given = outcome[REPORTED_REWARD]
         return bool((score if given is None else given) >= self.config.success_from)
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        given = outcome[REPORTED_REWARD]
+        name, value = ("score", score) if given is None else ("reward", given)
+        low = too_low(name, value, self.config.success_from)
+        return "; ".join(filter(None, (low, ending(outcome) if outcome["detail"] else None))) or None
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         """Return what `/ask` returns: the agent's last message, or otherwise its last observation."""

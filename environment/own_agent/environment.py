@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
+from environment.explained import ending, too_low
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from environment.scenario_order import draw, splits_of
 from environment.traits import Traits
@@ -81,6 +82,10 @@ class AgentEnvironment:
 
     def success(self, outcome: Outcome, score: float) -> bool:
         return score >= self._success_from
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        low = too_low("score" if outcome[REPORTED_REWARD] is None else "reward", score, self._success_from)
+        return low if outcome["finish"] == "reported" else ending(outcome)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         shown = outcome["output"] if outcome["output"] is not None else outcome[REPORTED_REWARD]

@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
+from environment.explained import ending, shortened
 from environment.sales_email.graph import Graph, dump_graph, parse_graph, size_of
 from environment.sales_email.node_scores import NodeScores, Rule
 from environment.sales_email.scenarios import (
@@ -129,6 +130,18 @@ class SalesEmail:
     def success(self, outcome: Outcome, score: float) -> bool:
         """Whether the email is final and grounded; the judge's score does not change that."""
         return bool(outcome["success"])
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        if (email := outcome["email"]) is None:
+            return ending(outcome)
+        faults = [
+            *(f"names no {who}" for who in ("prospect", "company") if not outcome[f"named_{who}"]),
+            *(f"cites {shortened(id, 40)}, which does not exist" for id in outcome["unknown_citations"][:2]),
+            *(f"cites {shortened(id, 40)} unread" for id in outcome["unread_citations"][:2]),
+        ]
+        if not outcome["cited_product"]:
+            faults.append("cites no product feature" if email["citations"] else "cites nothing")
+        return "the email " + ", ".join(faults or ["is not grounded"])
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         """Return the email as `/ask` returns it; `answer` is its body, None if none was finalised."""

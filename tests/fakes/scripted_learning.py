@@ -214,10 +214,21 @@ def _with_validation(result: IterationResult, successes: list[bool]) -> Iteratio
         one = _scored(f"{result.model.replace('/', '-')}-{result.iteration}-v{number}", "validation", 0, "an answer")
         task, reference = {"question": f"what {number}?"}, {"answer": "that", "source_ids": ["m1"]}
         scenario = Scenario(f"validation:{number}", "validation", task, reference)
-        rollouts.append(replace(one, rollout=replace(one.rollout, scenario=scenario), success=success))
+        rollouts.append(
+            replace(
+                one,
+                rollout=replace(one.rollout, scenario=scenario),
+                success=success,
+                why_no_success=None if success else WHY_NO_SUCCESS,
+            )
+        )
     share = sum(successes) / len(successes)
     made = Evaluation("validation", "sampled", result.step, len(successes), share, share, 0.0, 2.0, tuple(rollouts))
     return replace(result, evaluations=(made,), best_step=0)
+
+
+WHY_NO_SUCCESS = "no source cited; expected <b>pebro</b>\u202e"
+"""What its environment says of a rollout that is not a success, with what a page must not interpret."""
 
 
 def _scenario(split: Any) -> Scenario:
@@ -235,6 +246,6 @@ def _scored(rollout_id: str, split: Any, n: int, reply: str) -> ScoredRollout:
         1_700_000_000.0,
         0.5,
     )
-    return ScoredRollout(
-        rollout, Score(float(n), "as scripted", {"words": 1.0}), float(n), {"answer": 1.0}, n == 1, 0.5
-    )
+    verdict = Score(float(n), "as scripted", {"words": 1.0})
+    why = None if n == 1 else WHY_NO_SUCCESS
+    return ScoredRollout(rollout, verdict, float(n), {"answer": 1.0}, n == 1, 0.5, why_no_success=why)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from environment.access import Access
 from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
+from environment.explained import ending, too_low
 from environment.scenario_order import draw, splits_of
 from training.gyms.verifiers_loading import NAME, Gym
 from training.gyms.verifiers_report import GymReport
@@ -59,6 +60,10 @@ class VerifiersEnvironment:
     def success(self, outcome: Outcome, score: float) -> bool:
         reward = outcome[REPORTED_REWARD]
         return reward is not None and bool(reward >= self._gym.success_from)
+
+    def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
+        low = too_low("reward", outcome[REPORTED_REWARD], self._gym.success_from)
+        return low if outcome["finish"] == "reported" else ending(outcome)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         reported = outcome["finish"] == "reported"

@@ -95,6 +95,7 @@ export interface AskOut {
   "expected": string | null;
   "correct": boolean | null;
   "sources_correct": boolean | null;
+  "why_no_success": string | null;
   "note": string | null;
   "email": Email | null;
   "trajectory_id": string;
@@ -1231,6 +1232,7 @@ export interface TrajectoryBrief {
   "reward": number | null;
   "advantage": number | null;
   "success": boolean | null;
+  "why_no_success": string | null;
   "error": string | null;
   "failure": string | null;
   "turns": number;
@@ -1257,6 +1259,7 @@ export interface TrajectoryOut {
   "reward": number | null;
   "advantage": number | null;
   "success": boolean | null;
+  "why_no_success": string | null;
   "error": string | null;
   "failure": string | null;
   "turns": number;

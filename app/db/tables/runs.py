@@ -247,6 +247,8 @@ class Trajectory(Base):
     reward_parts: Mapped[dict[str, Json]]
     advantage: Mapped[float | None]
     success: Mapped[bool | None]
+    why_no_success: Mapped[str | None]
+    """The environment's clause about a scored rollout that is not a success; None without one."""
     error: Mapped[str | None]
     failure: Mapped[str | None]
     """Kind of the error, a `training.types.FailureKind`; None without an error, or if an earlier version saved the

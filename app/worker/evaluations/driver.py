@@ -408,7 +408,10 @@ class _EvaluationWork:
             judgement = await judge_group(self.judge, scenario, rollouts)
             judged(judgement)
         scored = assign_rewards(self.environment, scenario, rollouts, judgement).rollouts
-        await self.saved.keep_verdicts([{"id": each.rollout.id} | verdict_row(each) for each in scored], judgement)
+        verdicts = [
+            {"id": each.rollout.id, "why_no_success": each.why_no_success} | verdict_row(each) for each in scored
+        ]
+        await self.saved.keep_verdicts(verdicts, judgement)
         self.made.saved()
         count_judge_calls(judgement.calls)
 

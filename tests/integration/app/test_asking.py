@@ -225,7 +225,10 @@ async def test_a_held_out_question_is_answered_right_or_wrong_and_any_other_one_
         kept = (await client.get(f"/trajectories/{right['trajectory_id']}")).json()
         assert kept["scenario"]["reference"] == {"answer": "that", "source_ids": ["m1"]}
         assert "that" not in str(model.requests[-1]["messages"][:2])  # the agent is not told
-        assert mark(await answer("what 0?", "that", "m2")) == (True, "that", True, False)
+        assert right["why_no_success"] is None
+        other = await answer("what 0?", "that", "m2")
+        assert mark(other) == (True, "that", True, False)
+        assert other["why_no_success"] == "cites m2; expected m1"
         assert mark(await answer("what 0?", "28 November", "m1")) == (True, "that", False, True)
         assert mark(await answer("what 0?", "I don't know")) == (False, "that", False, False)
         assert mark(await answer("what 2?", "that", "m1")) == (True, None, None, None)

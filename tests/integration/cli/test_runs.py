@@ -96,6 +96,7 @@ def test_a_trajectory_is_shown_with_its_calls_and_its_verdict(learnloop: Learnlo
     assert "  You answer [bold]questions[/bold]." in lines
     assert "  When??[31m" in lines  # a control character of whoever wrote it
     assert '  search_inbox({"keywords": ["x"]})' in lines
+    assert "success     no: no source cited; expected [b]pebro[/b]?[31m" in lines
     assert "score       0.75   (agreement 1.00)" in lines
     assert "judge       The answer agrees with the reference." in lines
     assert "reward      0.80   (answer 1.00, turns -0.20)" in lines

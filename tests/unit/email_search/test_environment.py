@@ -1,6 +1,7 @@
 """The environment `email_search`: config, scenarios, a user's own question."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,6 +11,7 @@ from environment.base import Environment, Split
 from environment.email_search.environment import ImportedEmailSearch, SyntheticEmailSearch, build, inbox_path
 from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world
+from environment.explained import why_no_success
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -144,3 +146,41 @@ def test_a_file_that_is_no_inbox_is_a_value_error(tmp_path: Path) -> None:
     path.write_text("this is not a database, but it is long enough to be looked at")
     with pytest.raises(ValueError, match="cannot read inbox"):
         build({"inbox": "bad"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sources", "score", "why"),
+    [
+        ("Boser", [], 1.0, "no source cited; expected pebro"),
+        ("Boser", ["other", "more"], 1.0, "cites other, more; expected pebro"),
+        ("Zed", ["pebro"], 0.0, "wrong answer; expected Boser"),
+        ("Zed", [], 0.0, "wrong answer; expected Boser, and no source cited; expected pebro"),
+        ("Boser", list("abcde"), None, "cites a, b, c and 2 more; expected pebro"),
+        ("I don't know", [], 0.0, "it gave up"),
+    ],
+)
+async def test_an_answer_that_is_not_a_success_says_why(
+    answer: str, sources: list[str], score: float | None, why: str
+) -> None:
+    environment = SyntheticEmailSearch()
+    (scenario,) = environment.scenarios("train", 1, 0)
+    scenario = replace(scenario, reference={"answer": "Boser", "source_ids": ["pebro"]})
+    episode = environment.episode(scenario)
+    await episode.call("return_final_answer", {"answer": answer, "sources": sources})
+    assert why_no_success(environment, scenario, episode.outcome(), score) == why
+    assert not environment.success(episode.outcome(), 1.0 if score is None else score)
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "why"),
+    [
+        ("malformed", "no\n such\ttool", "malformed tool call: no such tool"),
+        ("out_of_turns", "8 turns are over.", "8 turns are over"),
+    ],
+)
+def test_an_episode_without_an_answer_says_how_it_ended(reason: Any, detail: str, why: str) -> None:
+    environment = SyntheticEmailSearch()
+    (scenario,) = environment.scenarios("train", 1, 0)
+    episode = environment.episode(scenario)
+    episode.end(reason, detail)
+    assert why_no_success(environment, scenario, episode.outcome(), 0.0) == why

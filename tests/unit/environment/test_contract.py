@@ -11,6 +11,7 @@ import pytest
 from environment import plugins
 from environment.base import Environment, EpisodeFailed, Reflective, Scenario, TextEpisode, Tool, ToolError, ToolResult
 from environment.contract import checked
+from environment.explained import why_no_success
 from environment.plugins import PluginFault
 from environment.registry import build
 from judges.base import JudgeServices
@@ -47,6 +48,13 @@ class Counting:
 
     def close(self) -> None:
         pass
+
+
+class Explaining(Counting):
+    """One that also says why an outcome is not a success."""
+
+    def why_no_success(self, scenario: Scenario, outcome: Mapping[str, Any], score: float | None) -> Any:
+        return outcome["why"]
 
 
 class CountingEpisode:
@@ -248,3 +256,15 @@ def test_a_plug_in_that_cannot_be_built_is_named(
         build("toy", {}, tmp_path)
     with pytest.raises(PluginFault, match=f"The judge 'toy'.*{said}"):
         build_judge("toy", {}, JudgeServices())
+
+
+def test_an_environment_can_say_why_an_outcome_is_not_a_success() -> None:
+    assert why_no_success(checked("counting", Counting()), SCENARIO, {"why": "too few"}, 0.0) is None
+    explaining = checked("explaining", Explaining())
+    assert why_no_success(explaining, SCENARIO, {"why": " too\nfew "}, 0.0) == "too few"
+    assert why_no_success(explaining, SCENARIO, {"why": None}, None) is None
+    assert why_no_success(explaining, SCENARIO, {"why": "x" * 1000}, 0.0) == "x" * 299 + "…"
+    with pytest.raises(PluginFault, match=r"why_no_success\(\) returned 7; expected a text or None"):
+        why_no_success(explaining, SCENARIO, {"why": 7}, 0.0)
+    with pytest.raises(PluginFault, match=r"why_no_success\(\) raised KeyError"):
+        why_no_success(explaining, SCENARIO, {}, 0.0)

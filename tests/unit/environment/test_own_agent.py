@@ -70,6 +70,11 @@ def test_a_reported_reward_is_the_reward_and_else_the_score_is() -> None:
     )
     assert [environment.success(said, score) for score in (0.79, 0.8)] == [False, True]
     assert environment.answer(said) == {"answer": "It is 3.", "source_ids": [], "success": True}
+    scenario = environment.scenarios("train", 1, 0)[0]
+    assert environment.why_no_success(scenario, said, 0.79) == "score 0.79 is below 0.8"
+    assert environment.why_no_success(scenario, parts, 0.75) == "reward 0.75 is below 0.8"
+    unfinished = environment.episode(scenario).outcome()
+    assert environment.why_no_success(scenario, unfinished, 0.0) == "unfinished"
 
 
 @pytest.mark.parametrize(

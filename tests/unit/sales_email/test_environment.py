@@ -127,6 +127,25 @@ def test_the_reward_is_made_of_its_parts(changes: dict[str, Any], score: float, 
     assert sum(SalesEmail().reward(outcome_of(**changes), score).values()) == pytest.approx(total)
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"named_company": False}, "the email names no company"),
+        (
+            {"unknown_citations": ["y"], "unread_citations": ["z"]},
+            "the email cites y, which does not exist, cites z unread",
+        ),
+        ({"cited_product": False, "email": {"citations": []}}, "the email cites nothing"),
+        ({"cited_product": False, "email": {"citations": ["a"]}}, "the email cites no product feature"),
+        ({"email": None, "finish": "out_of_turns", "detail": ""}, "out of turns"),
+    ],
+)
+def test_an_email_that_is_not_a_success_says_why(changes: dict[str, Any], why: str) -> None:
+    environment = SalesEmail()
+    outcome = outcome_of(email={"citations": ["a"]}, cited_product=True) | {"success": False} | changes
+    assert environment.why_no_success(environment.scenarios("train", 1, 0)[0], outcome, 1.0) == why
+
+
 async def test_a_malformed_call_costs_half_but_keeps_what_was_read() -> None:
     environment = SalesEmail()
     (scenario,) = environment.scenarios("train", 1, 0)

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { all, get } from "../api.js";
 import { ask } from "../ask_stream.js";
 import { Conversation } from "../parts/conversation.js";
+import { WhyNoSuccess } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { nameOf } from "../parts/run_name.js";
 import { Rate } from "../parts/rate.js";
@@ -118,6 +119,7 @@ function Answered({ title, attempt, isBusy }) {
       ${answer.answer !== null && html`<p><strong><${Text} value=${answer.answer} limit=${2000} /></strong></p>`}
       ${answer.email && html`<p class="subject"><${Text} value=${answer.email.subject} limit=${300} /></p><${Text} as="p" value=${answer.email.body} />`}
       ${answer.expected !== null && html`<p>Expected: <strong><${Text} value=${answer.expected} limit=${2000} /></strong></p>`}
+      <${WhyNoSuccess} of=${answer} />
       ${answer.source_ids.length > 0 && html`<p class="muted">Sources: ${answer.source_ids.map((id) => html`<mark>${label(id)}</mark> `)}</p>`}
       ${answer.note && html`<p class="muted"><${Text} value=${answer.note} limit=${500} /></p>`}
       <p><a href=${href(["trajectories", answer.trajectory_id])}>Its trajectory</a></p>

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { all, path, post } from "../api.js";
 import { counted } from "../format.js";
 import { Action } from "../parts/action.js";
+import { WhyNoSuccess } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { SideBySide } from "../parts/side_by_side.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
@@ -85,7 +86,7 @@ function FrameButton({ frame: { checkpoint, made }, isNow, choose }) {
   return html`<button class=${`frame ${isRight ? "right" : ""}`} aria-pressed=${isNow} onClick=${choose}>
     <span class="frame-name">${nameOf(checkpoint)}</span>
     ${first ? html`<strong>${label(answerOf(first) || endOf(first) || "no answer", _LONGEST_ANSWER)}</strong>
-      <span class=${first.success ? "good" : "bad-ink"}>${first.success ? "✓ right" : "✗ wrong"} <span class="muted">${[endOf(first), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span></span>
+      <span class=${first.success ? "good" : "bad-ink"}>${first.success ? "✓ right" : "✗ wrong"} <span class="muted">${[endOf(first), counted(first.turns, "turn")].filter(Boolean).join(", ")}</span></span><${WhyNoSuccess} of=${first} />
       ${made.length > 1 && html`<span class="muted">${right} of ${made.length} samples right</span>`}` : html`<span class="muted">not evaluated</span>`}
   </button>`;
 }

@@ -4,7 +4,7 @@ import { useRef, useState } from "../vendor/hooks.js";
 import { all, get, path } from "../api.js";
 import { counted, duration, moment, number, whole } from "../format.js";
 import { Conversation } from "../parts/conversation.js";
-import { Expected } from "../parts/expected.js";
+import { Expected, WhyNoSuccess } from "../parts/expected.js";
 import { html } from "../parts/html.js";
 import { RolloutOpinions } from "../parts/opinions.js";
 import { Parts, Signed } from "../parts/reward.js";
@@ -102,7 +102,7 @@ function Verdict({ trajectory }) {
   return html`<section class="card"><h2>Verdict</h2>
     <${Expected} scenario=${trajectory.scenario} />
     <dl class="pairs">
-      <div><dt>Success</dt><dd>${trajectory.success === null ? "not known" : trajectory.success ? html`<strong class="good">✓ yes</strong>` : "✗ no"}</dd></div>
+      <div><dt>Success</dt><dd>${trajectory.success === null ? "not known" : trajectory.success ? html`<strong class="good">✓ yes</strong>` : html`✗ no<${WhyNoSuccess} of=${trajectory} />`}</dd></div>
       <div><dt>Reward</dt><dd><strong>${number(trajectory.reward)}</strong></dd></div>
       <div><dt>Advantage</dt><dd><${Signed} value=${trajectory.advantage} /></dd></div>
       <div><dt>Score</dt><dd>${number(trajectory.score)}</dd></div>

@@ -3,6 +3,7 @@
 import { useRef } from "../vendor/hooks.js";
 import { get, path } from "../api.js";
 import { number } from "../format.js";
+import { WhyNoSuccess } from "./expected.js";
 import { html } from "./html.js";
 import { Said } from "./conversation.js";
 import { Signed } from "./reward.js";
@@ -105,6 +106,7 @@ export function Pages({ from, most, count, move }) {
 function Verdict({ trajectory }) {
   return html`<span class="verdict">
     <span class=${trajectory.success ? "good" : "muted"}>${trajectory.success === null ? "" : trajectory.success ? "✓ success" : "✗ no success"}</span>
+    <${WhyNoSuccess} of=${trajectory} />
     <span>reward ${number(trajectory.reward)}</span>
     ${trajectory.kind === "train" && html`<${Signed} value=${trajectory.advantage} name="advantage " />`}
   </span>`;

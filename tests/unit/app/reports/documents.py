@@ -145,6 +145,7 @@ def _examples(document: Json, said: str) -> list[Json]:
             name: {
                 "trajectory_id": row.id, "iteration": 0, "step": 0, "right": right, "samples": samples,
                 "success": row.success, "score": row.score, "score_explanation": said, "reward": row.reward,
+                "why_no_success": None if row.success else said,
                 "outcome": {"answer": said, "finish": "answered"}, "error": None, "turns": row.turns,
                 "messages": [{"role": "user", "text": "When?", "calls": []}, {"role": "assistant", "text": said,
                               "calls": [{"name": "read_email", "arguments": f'{{"id": "{said}"}}'}]}],
