@@ -187,7 +187,8 @@ def _describe_response(schemas: dict[str, Json], response: dict[str, Json]) -> N
 def _errors(path: str, method: str, operation: dict[str, Json]) -> Iterator[int]:
     """Yield the error statuses that an operation of our own API can return."""
     yield from (401, 403, 422, 429, 503)  # 422: every operation rejects unknown query parameters
-    if "{" in path or method == "post":  # an object named in the path or the body might not exist
+    asks_about_run = any(parameter["name"] == "run_id" for parameter in operation.get("parameters", ()))
+    if "{" in path or method == "post" or asks_about_run:  # an object named in the path, query or body might not exist
         yield 404
     if method != "get":
         yield 409
