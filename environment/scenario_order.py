@@ -15,6 +15,14 @@ def draw(pool: Sequence[Scenario], count: int, seed: int, start: int) -> Iterato
         start, count = start + len(part), count - len(part)
 
 
+def different(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Return the scenarios without repetitions of an id, in order."""
+    found: dict[str, Scenario] = {}
+    for each in scenarios:
+        found.setdefault(each.id, each)
+    return list(found.values())
+
+
 def splits_of(count: int, salt: str) -> list[Split]:
     """Return the splits of a set that names none: a fifth, at least one, for each held-out split; the first is
     `train`."""

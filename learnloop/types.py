@@ -39,6 +39,7 @@ class Evaluation(TypedDict, total=False):
     scenarios: int
     test_scenarios: int
     samples: int
+    seed: int
 
 
 class Pipeline(TypedDict, total=False):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from environment.base import Scenario
+from environment.scenario_order import different
 from environment.trace import span
 from training.backends.base import Policy
 from training.best_checkpoint import BestCheckpoint, Validation
@@ -11,7 +12,7 @@ from training.collector import RolloutCollector, RunContext
 from training.phases import Phase, Purpose
 from training.rollout.rollout import total
 from training.rollout_tasks import rollout_tasks
-from training.scoring import malformed_share, success_rate, successes, summarise
+from training.scoring import held_out_figures, successes
 from training.task_errors import all_of
 from training.types import Evaluation, Resume
 
@@ -73,12 +74,12 @@ class Evaluator:
 
     async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:
         """Evaluate one checkpoint with sampled and greedy rollouts, if the run uses the split. Scenarios and seeds are
-        the same each time. Both modes run concurrently, so that the engine can decode large batches."""
+        the same each time, and a scenario that the environment repeats is used once. Both modes run concurrently, so that the engine can decode large batches."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:
             return []
-        scenarios = self._run.environment.scenarios(split, count, self._config.seed)
+        scenarios = different(self._run.environment.scenarios(split, count, self._config.held_out_seed))
         return await all_of(
             self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
             self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
@@ -93,7 +94,7 @@ class Evaluator:
         scenarios: Sequence[Scenario],
         samples: int,
     ) -> Evaluation:
-        tasks = rollout_tasks(self._config.seed, scenarios, samples, split)
+        tasks = rollout_tasks(self._config.held_out_seed, scenarios, samples, split)
         temperature = self._config.temperature if mode == "sampled" else 0.0
         purpose = Purpose(f"{split}.{mode}")
         with span("evaluate", phase=Phase.EVALUATE, split=split, mode=mode, step=step):
@@ -102,14 +103,15 @@ class Evaluator:
         scored = [rollout for group in groups for rollout in group.rollouts]
         if all(rollout.reward is None for rollout in scored):
             raise NothingScored(f"the judge scored no rollout: {scored[0].score.explanation}")
+        figures = held_out_figures(scored, samples, by_scenario=self._config.evaluation.is_by_scenario)
         return Evaluation(
             split=split,
             mode=mode,
             step=step,
-            scenarios=len(scenarios),
-            success=success_rate(scored) or 0.0,
-            mean_reward=summarise(scored).mean or 0.0,
-            malformed=malformed_share(scored) or 0.0,
+            scenarios=figures.scenarios,
+            success=figures.success,
+            mean_reward=figures.mean_reward,
+            malformed=figures.malformed,
             turns=total(rollouts, "turns") / len(rollouts),
             rollouts=tuple(scored),
             judge_calls=tuple(call for group in groups for call in group.judge_calls),

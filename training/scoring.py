@@ -111,9 +111,11 @@ def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
 
 def success_rate(rollouts: Iterable[ScoredRollout]) -> float | None:
     """Return the share of successful rollouts. Failed ones count as unsuccessful; unscored ones are left out."""
-    return share(
-        rollout.success for rollout in rollouts if rollout.reward is not None or rollout.rollout.error is not None
-    )
+    return share(rollout.success for rollout in rollouts if _counts(rollout))
+
+
+def _counts(rollout: ScoredRollout) -> bool:
+    return rollout.reward is not None or rollout.rollout.error is not None
 
 
 def successes(rollouts: Iterable[ScoredRollout]) -> dict[str, float]:
@@ -125,9 +127,51 @@ def successes(rollouts: Iterable[ScoredRollout]) -> dict[str, float]:
     return {id: rate for id, rate in rates.items() if rate is not None}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class HeldOutFigures:
+    """Figures of a held-out evaluation."""
+
+    scenarios: int
+    success: float
+    mean_reward: float
+    malformed: float
+
+
+def held_out_figures(rollouts: Sequence[ScoredRollout], samples: int, *, by_scenario: bool) -> HeldOutFigures:
+    """Return the figures of an evaluation that made `samples` rollouts of each scenario.
+
+    With `by_scenario` each scenario counts once, as in the differences between evaluations. Otherwise each rollout
+    does, and a repeated scenario counts again, as in earlier versions.
+    """
+    groups: list[list[ScoredRollout]] = [list(rollouts)]
+    if by_scenario:
+        by_id: dict[str, list[ScoredRollout]] = {}
+        for each in rollouts:
+            by_id.setdefault(each.rollout.scenario.id, []).append(each)
+        groups = list(by_id.values())
+    return HeldOutFigures(
+        len(groups) if by_scenario else len(rollouts) // samples,
+        _mean_of_groups([[each.success for each in group if _counts(each)] for group in groups]),
+        _mean_of_groups([[each.reward for each in group if each.reward is not None] for group in groups]),
+        _mean_of_groups([[_is_malformed(each) for each in group] for group in groups]),
+    )
+
+
+def _mean_of_groups(groups: Iterable[Sequence[float]]) -> float:
+    """Return the mean of the groups' means, without empty groups; 0 if there is no other."""
+    filled = [group for group in groups if group]
+    if len({len(group) for group in filled}) > 1:
+        return fmean(map(fmean, filled))
+    return fmean(value for group in filled for value in group) if filled else 0.0  # rounded once instead of twice
+
+
 def malformed_share(rollouts: Iterable[ScoredRollout]) -> float | None:
     """Return the share of rollouts that ended with a malformed tool call; None if there are none."""
-    return share(rollout.rollout.outcome.get("finish") == "malformed" for rollout in rollouts)
+    return share(map(_is_malformed, rollouts))
+
+
+def _is_malformed(rollout: ScoredRollout) -> bool:
+    return rollout.rollout.outcome.get("finish") == "malformed"
 
 
 def rewarded(groups: Iterable[Group]) -> list[Rewarded]:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # importing art takes seconds
     from art import Trajectory
 
 
+HELD_OUT_SEED = 0
+"""Default seed of held-out scenarios, so that runs with different seeds are evaluated on the same ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
     """Held-out evaluation before the first iteration, after every `every`-th one and after the last.
@@ -21,13 +25,21 @@ class EvaluationConfig:
     Validation selects the best checkpoint (training/best_checkpoint.py), from `scenarios` scenarios with `samples`
     sampled rollouts and one greedy rollout each. The test split is used twice, for the base model and for the best
     checkpoint, in the same way with `test_scenarios` scenarios. Without validation scenarios, the newest checkpoint
-    counts as the best.
+    counts as the best. A split with fewer scenarios has each of them evaluated once.
     """
 
     every: int = 4
     scenarios: int = 24
     samples: int = 2
     test_scenarios: int = 64
+    seed: int | None = None
+    """Seed of the held-out scenarios and of their rollouts. None in runs of earlier versions, which drew them by the
+    run's seed."""
+
+    @property
+    def is_by_scenario(self) -> bool:
+        """Whether figures are means over scenarios. Those of earlier versions are means over rollouts."""
+        return self.seed is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,11 @@ class RunConfig:
     """Options of a GRPO step, such as loss, epsilon or kl_penalty_coef (training/backends/train_options.py)."""
     warm_start: WarmStartConfig | None = None
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+
+    @property
+    def held_out_seed(self) -> int:
+        """Seed of the held-out scenarios and of their rollouts."""
+        return self.seed if self.evaluation.seed is None else self.evaluation.seed
 
     @property
     def supervised_iterations(self) -> int:

@@ -23,11 +23,12 @@ async def compare_with(
 ) -> RunComparison:
     """List the held-out scenarios that one run answers and another does not."""
     await require(database, caller, RUN, other)
-    for id in (run_id, other):
-        await queries.require_run(id)
+    seeds = [await queries.held_out_seed(id) for id in (run_id, other)]
     found = await compare_runs(database, run_id, other)
     return RunComparison(
         run_id=run_id,
         other_id=other,
+        run_held_out_seed=seeds[0],
+        other_held_out_seed=seeds[1],
         held_out=[ComparedKindOut.model_validate(each, from_attributes=True) for each in found],
     )

@@ -26,7 +26,8 @@ def compare(
     """Compare two runs: settings that differ, held-out questions won and lost, and what was diagnosed."""
     with Service(url) as service:
         runs = [service.run(id) for id in (one, other)]
-        held_out = service.comparison(one, other)["held_out"]
+        comparison = service.comparison(one, other)
+        held_out, seeds = comparison["held_out"], [comparison.get(f"{side}_held_out_seed") for side in ("run", "other")]
         causes = [service.diagnosis(run["run_id"])["cause"] for run in runs]
     settings = [dict(_flat(run["request"])) for run in runs]
     differing = {
@@ -37,9 +38,10 @@ def compare(
     if as_json:
         compared = {f"{each['split']} {each['mode']}": _as_json(each) for each in held_out}
         texts = [run["verdict"]["text"] for run in runs]
-        print_json({"settings": differing, "held_out": compared, "verdicts": texts, "causes": causes})
+        document = {"settings": differing, "held_out": compared, "verdicts": texts, "causes": causes}
+        print_json({**document, "held_out_seeds": seeds})
         return
-    for line in _lines(runs, differing, held_out, causes):
+    for line in _lines(runs, differing, held_out, causes, seeds):
         results.print(line, soft_wrap=True)
 
 
@@ -59,7 +61,7 @@ def _flat(value: Json, path: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def _lines(
-    runs: list[Json], differing: Mapping[str, list[Json]], held_out: list[Json], causes: list[Json]
+    runs: list[Json], differing: Mapping[str, list[Json]], held_out: list[Json], causes: list[Json], seeds: list[Json]
 ) -> Iterator[Text]:
     for letter, run, cause in zip("AB", runs, causes, strict=True):
         model = f"{run['model']['project']}/{run['model']['name']}"
@@ -73,6 +75,11 @@ def _lines(
     if not shown:
         yield plain("   none but name and seed")
     yield plain("held-out success of B minus A, newest evaluations, paired by scenario", "bold")
+    if seeds[0] != seeds[1]:
+        yield plain(
+            f"   the held-out scenarios were drawn with different seeds (evaluation.seed), A's with {seeds[0]} and B's "
+            f"with {seeds[1]}: only scenarios that both have are compared"
+        )
     for number, kind in enumerate(held_out):
         yield from _held_out(kind, number == 0)
     if not held_out:

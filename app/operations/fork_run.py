@@ -31,7 +31,10 @@ async def fork(
     await _require_new(database, parent, name)
     base = ModelName(parent.model_project, parent.model_name, checkpoint.step)
     model = {"project": base.project, "name": name, "base_model": str(base)}
-    whole = LearnLoopRequest.model_validate({**_changed(parent.request, request), "model": model})
+    # a run that was stored without a seed of its held-out scenarios drew them by its own
+    held_out = {"seed": parent.stored_request.config.held_out_seed, **parent.request.get("evaluation", {})}
+    stored = {**parent.request, "evaluation": held_out}
+    whole = LearnLoopRequest.model_validate({**_changed(stored, request), "model": model})
     async with database() as tx:
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
     return await starter.start(run_id, whole, actor, save_reply, Parent(parent_id, checkpoint.step, learned))

@@ -125,12 +125,28 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
     scenarios of a split the environment has."""
     request = plan.request
     found = missing_defaults(request, base)
-    for path, split in (("evaluation.scenarios", "validation"), ("evaluation.test_scenarios", "test")):
-        if base.is_sized and path in found:
-            default = found[path]
-            if (count := available(split, int(default.value))) < default.value:
-                found[path] = Default(count, f"The environment has no more {split} scenarios.")
-    return replace(plan, base=base, defaults={**plan.defaults, **found})
+    given: dict[str, int] = {}
+    warnings: list[str] = []
+    for name, split in (("scenarios", "validation"), ("test_scenarios", "test")):
+        asked = getattr(request.evaluation, name)
+        wanted = int(found[f"evaluation.{name}"].value) if asked is None else asked
+        if not wanted or (count := available(split, wanted)) == wanted:
+            continue
+        if asked is None:
+            found[f"evaluation.{name}"] = Default(count, f"The environment has no more {split} scenarios.")
+        else:
+            given[name] = count
+            warnings.append(
+                f"evaluation.{name} is {asked}, and there are {count} {split} scenarios: each is used once."
+            )
+    request = request.model_copy(update={"evaluation": request.evaluation.model_copy(update=given)})
+    return replace(
+        plan,
+        request=request,
+        base=base,
+        defaults={**plan.defaults, **found},
+        warnings=(*plan.warnings, *warnings),
+    )
 
 
 def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:

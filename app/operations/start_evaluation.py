@@ -32,13 +32,14 @@ from app.schemas.run_request import EnvironmentChoice
 from environment.base import Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
+from environment.scenario_order import different
 from judges.base import Judge, JudgeServices, Models, UnknownModel
 from judges.registry import UnknownJudge
 from training.backends import embedded
 from training.backends.base import BackendUnavailable
 from training.protocol.model_name import ModelName
 from training.rollout.agents.registry import UnknownAgent
-from training.types import RunConfig
+from training.types import HELD_OUT_SEED, RunConfig
 
 _DEFAULTS = RunConfig()
 SaveReply = Callable[[AsyncSession, "StartedEvaluation"], Awaitable[None]]
@@ -68,7 +69,8 @@ class Basis:
     def of_run(cls, run: Run) -> "Basis":
         """Return that of a run."""
         own, config = run.stored_request, run.stored_request.config
-        return cls(own.environment, own.judge, own.agent, config.seed, config.max_turns, config.max_completion_tokens)
+        limits = (config.max_turns, config.max_completion_tokens)
+        return cls(own.environment, own.judge, own.agent, config.held_out_seed, *limits)
 
     @classmethod
     def of_evaluation(cls, own: StoredEvaluation) -> "Basis":
@@ -225,7 +227,8 @@ class EvaluationStarter:
     ) -> StoredEvaluation:
         environment = own.environment if own and request.environment is None else _choice(request.environment)
         environment = await self._pinned(environment, project)
-        default_judge, scenarios = await self._check_environment(environment, request, project)
+        seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
+        default_judge, scenarios = await self._check_environment(environment, request, seed, project)
         if request.judge is not None:
             judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
         else:
@@ -243,7 +246,7 @@ class EvaluationStarter:
             split=request.split,
             scenarios=scenarios,
             samples=request.samples,
-            seed=(own.seed if own else _DEFAULTS.seed) if request.seed is None else request.seed,
+            seed=seed,
             temperature=request.temperature,
             max_turns=request.max_turns or (own.max_turns if own else _DEFAULTS.max_turns),
             max_completion_tokens=request.max_completion_tokens
@@ -262,7 +265,9 @@ class EvaluationStarter:
         except UnknownDataset as error:
             raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
 
-    async def _check_environment(self, choice: Choice, request: EvaluationRequest, project: str) -> tuple[str, int]:
+    async def _check_environment(
+        self, choice: Choice, request: EvaluationRequest, seed: int, project: str
+    ) -> tuple[str, int]:
         """Return the environment's judge and the number of distinct scenarios to evaluate. Raises InvalidRequest."""
         where = ("body", "environment")
         try:
@@ -279,13 +284,12 @@ class EvaluationStarter:
             # A synthetic environment's scenarios are all different; elsewhere a repeated scenario would count twice.
             synthetic = isinstance(made, Synthetic) and made.synthetic
             count = 1 if synthetic else request.scenarios
-            drawn = await asyncio.to_thread(made.scenarios, request.split, count, request.seed or 0)
+            drawn = await asyncio.to_thread(made.scenarios, request.split, count, seed)
         except ValueError as error:
             raise InvalidRequest((*where, "config"), str(error)) from error
         finally:
             made.close()
-        different = len({scenario.id for scenario in drawn})
-        return made.default_judge, request.scenarios if synthetic else different
+        return made.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 
 def _check_listed(place: int, name: str, listed: Models) -> None:

@@ -46,6 +46,7 @@ from app.webhooks.endpoints import Endpoints, NewEndpoint
 from environment.base import Environment, Json, Solvable, Split, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
+from environment.scenario_order import different
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
 from training.backends.base import BackendUnavailable, TuningBackend
@@ -383,7 +384,7 @@ def _validate_plan(
             for split in get_args(Split):
                 made.scenarios(split, 1, request.seed)
             _check_oracle(plan.warm_start, made)
-            available = partial(_available, made, request.seed)
+            available = partial(_available, made, request.evaluation.seed)
             if may_demonstrate and base.is_sized and "warm_start" not in request.model_fields_set:
                 plan = _with_demonstrations(plan, made, available)
             plan = with_defaults(plan, base, available)
@@ -419,8 +420,10 @@ def _with_demonstrations(plan: RunPlan, made: Environment, available: Callable[[
 
 
 def _available(environment: Environment, seed: int, split: Split, count: int) -> int:
-    """Return how many of that many scenarios of a split differ."""
-    return len({scenario.id for scenario in environment.scenarios(split, count, seed)})
+    """Return how many of that many scenarios of a split differ. Those of a synthetic environment all do."""
+    if isinstance(environment, Synthetic) and environment.synthetic:
+        return count
+    return len(different(environment.scenarios(split, count, seed)))
 
 
 def _check_oracle(warm_start: WarmStartPlan | None, environment: Environment) -> None:

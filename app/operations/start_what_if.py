@@ -203,7 +203,7 @@ def _of_run(
     model = None
     if checkpoint is None or checkpoint.deleted_at is None:
         model = ModelToEvaluate(model=row.model if row.step is None else f"{row.model}@{row.step}")
-    parts: tuple[object, ...] = ()
+    seed, parts = config.seed, tuple[object, ...]()
     match row.kind:
         case "train":
             state = (row.iteration or 0) - 1 - ((iteration.staleness if iteration else None) or 0)
@@ -211,6 +211,7 @@ def _of_run(
         case "evaluation":
             state = row.iteration or INHERITED  # the baseline is evaluated before anything is learned
             each, parts = (config.evaluation.samples if row.mode == "sampled" else 1), (row.split,)
+            seed = config.held_out_seed
         case "showcase":
             state, each = row.iteration or 0, 1
         case _:  # a question is answered in the state that belongs to the checkpoint
@@ -218,7 +219,7 @@ def _of_run(
     own_seed = None
     if recorded.number is not None and parts:
         place, sample = divmod(recorded.number, each)
-        own_seed = seed_of(config.seed, *parts, place, sample)
+        own_seed = seed_of(seed, *parts, place, sample)
     return _Source(Basis.of_run(run), run.model_project, config.temperature, own_seed, (run.id, state), model)
 
 

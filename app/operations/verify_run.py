@@ -34,7 +34,7 @@ from environment.base import Environment, Reflective
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from training.rollout.rollout import failed, lost, total
-from training.scoring import rewarded, share, success_rate, successes, summarise
+from training.scoring import held_out_figures, rewarded, share, success_rate, successes, summarise
 from training.statistics.difference import difference
 from training.types import FailureKind, Group, ScoredRollout
 
@@ -173,11 +173,9 @@ class _Check:
             samples = self._config.evaluation.samples if key[1] == "sampled" else 1
             groups = self._groups(tried[key], samples)
             scored = [rollout for group in groups for rollout in group.rollouts]
+            by_scenario = self._config.evaluation.is_by_scenario
             recomputed: dict[str, Any] = {
-                "scenarios": len(groups),
-                "success": success_rate(scored) or 0.0,
-                "mean_reward": summarise(scored).mean or 0.0,
-                "malformed": share(map(_malformed, scored)) or 0.0,
+                **asdict(held_out_figures(scored, samples, by_scenario=by_scenario)),
                 "turns": total([each.rollout for each in scored], "turns") / len(scored),
             }
             if number == 0:

@@ -8,7 +8,7 @@ from app.reports.examples import RULE, examples, right_of
 from app.reports.rollouts import FAILED, Batch, Row, batches_of, compared, digest, evaluated, scored
 from app.statistics.verdict import verdict
 from environment.json_type import Json
-from training.scoring import malformed_share, success_rate, successes, summarise
+from training.scoring import held_out_figures, malformed_share, success_rate, successes, summarise
 from training.statistics.difference import difference
 
 
@@ -65,7 +65,7 @@ def _whole(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> dict[int, li
 
 
 def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
-    scenarios = report["scenarios"]
+    scenarios, settings = report["scenarios"], report["settings"]["evaluation"]
     baseline: dict[tuple[str, str], dict[str, float]] = {}
     for item in report["evaluations"]["items"]:
         rows = batches.get(evaluated(item))
@@ -73,16 +73,16 @@ def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterat
             continue
         rollouts, kind = scored(rows, scenarios), (item["split"], item["mode"])
         where = evaluation_name(item)
-        yield Figure(f"{where}: scenarios", item["scenarios"], len({row.scenario for row in rows}))
-        yield Figure(f"{where}: success", item["success"], success_rate(rollouts) or 0.0)
-        yield Figure(f"{where}: mean reward", item["mean_reward"], summarise(rollouts).mean or 0.0)
-        yield Figure(f"{where}: malformed", item["malformed"], malformed_share(rollouts) or 0.0)
+        samples = settings["samples"] if item["mode"] == "sampled" else 1
+        found = held_out_figures(rollouts, samples, by_scenario=settings.get("seed") is not None)
+        for name, value in asdict(found).items():
+            yield Figure(f"{where}: {name.replace('_', ' ')}", item[name], value)
         yield Figure(f"{where}: turns", item["turns"], float(sum(row.turns for row in rows)) / len(rows))
         if item["iteration"] == 0:
             baseline[kind] = successes(rollouts)
         elif item["difference"] is not None and kind in baseline:
-            found = difference(baseline[kind], successes(rollouts))
-            yield Figure(f"{where}: difference", item["difference"], None if found is None else asdict(found))
+            change = difference(baseline[kind], successes(rollouts))
+            yield Figure(f"{where}: difference", item["difference"], None if change is None else asdict(change))
 
 
 def evaluation_name(item: Mapping[str, Any]) -> str:

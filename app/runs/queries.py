@@ -277,6 +277,13 @@ class RunQueries:
             if (await tx.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
                 raise NotFound(f"There is no run {run_id!r}.")
 
+    async def held_out_seed(self, run_id: str) -> int:
+        """Return the seed of a run's held-out scenarios. Raises NotFound."""
+        rows = await self._rows(select(Run).where(Run.id == run_id))
+        if not rows:
+            raise NotFound(f"There is no run {run_id!r}.")
+        return rows[0].stored_request.config.held_out_seed
+
     async def _rows(self, query: Select[_Entity]) -> Sequence[_Entity]:
         async with self._database() as tx:
             return (await tx.execute(query)).scalars().all()

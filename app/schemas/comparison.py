@@ -74,5 +74,9 @@ class RunComparison(ResponseModel):
     """Id of this run."""
     other_id: str
     """Id of the other run."""
+    run_held_out_seed: int
+    """Seed of this run's held-out scenarios. If the other's differs, the environment can have given it others."""
+    other_held_out_seed: int
+    """Seed of the other run's held-out scenarios."""
     held_out: list[ComparedKindOut]
     """One entry for each kind of evaluation that both have; sampled validation comes first."""

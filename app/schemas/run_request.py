@@ -21,7 +21,7 @@ from app.schemas.examples import GRAPH
 from app.schemas.train_options import TrainOptionsChoice
 from environment.json_type import Json
 from training.tuning import Tuning
-from training.types import RunConfig, WarmStartConfig
+from training.types import HELD_OUT_SEED, RunConfig, WarmStartConfig
 
 _DEFAULTS = RunConfig()
 _WARM_START = WarmStartConfig(iterations=1)
@@ -171,13 +171,16 @@ class EvaluationChoice(RequestPart):
     """Number of iterations between evaluations on the validation scenarios. Default: follows the base model; 4 for
     `learnloop/tiny`."""
     scenarios: int | None = Field(default=None, ge=0, le=1_000)
-    """Number of validation scenarios. 0: none; then the newest checkpoint counts as the best. Default: follows the base
+    """Number of validation scenarios; if there are fewer, each is used once. 0: none; then the newest checkpoint counts as the best. Default: follows the base
     model; 24 for `learnloop/tiny`."""
     test_scenarios: int | None = Field(default=None, ge=0, le=1_000)
-    """Number of test scenarios, evaluated at the start and at the end of the run. 0: none. Default: follows the base
+    """Number of test scenarios, evaluated at the start and at the end of the run, likewise. 0: none. Default: follows the base
     model; 64 for `learnloop/tiny`."""
     samples: int | None = Field(default=None, ge=1, le=32)
     """Number of sampled rollouts per scenario. Default: follows the base model; 2 for `learnloop/tiny`."""
+    seed: int = Field(default=HELD_OUT_SEED, ge=0, lt=2**31)
+    """Seed of the held-out scenarios and their rollouts. Runs with the same one are evaluated on the same scenarios,
+    whatever the seed of their training is."""
 
 
 class BudgetChoice(RequestPart):

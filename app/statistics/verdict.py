@@ -129,7 +129,7 @@ def _sentence(
         f"{opening}, {_signed(found.mean)} points (95% interval {_signed(found.low)} to {_signed(found.high)}; {what}, "
         f"paired; after iteration {latest['iteration']})."
     )
-    return sentence + (_limits(found) if state is VerdictState.NO_CHANGE_SHOWN else "")
+    return sentence + (_limits(found, latest["scenarios"]) if state is VerdictState.NO_CHANGE_SHOWN else "")
 
 
 def _signed(share: float) -> str:
@@ -137,10 +137,12 @@ def _signed(share: float) -> str:
     return f"{points:+d}".replace("-", "\N{MINUS SIGN}") if points else "0"
 
 
-def _limits(found: Difference) -> str:
+def _limits(found: Difference, scenarios: int) -> str:
     """Say what this evaluation could have shown."""
     if found.smallest is None:
         few = "1 scenario is" if found.scenarios == 1 else f"{found.scenarios} scenarios are"
+        if found.scenarios < scenarios:
+            few = f"Only {found.scenarios} of them were scored both times, which is"
         return f" {few} too few to show any difference."
     if found.low > 0 or found.high < 0:
         return f" Only {found.changed} of the scenarios changed; {MIN_CHANGED} are needed to tell it from chance."

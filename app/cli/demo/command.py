@@ -55,7 +55,9 @@ def demo(
         int | None,
         typer.Option(min=1, max=10_000, help="Number of training iterations. \\[default: depends on the environment]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Random seed; another one gives other tasks.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Random seed; another one trains on other tasks.")
+    ] = 0,
     data_dir: Annotated[
         Path, typer.Option(envvar="LEARNLOOP_DATA_DIR", file_okay=False, help="Directory for the runs and models.")
     ] = Path(".learnloop/demo"),

@@ -190,16 +190,21 @@ export const FIELDS = {
     "type": "integer"
   },
   "evaluation.scenarios": {
-    "help": "Number of validation scenarios. 0: none; then the newest checkpoint counts as the best. Default: follows the base model; 24 for `learnloop/tiny`.",
+    "help": "Number of validation scenarios; if there are fewer, each is used once. 0: none; then the newest checkpoint counts as the best. Default: follows the base model; 24 for `learnloop/tiny`.",
     "type": "integer"
   },
   "evaluation.test_scenarios": {
-    "help": "Number of test scenarios, evaluated at the start and at the end of the run. 0: none. Default: follows the base model; 64 for `learnloop/tiny`.",
+    "help": "Number of test scenarios, evaluated at the start and at the end of the run, likewise. 0: none. Default: follows the base model; 64 for `learnloop/tiny`.",
     "type": "integer"
   },
   "evaluation.samples": {
     "help": "Number of sampled rollouts per scenario. Default: follows the base model; 2 for `learnloop/tiny`.",
     "type": "integer"
+  },
+  "evaluation.seed": {
+    "help": "Seed of the held-out scenarios and their rollouts. Runs with the same one are evaluated on the same scenarios, whatever the seed of their training is.",
+    "type": "integer",
+    "standard": 0
   },
   "budget.max_usd": {
     "help": "Limit in US dollars for judge calls, as far as their price is known. Null: no limit.",

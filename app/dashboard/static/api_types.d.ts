@@ -993,6 +993,8 @@ export interface RulesOut {
 export interface RunComparison {
   "run_id": string;
   "other_id": string;
+  "run_held_out_seed": number;
+  "other_held_out_seed": number;
   "held_out": (ComparedKindOut)[];
 }
 

@@ -39,6 +39,7 @@ export const GROUPS = [
       "evaluation.scenarios": "Validation scenarios",
       "evaluation.test_scenarios": "Test scenarios",
       "evaluation.samples": "Rollouts per scenario",
+      "evaluation.seed": "Seed of held-out scenarios",
     },
   },
   {

@@ -45,11 +45,17 @@ def test_all_that_a_request_may_say_is_read() -> None:
     )
     plan = replace(plan_of(given, load_settings(_env_file=None), "01K"), judge=Choice(name="reference"))
     request = StoredRequest.parse(plan.stored())
-    evaluation = EvaluationConfig(every=1, scenarios=2, test_scenarios=3, samples=4)
+    evaluation = EvaluationConfig(every=1, scenarios=2, test_scenarios=3, samples=4, seed=0)
     assert request.config == RunConfig(**said, evaluation=evaluation)
     assert request.budget == Budget(max_tokens=9)
     assert request.checkpoints == KeptCheckpoints(keep_best=1, keep_last=3, keep_every=5)
     assert (request.model.project, request.model.name, request.model.base_model) == ("mail", "agent", "learnloop/tiny")
+
+
+def test_held_out_scenarios_have_a_seed_of_their_own_except_in_runs_of_earlier_versions() -> None:
+    assert RunConfig(seed=7).held_out_seed == 7
+    assert RunConfig(seed=7, evaluation=EvaluationConfig(seed=0)).held_out_seed == 0
+    assert LearnLoopRequest.model_validate({"seed": 7}).evaluation.seed == 0
 
 
 @pytest.mark.parametrize("lacking", ["environment", "judge", "model"])

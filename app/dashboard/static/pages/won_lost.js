@@ -26,9 +26,10 @@ export function WonLost({ runs, query }) {
       <span>A: <strong>${shortNameOf(run)}</strong></span> <span>B:</span>
       ${others.map((each) => html`<button key=${each.run_id} aria-pressed=${each === other} onClick=${() => refine({ runs: query.get("runs"), with: each.run_id })}>${shortNameOf(each, 40)}</button>`)}
     </div>
-    <${Loaded} state=${state} rows=${4}>${(/** @type {Comparison} */ { held_out: found }) => {
+    <${Loaded} state=${state} rows=${4}>${(/** @type {Comparison} */ { held_out: found, run_held_out_seed: ours, other_held_out_seed: theirs }) => {
       if (found.length === 0) return html`<${Empty} title="Both have no held-out evaluation of the same kind" />`;
-      return found.map((kind) => html`<${Kind} key=${kind.split + kind.mode} kind=${kind} run=${run} other=${other} isOpen=${kind === found[0]} />`);
+      const seeds = `The held-out scenarios were drawn with different seeds, A's with ${ours} and B's with ${theirs}: only those that both have are compared.`;
+      return html`${ours !== theirs && html`<p>${seeds}</p>`}${found.map((kind) => html`<${Kind} key=${kind.split + kind.mode} kind=${kind} run=${run} other=${other} isOpen=${kind === found[0]} />`)}`;
     }}<//>
   </section>`;
 }
