@@ -74,7 +74,8 @@ class Evaluator:
 
     async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:
         """Evaluate one checkpoint with sampled and greedy rollouts, if the run uses the split. Scenarios and seeds are
-        the same each time, and a scenario that the environment repeats is used once. Both modes run concurrently, so that the engine can decode large batches."""
+        the same each time, and a scenario that the environment repeats is used once. Both modes run concurrently, so
+        that the engine can decode large batches."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:

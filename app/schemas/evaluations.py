@@ -91,7 +91,7 @@ class EvaluationRequest(RequestBody):
     temperature: float = Field(default=0.0, ge=0, le=2)
     """Sampling temperature; 0 is greedy."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
-    """Seed of the scenarios, of sampling and of the intervals. Default: that of the run's held-out scenarios, else 0."""
+    """Seed of the scenarios, of sampling and of the intervals. Default: the run's for held-out scenarios, or 0."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout. Default: that of the run, else the environment's."""
     max_completion_tokens: int | None = Field(default=None, ge=1, le=32_768)

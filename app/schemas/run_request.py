@@ -171,11 +171,11 @@ class EvaluationChoice(RequestPart):
     """Number of iterations between evaluations on the validation scenarios. Default: follows the base model; 4 for
     `learnloop/tiny`."""
     scenarios: int | None = Field(default=None, ge=0, le=1_000)
-    """Number of validation scenarios; if there are fewer, each is used once. 0: none; then the newest checkpoint counts as the best. Default: follows the base
-    model; 24 for `learnloop/tiny`."""
+    """Number of validation scenarios; if there are fewer, each is used once. 0: none; then the newest checkpoint counts
+    as the best. Default: follows the base model; 24 for `learnloop/tiny`."""
     test_scenarios: int | None = Field(default=None, ge=0, le=1_000)
-    """Number of test scenarios, evaluated at the start and at the end of the run, likewise. 0: none. Default: follows the base
-    model; 64 for `learnloop/tiny`."""
+    """Number of test scenarios, evaluated at the start and at the end of the run; if there are fewer, each is used
+    once. 0: none. Default: follows the base model; 64 for `learnloop/tiny`."""
     samples: int | None = Field(default=None, ge=1, le=32)
     """Number of sampled rollouts per scenario. Default: follows the base model; 2 for `learnloop/tiny`."""
     seed: int = Field(default=HELD_OUT_SEED, ge=0, lt=2**31)

@@ -194,7 +194,7 @@ export const FIELDS = {
     "type": "integer"
   },
   "evaluation.test_scenarios": {
-    "help": "Number of test scenarios, evaluated at the start and at the end of the run, likewise. 0: none. Default: follows the base model; 64 for `learnloop/tiny`.",
+    "help": "Number of test scenarios, evaluated at the start and at the end of the run; if there are fewer, each is used once. 0: none. Default: follows the base model; 64 for `learnloop/tiny`.",
     "type": "integer"
   },
   "evaluation.samples": {

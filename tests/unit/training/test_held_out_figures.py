@@ -1,4 +1,4 @@
-"""Figures of held-out evaluations, for splits of any size: evaluation, difference, verdict and report count the same."""
+"""Figures of held-out evaluations on splits of any size: evaluation, difference, verdict and report count the same."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
