@@ -10,6 +10,7 @@ from app.statistics.verdict import verdict
 from environment.json_type import Json
 from training.scoring import held_out_figures, malformed_share, success_rate, successes, summarise
 from training.statistics.difference import difference
+from training.types import EvaluationConfig
 
 
 class Figure(NamedTuple):
@@ -65,7 +66,7 @@ def _whole(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> dict[int, li
 
 
 def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterator[Figure]:
-    scenarios, settings = report["scenarios"], report["settings"]["evaluation"]
+    scenarios, settings = report["scenarios"], report["settings"].get("evaluation", {})
     baseline: dict[tuple[str, str], dict[str, float]] = {}
     for item in report["evaluations"]["items"]:
         rows = batches.get(evaluated(item))
@@ -73,7 +74,7 @@ def _evaluations(report: Json, batches: Mapping[Batch, Sequence[Row]]) -> Iterat
             continue
         rollouts, kind = scored(rows, scenarios), (item["split"], item["mode"])
         where = evaluation_name(item)
-        samples = settings["samples"] if item["mode"] == "sampled" else 1
+        samples = settings.get("samples", EvaluationConfig().samples) if item["mode"] == "sampled" else 1
         found = held_out_figures(rollouts, samples, by_scenario=settings.get("seed") is not None)
         for name, value in asdict(found).items():
             yield Figure(f"{where}: {name.replace('_', ' ')}", item[name], value)

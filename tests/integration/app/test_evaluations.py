@@ -131,7 +131,7 @@ async def test_models_are_compared_on_the_same_scenarios_and_figures_can_be_trac
 async def test_a_run_is_compared_with_its_base_in_its_own_environment(data_dir: Path, database_url: str) -> None:
     async with scripted_chat(_clever) as chat, _service(data_dir, database_url, chat) as client:
         posted = await client.post(
-            "/learn-loop", json={"iterations": 2, "seed": 7, "max_turns": 3, "model": {"name": "m"}}
+            "/learn-loop", json={"iterations": 2, "evaluation": {"seed": 7}, "max_turns": 3, "model": {"name": "m"}}
         )
         run = await run_with(client, posted.json()["run_id"], "completed")
         found = await ended(client, await _start(client, run_id=run["run_id"], scenarios=2))
