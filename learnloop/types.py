@@ -177,7 +177,14 @@ class BestCheckpoint(TypedDict):
 class Verdict(TypedDict):
     """Whether a run learned: its first held-out evaluation compared with its latest one."""
 
-    state: Literal["learned", "got_worse", "no_change_shown", "too_early"]
+    state: Literal[
+        "learned",
+        "got_worse",
+        "no_change_shown",
+        "too_early",
+        "demonstrations_learned",
+        "demonstrations_not_learned",
+    ]
     points: float | None
     interval: list[float] | None
     on: dict[str, Any] | None

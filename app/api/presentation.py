@@ -93,7 +93,7 @@ def run_whole(figures: RunFigures, queue: QueuePosition | None, price_per_hour: 
             "warnings": [*run.warnings, *warnings_of(figures.iterations), *lost_warnings(figures.iterations)],
             "defaults": run.defaults,
             "best_checkpoint": _best_checkpoint(figures),
-            "verdict": asdict(verdict(figures.evaluations, run.best_step, causes_of(run))),
+            "verdict": asdict(verdict(figures.evaluations, run.best_step, causes_of(run), figures.losses)),
             "queue": None if queue is None else asdict(queue),
             "wait_reason": run.wait_reason,
             "reproducible": run.reproducible,

@@ -11,7 +11,13 @@ from app.cli.held_out import held_out_table
 from app.cli.terminal import plain, results
 from environment.json_type import Json
 
-_STYLES = {"learned": "green", "got_worse": "bold red", "no_change_shown": "yellow"}
+_STYLES = {
+    "learned": "green",
+    "got_worse": "bold red",
+    "no_change_shown": "yellow",
+    "demonstrations_learned": "green",
+    "demonstrations_not_learned": "yellow",
+}
 
 
 def print_run(run: Json) -> None:

@@ -15,6 +15,8 @@ _STATES = {
     "got_worse": ("It got worse", "#ab241d"),
     "no_change_shown": ("No change shown", "#805300"),
     "too_early": ("Too early to say", "#59626c"),
+    "demonstrations_learned": ("Demonstrations learned", "#13704a"),
+    "demonstrations_not_learned": ("Demonstrations not learned", "#805300"),
 }
 _LEFT = 56
 _HELD_OUT = Frame(620, 300, left=52, right=128, top=12, bottom=32, text=15)

@@ -28,7 +28,7 @@ from app.reports.rollouts import (
 )
 from app.reports.shown_examples import shown_examples
 from app.runs.diagnoses import causes_of, diagnoses_of
-from app.runs.verdicts import EVALUATION
+from app.runs.verdicts import EVALUATION, LOSSES
 from app.settings import Settings
 from app.statistics.verdict import headline, verdict
 from app.tracing.redaction import Redactor, secrets_of
@@ -54,7 +54,9 @@ def renderer() -> str:
 async def collect(database: Database, settings: Settings, run: Run) -> Json:
     """Return the report on the iterations that are saved so far. Reads all of the run's trajectories."""
     iterations, evaluations = await _figures(database, run.id)
-    judged = verdict(evaluations, run.best_step, causes_of(run))
+    async with database() as tx:
+        losses = (await tx.execute(select(LOSSES).where(Run.id == run.id))).scalar_one()
+    judged = verdict(evaluations, run.best_step, causes_of(run), losses)
     sizes = await _sizes(database, run.id)
     listed = listing(sizes, _first_choice(sizes, evaluations, run.best_step))
     collected = await _collected(database, run.id, listed)

@@ -95,7 +95,8 @@ def evaluation_name(item: Mapping[str, Any]) -> str:
 def _verdict(report: Json) -> Iterator[Figure]:
     """Compute the verdict from the evaluations in the report."""
     shown = report["verdict"]
-    found = asdict(verdict(report["evaluations"]["items"], report["run"]["best_step"], shown["causes"]))
+    items, losses = report["evaluations"]["items"], shown.get("losses")  # earlier versions wrote none
+    found = asdict(verdict(items, report["run"]["best_step"], shown["causes"], losses))
     for name in ("state", "points", "interval", "on", "text"):
         computed = found[name]
         yield Figure(f"verdict: {name}", shown[name], list(computed) if isinstance(computed, tuple) else computed)

@@ -11,6 +11,8 @@ STATES = {
     "got_worse": "Got worse",
     "no_change_shown": "No change shown",
     "too_early": "Too early to say",
+    "demonstrations_learned": "Demonstrations learned",
+    "demonstrations_not_learned": "Demonstrations not learned",
 }
 """States of a verdict, as titles."""
 

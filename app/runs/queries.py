@@ -28,7 +28,7 @@ from app.domain.supervised import MARK, METRICS
 from app.errors import NotFound
 from app.runs.diagnoses import causes_of
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
-from app.runs.verdicts import EVALUATION, Judged, verdicts
+from app.runs.verdicts import EVALUATION, LOSSES, Judged, verdicts
 from app.statistics.verdict import Verdict
 
 _Entity = TypeVar("_Entity")
@@ -52,6 +52,8 @@ class RunFigures(NamedTuple):
     """Number of webhook deliveries by state."""
     used: Totals
     """Sums of the run's ledger."""
+    losses: Any
+    """The losses of a run on demonstrations only (app/runs/verdicts.py), or None."""
 
 
 class ShownIteration(NamedTuple):
@@ -76,7 +78,7 @@ def _list_of(grouped: Select[Any, Any], *names: str) -> ScalarSelect[Any]:
     return _list(_object({name: rows.c[name] for name in names})).scalar_subquery()
 
 
-def _figures_query() -> Select[Run, Any, Any, Any, Any]:
+def _figures_query() -> Select[Run, Any, Any, Any, Any, Any]:
     since = Run.next_iteration - SHOWN_ITERATIONS
     names = ("iteration", "step", "success", "malformed", "no_signal", "lost_rollouts")
     point = {name: getattr(Iteration, name) for name in names}
@@ -110,6 +112,7 @@ def _figures_query() -> Select[Run, Any, Any, Any, Any]:
         ).scalar_subquery(),
         _list_of(deliveries, "state", "deliveries"),
         _list_of(sums_of(cast(Any, Run.id)), *SUMS),
+        LOSSES,
     ).where(Run.id == any_(bindparam("run_ids", type_=ARRAY(Text))))
 
 
@@ -300,6 +303,8 @@ def selected_engine(backend: str, project: str, name: str) -> Select[str | None]
     )
 
 
-def _figures(run: Run, iterations: list[Any], evaluations: list[Any], deliveries: list[Any], sums: Any) -> RunFigures:
+def _figures(
+    run: Run, iterations: list[Any], evaluations: list[Any], deliveries: list[Any], sums: Any, losses: Any
+) -> RunFigures:
     by_state = {each["state"]: each["deliveries"] for each in deliveries}
-    return RunFigures(run, iterations, evaluations, by_state, totals_of(sums))
+    return RunFigures(run, iterations, evaluations, by_state, totals_of(sums), losses)

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
-from app.db.tables import Evaluation, Run
+from app.db.tables import Evaluation, Iteration, Run
+from app.domain.supervised import MARK
 from app.statistics.verdict import Verdict, verdict
 
 EVALUATION = (
@@ -23,6 +25,31 @@ EVALUATION = (
     "difference",
 )
 """Columns of an evaluation that the API shows."""
+
+
+def _losses() -> ColumnElement[Any]:
+    """Select the first and the latest loss of a run whose iterations are done and were all supervised, or null."""
+    first, latest = aliased(Iteration), aliased(Iteration)
+    trained, now = first.train_metrics, latest.train_metrics
+    before, held_out = trained["held_out_loss_before"].as_float(), now["held_out_loss"].as_float()
+    figures = func.json_build_object(
+        literal_column("'first'"),
+        func.coalesce(before, case((first.iteration < latest.iteration, trained["loss"].as_float()))),
+        literal_column("'latest'"),
+        func.coalesce(held_out, now["loss"].as_float()),
+        literal_column("'held_out'"),
+        before.is_not(None),
+    )
+    return (
+        select(figures)
+        .where(first.run_id == Run.id, first.iteration == 1, trained.has_key(MARK))
+        .where(latest.run_id == Run.id, latest.iteration == Run.iterations_total, now.has_key(MARK))
+        .correlate(Run)
+        .scalar_subquery()
+    )
+
+
+LOSSES = _losses()
 
 
 class Judged(NamedTuple):
@@ -55,7 +82,8 @@ async def verdicts(tx: AsyncSession, runs: Mapping[str, Judged]) -> dict[str, Ve
     found: dict[str, list[dict[str, Any]]] = {run_id: [] for run_id in runs}
     for run_id, *values in await tx.execute(query):
         found[run_id].append(dict(zip(EVALUATION, values, strict=True)))
-    return {run_id: verdict(rows, *runs[run_id]) for run_id, rows in found.items()}
+    losses = {id: of for id, of in await tx.execute(select(Run.id, LOSSES).where(Run.id.in_(runs)))}  # noqa: C416
+    return {run_id: verdict(rows, *runs[run_id], losses.get(run_id)) for run_id, rows in found.items()}
 
 
 async def verdict_on(tx: AsyncSession, run_id: str) -> dict[str, Any]:

@@ -272,19 +272,33 @@ class ComparedEvaluations(ResponseModel):
     are too few scenarios for any."""
 
 
+class DemonstrationLosses(ResponseModel):
+    """Losses of a run on demonstrations only, in nats per token."""
+
+    first: float
+    """Loss before training; if no demonstration is held out, that of the first iteration."""
+    latest: float
+    """Loss after the last iteration; if no demonstration is held out, while it trained."""
+    held_out: bool
+    """Whether these are losses on demonstrations that were held out."""
+
+
 class VerdictOut(ResponseModel):
     """Whether the run learned: its first held-out evaluation compared with its latest one."""
 
     state: VerdictState
     """`learned` or `got_worse` only if the interval excludes 0 and at least 5 scenarios changed; else
-    `no_change_shown`; `too_early` before there are two evaluations."""
+    `no_change_shown`; `too_early` before there are two evaluations. A finished run on demonstrations only, without a
+    second evaluation, has `demonstrations_learned` if its loss fell, else `demonstrations_not_learned`."""
     points: float | None
     """The latest success minus the first one, in percentage points, over the scenarios that both have."""
     interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     """Lower and upper end of the 95% interval of `points`, by the paired bootstrap over scenarios; null if it is not
     known."""
     on: ComparedEvaluations | None
-    """What is compared; null before the baseline."""
+    """What is compared; null before the baseline, and where losses are compared."""
+    losses: DemonstrationLosses | None = None
+    """The losses that are compared; null unless the state is one of demonstrations."""
     text: str
     """The verdict as a sentence."""
     causes: list[str]

@@ -26,6 +26,10 @@ class VerdictState(StrEnum):
     """There may be a change, but it cannot be distinguished from chance."""
     TOO_EARLY = "too_early"
     """There is no later evaluation to compare with the first one."""
+    DEMONSTRATIONS_LEARNED = "demonstrations_learned"
+    """The run trained on demonstrations only, has no later evaluation, and its loss fell."""
+    DEMONSTRATIONS_NOT_LEARNED = "demonstrations_not_learned"
+    """The same, and its loss did not fall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,25 @@ class Verdict:
     """The same in words."""
     causes: tuple[str, ...]
     """Diagnosed causes."""
+    losses: Mapping[str, Any] | None = None
+    """Of a finished run on demonstrations only: `first` and `latest` loss in nats per token, and `held_out`, whether it
+    is the loss on demonstrations that are held out."""
 
 
 def verdict(
-    evaluations: Sequence[Mapping[str, Any]], best_step: int | None = None, causes: Sequence[str] = ()
+    evaluations: Sequence[Mapping[str, Any]],
+    best_step: int | None = None,
+    causes: Sequence[str] = (),
+    losses: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """Return the verdict on a run with these evaluations, in any order, and the best checkpoint's step.
 
     An evaluation has `iteration`, `split`, `mode`, `step`, `scenarios`, `success`, and `difference`: the fields of a
-    `Difference` from the baseline, or None.
+    `Difference` from the baseline, or None. `losses` are those of a finished run on demonstrations only.
     """
     rows = headline(evaluations)
+    if losses is not None and losses["first"] is not None and losses["latest"] is not None and len(rows) < 2:
+        return _on_demonstrations(losses, causes)
     if not rows:
         text = "Too early to say: no held-out scenario has been evaluated."
         return Verdict(VerdictState.TOO_EARLY, None, None, None, text + _because(causes), tuple(causes))
@@ -69,6 +81,16 @@ def verdict(
     points, interval = _figures(first, latest, found)
     text = _sentence(state, first, latest, found) + _best(rows, best_step) + _because(causes)
     return Verdict(state, points, interval, on, text, tuple(causes))
+
+
+def _on_demonstrations(losses: Mapping[str, Any], causes: Sequence[str]) -> Verdict:
+    first, latest = losses["first"], losses["latest"]
+    state = VerdictState.DEMONSTRATIONS_LEARNED if latest < first else VerdictState.DEMONSTRATIONS_NOT_LEARNED
+    digits = next((digits for digits in (2, 3, 4) if f"{first:.{digits}g}" != f"{latest:.{digits}g}"), 2)
+    shown = f"{first:.{digits}g} → {latest:.{digits}g}"
+    loss = f"held-out loss {shown}" if losses["held_out"] else f"loss while it trained {shown} (none was held out)"
+    text = f"Demonstrations {'' if latest < first else 'not '}learned: {loss}."
+    return Verdict(state, None, None, None, text + _because(causes), tuple(causes), losses)
 
 
 def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -263,6 +263,12 @@ export interface DeliveryOut {
 
 export type DeliveryState = "pending" | "delivered" | "failed";
 
+export interface DemonstrationLosses {
+  "first": number;
+  "latest": number;
+  "held_out": boolean;
+}
+
 export interface DemonstrationsOut {
   "name": string;
   "version": number;
@@ -1322,11 +1328,12 @@ export interface VerdictOut {
   "points": number | null;
   "interval": (number)[] | null;
   "on": ComparedEvaluations | null;
+  "losses": DemonstrationLosses | null;
   "text": string;
   "causes": (string)[];
 }
 
-export type VerdictState = "learned" | "got_worse" | "no_change_shown" | "too_early";
+export type VerdictState = "learned" | "got_worse" | "no_change_shown" | "too_early" | "demonstrations_learned" | "demonstrations_not_learned";
 
 export interface WhatIfBrief {
   "evaluation_id": string;

@@ -9,6 +9,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from app.reports.figures import figures
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
@@ -108,6 +109,7 @@ async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, databa
         assert "learnloop_demonstrations_total 18.0" in counted
         verified = (await client.get(f"/runs/{run['run_id']}/verify")).json()
         assert (verified["ok"], verified["iterations"]) == (True, 3)
+        await _says_that_they_were_learned(client, run)
 
         [policy] = backend.policies.values()
         assert isinstance(policy, ImitatingPolicy)
@@ -218,3 +220,21 @@ async def test_demonstrations_of_one_project_are_not_found_by_another(data_dir: 
         assert (await stage.client.get("/demonstrations", headers=sales)).json()["items"] == []
         accepted = await stage.client.post("/learn-loop", json=request, headers=mail)
         assert accepted.status_code == 202, accepted.text
+
+
+async def _says_that_they_were_learned(client: httpx.AsyncClient, run: Any) -> None:
+    """The run, the list, the last event and the report have the same verdict."""
+    verdict = run["verdict"]
+    assert (verdict["state"], verdict["points"]) == ("demonstrations_learned", None)
+    assert verdict["text"] == "Demonstrations learned: held-out loss 2 \N{RIGHTWARDS ARROW} 0.67."
+    assert verdict["losses"] == {"first": 2.0, "latest": pytest.approx(2 / 3), "held_out": True}
+    listed = (await client.get("/runs")).json()["items"]
+    assert [each["verdict"] for each in listed] == [verdict]
+    events = (await client.get(run["links"]["events"], params={"limit": 100})).json()["items"]
+    assert events[-1]["data"]["verdict"]["text"] == verdict["text"]
+    report = (await client.get(f"/runs/{run['run_id']}/report", params={"form": "json"})).raise_for_status().json()
+    assert {name: report["verdict"][name] for name in verdict} == verdict
+    assert all(each.agrees for each in figures(report) if each.name.startswith("verdict"))
+    page = (await client.get(f"/runs/{run['run_id']}/report", params={"form": "html"})).raise_for_status().text
+    assert ">Demonstrations learned</h1>" in page
+    assert "Too early" not in page

@@ -94,7 +94,7 @@ async def _hash(database_url: str) -> Any:
 async def test_a_judge_without_scores_has_no_finding(data_dir: Path, database_url: str) -> None:
     async with scripted_judge() as judge, rejudging_service(data_dir, database_url, judge) as client:
         run_id = await _run(client)
-        judge.reply = lambda request: Raw(body=json.dumps(completion("I cannot say.")))  # type: ignore[method-assign,assignment]
+        judge.reply = lambda request: Raw(body=json.dumps(completion("I cannot say.")))  # type: ignore[method-assign]
         found = await _rejudged(client, run_id, **CHANGES, kinds=["train", "evaluation"])
         report = found["report"]["rejudge"]
         assert (report["rollouts"], report["scored"], report["conclusive"]) == (

@@ -45,24 +45,25 @@ export function kl(each) {
 /** @param {{iterations: Iteration[]}} props */
 export function Health({ iterations }) {
   const x = iterations.map((each) => each.iteration);
+  const has = (/** @type {(each: Iteration) => unknown} */ value) => iterations.some((each) => value(each) != null);
   const cursor = useSignal(/** @type {number | null} */ (null));
   return html`<section aria-labelledby="health">
     <h2 id="health">Health of the training</h2>
     <div class="charts three">
-      ${_FIGURES.map(
+      ${_FIGURES.filter(({ value }) => has(value)).map(
         ({ title, note, value, format, range, fromZero, color }) => html`<${Chart}
           key=${title} title=${title} note=${note} x=${x} height=${150} cursor=${cursor}
           lines=${[{ label: title, values: iterations.map((each) => value(each) ?? null), color }]}
           format=${format ?? ((/** @type {number} */ figure) => number(figure, 3))} range=${range} fromZero=${fromZero}
         />`,
       )}
-      <${Chart} title="Seconds per phase" note="of each iteration" x=${x} height=${150} cursor=${cursor} format=${duration} fromZero
-        lines=${_PHASES.map(({ name, title, color }) => ({ label: title, color, values: iterations.map((each) => each.timing?.[name] ?? null) }))} />
-      <${Chart} title="Tokens" note="that the agent generated" x=${x} height=${150} cursor=${cursor} format=${whole} fromZero
-        lines=${[{ label: "Tokens", values: iterations.map((each) => each.timing?.completion_tokens ?? null) }]} />
-      <${Chart} title="Learning rate" note="of each step" x=${x} height=${150} cursor=${cursor}
+      ${has((each) => each.timing) && html`<${Chart} title="Seconds per phase" note="of each iteration" x=${x} height=${150} cursor=${cursor} format=${duration} fromZero
+        lines=${_PHASES.map(({ name, title, color }) => ({ label: title, color, values: iterations.map((each) => each.timing?.[name] ?? null) }))} />`}
+      ${has((each) => each.timing?.completion_tokens) && html`<${Chart} title="Tokens" note="that the agent generated" x=${x} height=${150} cursor=${cursor} format=${whole} fromZero
+        lines=${[{ label: "Tokens", values: iterations.map((each) => each.timing?.completion_tokens ?? null) }]} />`}
+      ${has((each) => each.train_metrics?.learning_rate) && html`<${Chart} title="Learning rate" note="of each step" x=${x} height=${150} cursor=${cursor}
         format=${(/** @type {number | null} */ value) => (value === null || value === undefined ? "–" : value.toPrecision(2))}
-        lines=${[{ label: "Learning rate", values: iterations.map((each) => each.train_metrics?.learning_rate ?? null) }]} />
+        lines=${[{ label: "Learning rate", values: iterations.map((each) => each.train_metrics?.learning_rate ?? null) }]} />`}
     </div>
   </section>`;
 }

@@ -26,12 +26,13 @@ const _CHART_HEIGHT = 210;
 export function RunOverview({ data, run, query }) {
   const kind = kindOf(run, query);
   const iterations = data.iterations.value.filter((each) => each.iteration > 0);
+  const isOpen = !ENDED.has(run.status); // what has ended gets no more data
   return html`
     <${Loop} run=${run} remaining=${remaining(run, iterations)} />
     <${HeldOutSwitch} run=${run} query=${query} />
     <div class="charts two">
-      <${HeldOutChart} run=${run} kind=${kind} />
-      <${RewardStrip} run=${run} iterations=${iterations} />
+      ${(isOpen || run.evaluations.length > 0) && html`<${HeldOutChart} run=${run} kind=${kind} />`}
+      ${(isOpen || iterations.some((each) => each.rewards.mean !== null)) && html`<${RewardStrip} run=${run} iterations=${iterations} />`}
     </div>
     ${run.status === "running" && run.backend === "embedded" && html`<${EngineStrip} />`}
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />

@@ -1,11 +1,19 @@
 // The request that started a run, with all defaults filled in, and how to start it again.
 
+import { useState } from "../vendor/hooks.js";
 import { html } from "../parts/html.js";
-import { JsonText, Text } from "../parts/text.js";
+import { JsonText, label, Text } from "../parts/text.js";
 import { AsCode } from "../parts/as_code.js";
 
+/** Number of characters of the model's name that the new model's name keeps. */
+const _MOST_KEPT = 40;
+
 /** @param {import("./run.js").PartProps} props */
-export function RunRequest({ run }) {
+export function RunRequest({ run, data }) {
+  const [again] = useState(() => `${run.model.name.slice(0, _MOST_KEPT)}-${Date.now().toString(36)}`);
+  const start = data.iterations.value.find((each) => each.iteration === 0)?.step ?? 0;
+  // A run whose model had been trained before began at one of that model's checkpoints.
+  const model = { ...run.request.model, name: again, ...(start > 0 && { base_model: `${run.model.project}/${run.model.name}@${start}` }) };
   return html`<section class="card">
       <h2>Settings</h2>
       <p>Environment <${Text} value=${run.environment} limit=${80} />, judge <${Text} value=${run.judge} limit=${80} />, backend
@@ -15,5 +23,7 @@ export function RunRequest({ run }) {
       html`<p>${run.reproducible ? "The same seed gives the same weights on this machine. " : "The same seed may give other weights. "}
         <span class="muted"><${Text} value=${run.reproducible_reason} limit=${400} /></span></p>`}
     </section>
-    <section class="card"><h2>Start it again</h2><${AsCode} body=${run.request} /></section>`;
+    <section class="card"><h2>Start it again</h2>
+      <p>This begins the new model <code>${label(again)}</code> where this run began. Under the name of a model that exists, a run continues that model.</p>
+      <${AsCode} body=${{ ...run.request, model }} /></section>`;
 }

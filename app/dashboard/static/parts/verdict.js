@@ -10,12 +10,12 @@ import { refine } from "../router.js";
 /** @typedef {Run["evaluations"][number]} Evaluation */
 /** @typedef {{name: string, title: string, split: string, mode: string}} Kind */
 
-const _TONES = /** @type {Record<string, string>} */ ({ learned: "good", got_worse: "bad", no_change_shown: "warn", too_early: "idle" });
+const _TONES = /** @type {Record<string, string>} */ ({ learned: "good", got_worse: "bad", no_change_shown: "warn", too_early: "idle", demonstrations_learned: "good", demonstrations_not_learned: "warn" });
 
 /** The sentence. @param {{verdict: VerdictOut, as?: string}} props */
 export const Verdict = ({ verdict, as = "p" }) => html`<${as} class=${`verdict ${_TONES[verdict.state]}`}>${visible(verdict.text)}<//>`;
 
-const _WORDS = /** @type {Record<string, string>} */ ({ learned: "learned", got_worse: "got worse", no_change_shown: "no change", too_early: "too early" });
+const _WORDS = /** @type {Record<string, string>} */ ({ learned: "learned", got_worse: "got worse", no_change_shown: "no change", too_early: "too early", demonstrations_learned: "demos learned", demonstrations_not_learned: "demos not learned" });
 
 /** The verdict in two words; the sentence is its title. @param {{state: VerdictOut["state"], text?: string}} props */
 export const VerdictMark = ({ state, text }) => html`<span class=${`verdict-mark ${_TONES[state]}`} title=${text && visible(text)}>${_WORDS[state]}</span>`;

@@ -186,3 +186,23 @@ def test_only_shared_scenarios_are_compared() -> None:
     found = difference({"a": 0.0, "b": 1.0}, {"b": 0.5, "c": 1.0})
     assert found == Difference(1, 1, -0.5, -0.5, -0.5, None)
     assert difference({"a": 0.0}, {"b": 1.0}) is None
+
+
+@given(st.floats(1e-6, 20), st.floats(1e-6, 20), st.booleans())
+def test_a_run_on_demonstrations_is_judged_by_its_losses(first: float, latest: float, held_out: bool) -> None:
+    losses = {"first": first, "latest": latest, "held_out": held_out}
+    found = verdict([], causes=["too_hard"], losses=losses)
+    assert (found.state is VerdictState.DEMONSTRATIONS_LEARNED) == (latest < first)
+    assert (found.points, found.on, found.losses) == (None, None, losses)
+    assert found.text.startswith("Demonstrations learned: " if latest < first else "Demonstrations not learned: ")
+    assert ("held-out loss" in found.text) == held_out
+    assert found.text.endswith(" Diagnosed: too_hard.")
+
+
+def test_the_sentence_has_both_losses() -> None:
+    text = verdict([], losses={"first": 3.31, "latest": 0.402, "held_out": True}).text
+    assert text == "Demonstrations learned: held-out loss 3.3 \N{RIGHTWARDS ARROW} 0.4."
+    text = verdict([], losses={"first": 0.401, "latest": 0.402, "held_out": True}).text
+    assert text == "Demonstrations not learned: held-out loss 0.401 \N{RIGHTWARDS ARROW} 0.402."
+    unknown = {"first": None, "latest": 0.4, "held_out": False}  # a single iteration, and nothing held out
+    assert verdict([], losses=unknown).state is VerdictState.TOO_EARLY
