@@ -11,6 +11,7 @@ from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
 from training.diagnosis.facts import Facts, Probe, Readings, Replay
 from training.diagnosis.spans import spans_while
+from training.types import RunConfig
 
 _CLEAR_AFTER = 3
 """Iterations in a row whose records agree, after which a contradiction is cleared."""
@@ -18,6 +19,8 @@ _FAULTY_SHARE = 0.5
 """Of how far a step moved the policy, the share that a sampler may be away from the trained weights."""
 _CLEAR_MOVE = 5.0
 """How many times the noise a step must move the policy to show which weights the sampler has."""
+_LOW_TEMPERATURE = 0.3
+"""Temperature below which the rollouts of a group are alike because of it."""
 _LEAST_NOISE = 1e-6
 """Nats: float32 sums in another order differ by less."""
 
@@ -95,8 +98,7 @@ class WeightsUnchanged(Detector):
         return {"weights_sha256": {str(step): found for step, found in last.items()}}
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        rate, usual = self.config.learning_rate, default_rate(self.settings, facts)
-        raised = min(max(10 * rate, usual), request_limits.LEARNING_RATE)
+        rate, raised = self.config.learning_rate, raised_rate(self.settings, facts)
         text = (
             f"Raise the learning rate from {rate:g} to {raised:g}: an update below the precision of the weights is "
             "lost. If the rate is not small, the trainer does not apply its steps."
@@ -134,6 +136,47 @@ class UnusualLearningRate(Detector):
         usual = default_rate(self.settings, facts)
         request = {"checkpoint": step_before(facts, span.first), "learning_rate": usual}
         return Remedy(f"Use the learning rate {usual:g}.", request)
+
+
+class NothingVaries(Detector):
+    """The temperature is so low that the rollouts of a group are alike."""
+
+    severity = Severity.WARNING
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        is_low = self.config.temperature < _LOW_TEMPERATURE
+
+        def contradicts(each: Facts) -> bool | None:
+            alike, groups = _alike(each)
+            return 2 * alike > groups if is_low and groups else None
+
+        return contradiction_spans(facts, contradicts)
+
+    def summary(self, facts: AllFacts, span: Span) -> str:
+        alike, groups = self._counted(facts, span)
+        return (
+            f"At temperature {self.config.temperature:g} nothing varies: in {alike} of {groups} groups the rollouts "
+            "got the same reward, so there is nothing to learn from."
+        )
+
+    def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        alike, groups = self._counted(facts, span)
+        return {"temperature": self.config.temperature, "bound": _LOW_TEMPERATURE, "alike": alike, "groups": groups}
+
+    def _counted(self, facts: AllFacts, span: Span) -> tuple[int, int]:
+        counts = [_alike(each) for each in facts if each.iteration >= span.first]
+        return sum(alike for alike, _ in counts), sum(groups for _, groups in counts)
+
+    def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        usual = RunConfig().temperature
+        request = {"checkpoint": step_before(facts, span.first), "temperature": usual}
+        return Remedy(f"Sample at temperature {usual:g}.", request)
+
+
+def _alike(each: Facts) -> tuple[int, int]:
+    """Return how many of the groups with several scored rollouts have no training signal, and how many there are."""
+    groups = [group for group in each.groups if group.scored > 1]
+    return sum(not group.weight for group in groups), len(groups)
 
 
 class StalePolicy(Detector):
@@ -249,6 +292,19 @@ class EnvironmentFlaky(Detector):
 def contradiction_spans(facts: AllFacts, contradicts: Callable[[Facts], bool | None]) -> list[Span]:
     """Return when records that must agree did not. `contradicts` returns None where it cannot tell."""
     return spans_while(((each.iteration, contradicts(each)) for each in facts), clear_after=_CLEAR_AFTER)
+
+
+def raised_rate(settings: DiagnosisSettings, facts: AllFacts) -> float:
+    """Return the learning rate to try where the run's is too low: what suits the base, unless the run has that."""
+    rate, usual = settings.config.learning_rate, default_rate(settings, facts)
+    return usual if rate < usual else min(10 * rate, request_limits.LEARNING_RATE)
+
+
+def lowered_rate(settings: DiagnosisSettings, facts: AllFacts, rate: float) -> float:
+    """Return `rate`, to try where the run's is too high, or what suits the base if the run's is unusually far away."""
+    is_sized = settings.usual_learning_rate is not None
+    usual = default_rate(settings, facts)
+    return usual if factor_from_usual(settings.config.learning_rate, usual, is_sized=is_sized) else rate
 
 
 def default_rate(settings: DiagnosisSettings, facts: AllFacts) -> float:

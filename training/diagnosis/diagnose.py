@@ -26,6 +26,7 @@ _DETECTORS: Mapping[Cause, type[Detector]] = {
     Cause.SAMPLER_IS_NOT_TRAINER: contradictions.SamplerIsNotTrainer,
     Cause.WEIGHTS_UNCHANGED: contradictions.WeightsUnchanged,
     Cause.UNUSUAL_LEARNING_RATE: contradictions.UnusualLearningRate,
+    Cause.NOTHING_VARIES: contradictions.NothingVaries,
     Cause.STALE_POLICY: contradictions.StalePolicy,
     Cause.PARSER_DRIFT: contradictions.ParserDrift,
     Cause.TRUNCATED_REPLIES: symptoms.TruncatedReplies,
@@ -51,6 +52,17 @@ _DETECTORS: Mapping[Cause, type[Detector]] = {
     Cause.FORGETS: generalisation.Forgets,
 }
 _CONSEQUENCES: Mapping[Cause, frozenset[Cause]] = {
+    Cause.NOTHING_VARIES: frozenset(
+        {
+            Cause.JUDGE_CONSTANT,
+            Cause.TOO_HARD,
+            Cause.TOO_EASY,
+            Cause.ENTROPY_COLLAPSE,
+            Cause.STEPS_TOO_SMALL,
+            Cause.FEW_GROUPS_DECIDE,
+        }
+    ),
+    Cause.UNUSUAL_LEARNING_RATE: frozenset({Cause.STEPS_SHORTENED, Cause.STEPS_TOO_SMALL, Cause.ENTROPY_COLLAPSE}),
     Cause.OUT_OF_TURNS: frozenset({Cause.TOO_HARD}),
     Cause.MALFORMED_REPLIES: frozenset({Cause.TOO_HARD}),
     Cause.JUDGE_CONSTANT: frozenset({Cause.TOO_HARD, Cause.TOO_EASY, Cause.JUDGE_DISAGREES}),

@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 from environment.json_type import Json
 from training.diagnosis import request_limits
+from training.diagnosis.contradictions import lowered_rate, raised_rate
 from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts
@@ -119,8 +120,8 @@ class EntropyCollapse(Trend):
         return f"The policy's entropy is {share:.0f}% of that at the beginning, and most groups have no signal."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        rate = self.config.learning_rate / 2
-        text = f"Go back to the checkpoint before it, and halve the learning rate to {rate:g}."
+        rate = lowered_rate(self.settings, facts, self.config.learning_rate / 2)
+        text = f"Go back to the checkpoint before it, and use the learning rate {rate:g}."
         return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": rate})
 
 
@@ -143,7 +144,7 @@ class StepsShortened(Trend):
         return f"Of a step, {100 * self.latest(facts, span):.0f}% remain when it is shortened to max_kl."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        rate = self.config.learning_rate * self.latest(facts, span)
+        rate = lowered_rate(self.settings, facts, self.config.learning_rate * self.latest(facts, span))
         text = f"Use the learning rate {rate:.2g}, which needs less shortening."
         return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": float(f"{rate:.2g}")})
 
@@ -166,7 +167,7 @@ class StepsTooSmall(Trend):
         return f"A step moves the policy by {self.latest(facts, span):.1g} nats a token, which is next to nothing."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        rate = min(10 * self.config.learning_rate, request_limits.LEARNING_RATE)
+        rate = raised_rate(self.settings, facts)
         text = f"Raise the learning rate to {rate:g}."
         return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": rate})
 
