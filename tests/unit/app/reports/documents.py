@@ -40,7 +40,12 @@ def report(iterations: int = 4, rollouts: int = 8, every: int = 2, said: str = "
             "system": "Linux x86_64", "cores": 2, "engine_device": "cpu",
         },
         "run": _run(iterations),
-        "settings": {"seed": 0, "learning_rate": 0.0007, "environment": {"name": "email_search", "config": {}}},
+        "settings": {
+            "seed": 0,
+            "learning_rate": 0.0007,
+            "environment": {"name": "email_search", "config": {}},
+            "evaluation": {"samples": 1, "seed": 0},
+        },
         "verdict": asdict(verdict(evaluations)),
         "causes": [],
         "iterations": {
