@@ -173,9 +173,11 @@ def create_app(
             app.state.metrics = MetricsPage(app.state.service)
             yield
 
-    # FastAPI's own documentation page loads its scripts from the internet.
+    # FastAPI's own documentation page loads its scripts from the internet; this serves them, `api_file` the page.
     app = FastAPIOffline(
+        docs_url=None,
         redoc_url=None,
+        servers=api_file.SERVERS,
         title="Learnloop",
         version=version("learnloop"),
         lifespan=lifespan,
@@ -200,7 +202,7 @@ async def open_worker_app(resources: Resources) -> AsyncIterator[FastAPI]:
     app.state.service = resources
     app.state.metrics = MetricsPage(resources)
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
-    app.add_middleware(Guard, required=settings.keys_required, limit=limit, failed_keys=_failed_keys(settings))
+    app.add_middleware(Guard, required=settings.guarded, limit=limit, failed_keys=_failed_keys(settings))
     app.add_middleware(ResponseHeaders)
     errors.install(app)
     for part in (health, metrics):
@@ -227,8 +229,8 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=_RAW)
-    keys_required, origins, failed = settings.keys_required, settings.cors_origins, _failed_keys(settings)
-    app.add_middleware(Guard, required=keys_required, limit=limit, failed_keys=failed, origins=origins)
+    guarded, origins, failed = settings.guarded, settings.cors_origins, _failed_keys(settings)
+    app.add_middleware(Guard, required=guarded, limit=limit, failed_keys=failed, origins=origins)
     app.add_middleware(ModelErrors)
     if settings.cors_origins:
         _allow_browsers(app, settings.cors_origins)

@@ -12,6 +12,7 @@ from sqlalchemy import URL, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.aio.pulse import Pulse
+from app.auth.keys import Keys
 from app.backends import Backends, Connect
 from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.migration import migrate_when_up
@@ -82,6 +83,8 @@ async def open_resources(
         stack.push_async_callback(database_engine.dispose)
         await migrate_when_up(database_engine)
         database = make_database(database_engine)
+        if settings.guarded is None and await Keys(database).any_exist():
+            settings = settings.model_copy(update={"require_keys": "always"})
         await remove_leftovers(database, settings.data_dir, _database_name(settings))
         tracing = open_tracing(settings)
         stack.push_async_callback(tracing.close)

@@ -95,7 +95,7 @@ async def open_service(
         stack.push_async_callback(feed.close)
         feed.start()
         runner = await stack.enter_async_context(_running_jobs(resources, learn))
-        log_listed_models(settings)
+        log_listed_models(resources.settings)
         log.info("service is up", data_dir=str(settings.data_dir))
         yield Service(
             **vars(resources),
@@ -123,7 +123,7 @@ async def open_worker(
     if settings.database_url is None:
         raise DatabaseUrlError("a worker needs DATABASE_URL, the Postgres of the service whose runs it drives")
     async with open_resources(settings, connect, engine) as resources, _running_jobs(resources, learn):
-        log_listed_models(settings)
+        log_listed_models(resources.settings)
         log.info("worker is up", data_dir=str(settings.data_dir), max_concurrent_runs=settings.max_concurrent_runs)
         yield resources
 

@@ -77,7 +77,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     require_keys: Literal["auto", "always", "never"] = "auto"
-    """auto: keys are required unless the service listens on loopback only."""
+    """auto: keys are required once one was created, and always unless the service listens on loopback only."""
     operator_key: SecretStr | None = Field(None, min_length=32)
     """An API key with all scopes in all projects. It is used to create the first keys in the database."""
     rate_per_s: float = Field(50.0, ge=0, le=1_000_000)
@@ -100,8 +100,8 @@ class Settings(BaseSettings):
     max_connections_per_client: int = Field(1_000, ge=0, le=50_000)
     """Maximum number of open connections per client address. 0: no limit."""
     public_url: HttpUrl | None = None
-    """URL at which agents outside this process reach the service. None: http://HOST:PORT, or loopback if it listens on
-    all addresses."""
+    """URL at which agents outside this process reach the service, with a proxy's prefix. None: http://HOST:PORT, or
+    loopback if it listens on all addresses; sessions that are opened by request get the address of the request."""
     agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Python modules, including their submodules, whose functions runs can name as their agent; comma-separated."""
     replay: Annotated[tuple[str, ...], NoDecode] = ()
@@ -303,8 +303,15 @@ class Settings(BaseSettings):
 
     @property
     def keys_required(self) -> bool:
-        """Whether requests need an API key."""
-        return self.require_keys == "always" or (self.require_keys == "auto" and not is_loopback(self.host))
+        """Whether requests need an API key, as far as the settings say: if one is in the database, `auto` means yes."""
+        return bool(self.guarded)
+
+    @property
+    def guarded(self) -> bool | None:
+        """Whether requests need an API key. None: if one was ever created."""
+        if self.require_keys == "auto":
+            return True if self.operator_key is not None or not is_loopback(self.host) else None
+        return self.require_keys == "always"
 
     @field_validator("data_dir")
     @classmethod

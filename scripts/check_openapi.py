@@ -25,7 +25,6 @@ UNLISTED = frozenset(
         "/",
         "/favicon.ico",
         "/docs",
-        "/docs/oauth2-redirect",
         "/openapi.json",
         "/static-offline-docs",
         "/assets/{version}/{name}",

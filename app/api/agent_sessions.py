@@ -3,13 +3,21 @@
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query
 from ulid import ULID
 
 from app.agent_sessions.calls import SessionCalls
 from app.agent_sessions.records import KeptCall
 from app.agent_sessions.store import AgentSessions, OpenedSession, SessionSpec, outcome_of
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings, IdCursor, Limit, NumberCursor
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentDatabase,
+    CurrentSettings,
+    IdCursor,
+    Limit,
+    NumberCursor,
+    ServiceUrl,
+)
 from app.api.engine import CurrentEngine, CurrentModels
 from app.api.presentation import page
 from app.api.routers import keyed_router
@@ -53,7 +61,7 @@ Calls = Annotated[SessionCalls, Depends(_calls)]
 
 @router.post("", status_code=201)
 async def open_agent_session(
-    http: Request,
+    service_url: ServiceUrl,
     store: Store,
     caller: CurrentCaller,
     settings: CurrentSettings,
@@ -83,7 +91,7 @@ async def open_agent_session(
         may_train=project in settings.train_on_projects if request.train is None else request.train,
         opener_sha256=caller.key_sha256,
     )
-    return _access(http, await store.open(spec, settings.max_open_sessions))
+    return _access(service_url, await store.open(spec, settings.max_open_sessions))
 
 
 @router.get("")
@@ -125,14 +133,14 @@ async def list_agent_session_calls(
 
 @router.post("/{id}/restart")
 async def restart_agent_session(
-    http: Request, store: Store, caller: CurrentCaller, id: SessionId
+    service_url: ServiceUrl, store: Store, caller: CurrentCaller, id: SessionId
 ) -> AgentSessionAccess:
     """Begin the next attempt of a session, with a new key: for an agent that died.
 
     Requests that an earlier attempt made get the recorded answers, so the agent continues at the turn where it died.
     Keys of earlier attempts are refused.
     """
-    return _access(http, await store.restart(caller, id))
+    return _access(service_url, await store.restart(caller, id))
 
 
 @router.post("/{id}/outcome")
@@ -156,12 +164,12 @@ def _project_of(model: str) -> str | None:
         return None
 
 
-def _access(http: Request, opened: OpenedSession) -> AgentSessionAccess:
+def _access(service_url: str, opened: OpenedSession) -> AgentSessionAccess:
     row = opened.row
     assert opened.key is not None
     return AgentSessionAccess(
         id=row.id,
-        base_url=f"{str(http.base_url).rstrip('/')}/sessions/{row.id}/v1",
+        base_url=f"{service_url}/sessions/{row.id}/v1",
         api_key=opened.key,
         attempt=row.attempt,
         expires_at=row.expires_at,

@@ -6,7 +6,7 @@ import time
 from fastapi import Request, Response
 
 from app.agent_sessions.tasks import AgentTasks, ClaimedTask
-from app.api.dependencies import CurrentCaller, CurrentDatabase
+from app.api.dependencies import CurrentCaller, CurrentDatabase, ServiceUrl
 from app.api.routers import keyed_router
 from app.api.session_models import SessionId
 from app.schemas.agent_tasks import ClaimOut, ClaimRequest, HeartbeatOut, HeartbeatRequest, ReleaseRequest, TaskSession
@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 0.5
 
 @router.post("/sessions/claims", response_model=ClaimOut, responses={204: {"description": "There is no task now"}})
 async def claim_task(
-    http: Request, database: CurrentDatabase, caller: CurrentCaller, request: ClaimRequest
+    http: Request, service_url: ServiceUrl, database: CurrentDatabase, caller: CurrentCaller, request: ClaimRequest
 ) -> ClaimOut | Response:
     """Claim the oldest task that waits for an agent. 204 if there is none.
 
@@ -26,7 +26,7 @@ async def claim_task(
     tasks, until = AgentTasks(database), time.monotonic() + request.wait_s
     while True:
         if (found := await tasks.claim(caller, request.run_id, request.worker, request.lease_s)) is not None:
-            return _shown(found, str(http.base_url).rstrip("/"))
+            return _shown(found, service_url)
         if (left_s := until - time.monotonic()) <= 0 or await http.is_disconnected():
             return Response(status_code=204)
         await asyncio.sleep(min(_LOOK_EVERY_S, left_s))

@@ -33,6 +33,10 @@ async def _settings(service: CurrentService) -> Settings:
     return service.settings
 
 
+async def _service_url(request: Request, service: CurrentService) -> str:
+    return str(service.settings.public_url or request.base_url).rstrip("/")
+
+
 async def _database(service: CurrentService) -> Database:
     return service.database
 
@@ -90,6 +94,8 @@ NO_NUL = r"^[^\x00]+$"
 """Excludes U+0000, which Postgres text cannot contain, so no such id exists."""
 
 CurrentSettings = Annotated[Settings, Depends(_settings)]
+ServiceUrl = Annotated[str, Depends(_service_url)]
+"""URL at which the caller reaches the service, without a trailing slash: `public_url`, or that of the request."""
 CurrentDatabase = Annotated[Database, Depends(_database)]
 CurrentStore = Annotated[RunStore, Depends(_store)]
 CurrentQueries = Annotated[RunQueries, Depends(_queries)]

@@ -3,13 +3,14 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import Path
+from fastapi import Path, Request
 from pydantic import ConfigDict, Field
 
 from app.api.dependencies import CurrentCaller, CurrentDatabase, IdCursor, Limit
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, Caller
+from app.auth.callers import Callers
 from app.auth.keys import Keys
 from app.auth.scopes import Scope
 from app.db.tables import ApiKey
@@ -73,14 +74,21 @@ class KeyCreated(KeyOut):
 
 
 @router.post("/keys", status_code=201)
-async def create_key(database: CurrentDatabase, caller: CurrentCaller, request: KeyRequest) -> KeyCreated:
-    """Create an API key. This response is the only place where the key can be read."""
+async def create_key(
+    http: Request, database: CurrentDatabase, caller: CurrentCaller, request: KeyRequest
+) -> KeyCreated:
+    """Create an API key. This response is the only place where the key can be read.
+
+    The first one makes the service require keys of everyone, also where it listens on loopback.
+    """
     new = await Keys(database).create(
         project=_project(request, caller),
         name=request.name,
         scopes=request.scopes,
         expires_days=request.expires_days,
     )
+    callers: Callers = http.app.state.callers
+    callers.keys.note_created()
     return KeyCreated(**_shown(new.row).model_dump(), key=new.key)
 
 

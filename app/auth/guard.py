@@ -28,12 +28,13 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        required: bool,
+        required: bool | None,
         limit: RateLimit | None,
         failed_keys: FailedKeys | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        """Web pages from `origins` can make requests if keys are not required."""
+        """Keys are required if `required` is None and one was ever created. Web pages from `origins` can make requests
+        if keys are not required."""
         self._app = app
         self._required = required
         self._limit = limit
@@ -46,7 +47,7 @@ class Guard:
             return
         if scope["type"] == "http" and not scopes.is_public(scopes.route_path(scope)):
             try:
-                caller = await self._admitted(scope) if self._required else await self._local(scope)
+                caller = await self._admitted(scope) if await self._requires(scope) else await self._local(scope)
             except (ServiceError, *DATABASE_DOWN) as error:
                 if not scopes.is_page(scope["method"], scopes.route_path(scope)):
                     await _refused(error, scope)(scope, receive, send)
@@ -54,6 +55,12 @@ class Guard:
             else:
                 scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
+
+    async def _requires(self, scope: Scope) -> bool:
+        if self._required is not None:
+            return self._required
+        callers: Callers = scope["app"].state.callers
+        return await callers.keys.any_exist()
 
     async def _local(self, scope: Scope) -> Caller:
         refuse_foreign_pages(scope, self._origins)

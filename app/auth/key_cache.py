@@ -17,7 +17,7 @@ from app.auth.keys import Keys, caller_with, hash_of, well_formed
 from app.auth.scopes import Scope
 from app.db.database import Database
 from app.db.tables import ApiKey
-from app.errors import Unauthorized
+from app.errors import DATABASE_DOWN, Unauthorized
 
 KEPT_S = 4.0
 """How long a key is cached; revocation is guaranteed within 5 s."""
@@ -35,6 +35,9 @@ class KeyCache:
     """Hash of the operator's key from the settings."""
     clock: Callable[[], float] = time.monotonic
     _found: dict[str, tuple[ApiKey, float]] = field(default_factory=dict)
+    _exist: bool = False
+    """Whether a key was ever created, as of `_asked_at`."""
+    _asked_at: float | None = None
     _used: set[str] = field(default_factory=set)
 
     async def caller(self, key: str) -> Caller:
@@ -61,6 +64,23 @@ class KeyCache:
     async def holds(self, sha256: str) -> bool:
         """Whether a key with that hash exists and is neither revoked nor expired."""
         return self._is_operators(sha256) or await self._row(sha256) is not None
+
+    async def any_exist(self) -> bool:
+        """Whether a key was ever created. While the database is down, the last answer holds, if there was one."""
+        now = self.clock()
+        if self._exist or (self._asked_at is not None and now - self._asked_at < KEPT_S):
+            return self._exist
+        try:
+            self._exist = self.operator_hash is not None or await self.keys.any_exist()
+        except DATABASE_DOWN:
+            if self._asked_at is None:
+                raise
+        self._asked_at = now
+        return self._exist
+
+    def note_created(self) -> None:
+        """Record that this process created a key, so that `any_exist` knows it immediately."""
+        self._exist = True
 
     def has(self, key: str) -> bool:
         """Whether the key was valid when it was last looked up. Makes no query."""

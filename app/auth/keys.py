@@ -103,6 +103,12 @@ class Keys:
         async with self._database() as tx:
             return (await tx.execute(query)).scalar_one_or_none()
 
+    async def any_exist(self) -> bool:
+        """Whether a key was ever created. Revoked and expired ones count: the end of the last key must not open a
+        service to everyone."""
+        async with self._database() as tx:
+            return bool((await tx.execute(select(select(ApiKey.id).exists()))).scalar_one())
+
     async def note_use(self, key_ids: Iterable[str]) -> None:
         """Record that these keys are in use, at most once a minute for each key across all processes."""
         due = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - _USED_EVERY)

@@ -17,12 +17,21 @@ from starlette.types import Scope
 from app.auth.scopes import READING
 from app.errors import Forbidden
 
+_FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip")
+"""Beginnings of the names of headers that proxies add."""
 _NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
 def refuse_foreign_pages(scope: Scope, origins: Collection[str]) -> None:
-    """Raise Forbidden for requests from web pages of other sites, except those of `origins` (CORS)."""
+    """Raise Forbidden for requests that a proxy forwarded, which can come from anyone, and for those from web pages of
+    other sites, except those of `origins` (CORS)."""
     headers = _headers(scope)
+    if (proxied := next((name for name in headers if name.startswith(_FORWARDED)), None)) is not None:
+        raise Forbidden(
+            f"A proxy forwarded this request (header {proxied}), and the service requires no API keys, so everyone who "
+            "reaches the proxy could use it. Create a key (learnloop keys create --bootstrap --name NAME, while the "
+            "service is stopped), or set LEARNLOOP_REQUIRE_KEYS=always."
+        )
     host, origin = headers.get("host", ""), headers.get("origin")
     if host and urlsplit(f"//{host}").hostname not in _NAMES:
         raise Forbidden(

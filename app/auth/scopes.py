@@ -15,9 +15,7 @@ class Scope(StrEnum):
     """Create and revoke keys."""
 
 
-PUBLIC = frozenset(
-    {"/", "/favicon.ico", "/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
-)
+PUBLIC = frozenset({"/", "/favicon.ico", "/health/live", "/health/ready", "/docs", "/openapi.json"})
 """Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
 """Path of the files that the documentation page loads."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.cli.client import Service, ServiceUnreachable
-from app.cli.serve import require_engine
+from app.cli.serve import require_engine, settings_with
 from app.cli.terminal import Failure
 
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +55,10 @@ def own_service(
 
 def _start(data_dir: Path, log_path: Path, port: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # -P ignores a directory `app` that happens to be in the working directory.
-    command = [sys.executable, "-P", "-m", "app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    command = [sys.executable, "-P", "-m", "app.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--data-dir", str(data_dir)]
+    if not os.environ.get("LEARNLOOP_API_KEY") and settings_with(data_dir=data_dir).require_keys == "auto":
+        variables = {"LEARNLOOP_REQUIRE_KEYS": "never", **variables}  # the data directory can hold keys
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:

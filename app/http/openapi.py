@@ -10,9 +10,11 @@ from http import HTTPStatus
 from importlib.resources import files
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 
-from app.auth.scopes import ANTHROPIC, is_public, model_path
+from app.auth.scopes import ANTHROPIC, DOCUMENTATION_FILES, is_public, model_path
 from app.errors import MEDIA_TYPE
 from environment.json_type import Json
 
@@ -116,6 +118,8 @@ _ANTHROPIC_ERROR = {
     },
     "required": ["type", "error"],
 }
+SERVERS = [{"url": "./", "description": "The directory of this file, also below the prefix of a proxy."}]
+_SWAGGER = DOCUMENTATION_FILES.removeprefix("/")
 _FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
 """FastAPI's schemas for invalid requests, which we do not use."""
 _IDEMPOTENCY_KEY = {
@@ -146,6 +150,17 @@ def install(app: FastAPI) -> None:
         return described(plain())
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+    @app.get("/docs", include_in_schema=False)
+    async def reference() -> HTMLResponse:
+        """Return the API reference. Its addresses are relative, so that it also works below a proxy's prefix."""
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=f"{app.title} - API reference",
+            swagger_js_url=f"{_SWAGGER}swagger-ui-bundle.js",
+            swagger_css_url=f"{_SWAGGER}swagger-ui.css",
+            swagger_favicon_url="favicon.ico",
+        )
 
 
 def described(api: dict[str, Json]) -> dict[str, Json]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -13,8 +14,9 @@ import pytest
 
 from app.agent_sessions.calls import SessionCalls
 from tests.conditions import answered
+from tests.fakes.engine_process import EngineProcess
 from tests.integration.app.keyed import OPERATOR_KEY, bearer
-from tests.integration.app.model_stage import CALLER, ModelStage
+from tests.integration.app.model_stage import CALLER, ModelStage, model_stage
 from tests.integration.app.test_sessions import OWN_PAGE, sign_in
 from tests.openai_clients import MESSAGES
 from training.rollout.histories import conversations
@@ -346,3 +348,15 @@ async def test_responses_are_recorded_and_replayed(stage: ModelStage) -> None:
         )
     assert again.id == first.id
     assert len(await recorded(stage, session)) == 2
+
+
+async def test_behind_a_proxy_agents_get_the_public_address(
+    model_engine: EngineProcess, data_dir: Path, database_url: str
+) -> None:
+    public = "https://learn.example/learnloop/"
+    async with model_stage(model_engine, data_dir, database_url, public_url=public) as stage:
+        await stage.run_of()
+        session = await opened(stage)
+        again = await stage.service.client.post(f"/sessions/{session['id']}/restart", headers=session["owner"])
+        base_url = f"https://learn.example/learnloop/sessions/{session['id']}/v1"
+        assert (session["base_url"], again.json()["base_url"]) == (base_url, base_url)

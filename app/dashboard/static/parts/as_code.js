@@ -2,6 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { url } from "../api.js";
+import { session } from "../session.js";
 import { Copy } from "./action.js";
 import { html } from "./html.js";
 import { Text } from "./text.js";
@@ -9,7 +10,8 @@ import { Text } from "./text.js";
 /** @param {{body: unknown, target?: string}} props `target` is the path to post to */
 export function AsCode({ body, target = "learn-loop" }) {
   const [form, setForm] = useState("curl");
-  const text = form === "curl" ? curl(body, url(target)) : python(body, url(target));
+  const keyed = session.value?.key_required ?? false;
+  const text = (form === "curl" ? curl : python)(body, url(target), keyed);
   return html`<div class="as-code">
     <div class="tab-buttons" role="group" aria-label="As">
       ${["curl", "Python"].map(
@@ -21,16 +23,18 @@ export function AsCode({ body, target = "learn-loop" }) {
   </div>`;
 }
 
-/** @param {unknown} body @param {string} address */
-function curl(body, address) {
+/** @param {unknown} body @param {string} address @param {boolean} keyed whether the service requires a key */
+function curl(body, address, keyed) {
   const quoted = JSON.stringify(body, null, 2).replaceAll("'", `'\\''`);
-  return `curl ${address} \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
+  const key = keyed ? `  -H "Authorization: Bearer $LEARNLOOP_API_KEY" \\\n` : "";
+  return `curl ${address} \\\n${key}  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
 }
 
-/** @param {unknown} body @param {string} address */
-function python(body, address) {
-  const send = `reply = httpx.post("${address}", json=body)`;
-  return `import httpx\n\nbody = ${literal(body)}\n${send}\nprint(reply.raise_for_status().json()["run_id"])`;
+/** @param {unknown} body @param {string} address @param {boolean} keyed */
+function python(body, address, keyed) {
+  const key = keyed ? `, headers={"Authorization": f"Bearer {os.environ['LEARNLOOP_API_KEY']}"}` : "";
+  const send = `reply = httpx.post("${address}", json=body${key})`;
+  return `${keyed ? "import os\n\n" : ""}import httpx\n\nbody = ${literal(body)}\n${send}\nprint(reply.raise_for_status().json()["run_id"])`;
 }
 
 /** A JSON value as a Python literal. @param {unknown} value @param {string} [indent] @returns {string} */

@@ -62,3 +62,9 @@ def test_with_a_cookie_reading_needs_no_page_but_changing_does(named: dict[str, 
     for method in ("POST", "PATCH", "DELETE"):
         with pytest.raises(Forbidden):
             refuse_other_origins(headers(method, **named))
+
+
+@pytest.mark.parametrize("name", ["forwarded", "x_forwarded_for", "x_forwarded_host", "x_forwarded_proto", "x_real_ip"])
+def test_without_keys_what_a_proxy_forwards_does_not_get_in(name: str) -> None:
+    with pytest.raises(Forbidden, match=r"requires no API keys.*learnloop keys create --bootstrap"):
+        refuse_foreign_pages(headers(host="127.0.0.1:8000", **{name: "10.0.0.7"}), ["*"])

@@ -12,7 +12,6 @@ def test_the_public_paths_are_these_and_no_others() -> None:
         "/health/live",
         "/health/ready",
         "/docs",
-        "/docs/oauth2-redirect",
         "/openapi.json",
     } == PUBLIC
     assert is_public("/static-offline-docs/swagger-ui.css")

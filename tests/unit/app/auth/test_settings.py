@@ -12,8 +12,11 @@ def _settings(**more: Any) -> Settings:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
-def test_on_loopback_keys_are_needed_only_if_always(host: str) -> None:
+def test_on_loopback_keys_are_needed_if_always_or_if_one_exists(host: str) -> None:
+    assert _settings(host=host).guarded is None
     assert not _settings(host=host).keys_required
+    assert _settings(host=host, operator_key="k" * 32).keys_required
+    assert _settings(host=host, require_keys="never", operator_key="k" * 32).guarded is False
     assert not _settings(host=host, require_keys="never").keys_required
     assert _settings(host=host, require_keys="always").keys_required
 
