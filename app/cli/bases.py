@@ -2,10 +2,13 @@
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,16 +17,21 @@ from app.cli.base_reports import print_verdict, state_of
 from app.cli.options import AsJson, DataDir
 from app.cli.phase_bar import PhaseBar
 from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, print_json, results
+from app.cli.terminal import Failure, print_json, progress, results
 from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
 from training.base_report import Severity, written
 from training.base_verdicts import BaseVerdicts, Verdict
 from training.engine_libraries import missing_libraries
 
+if TYPE_CHECKING:  # importing pydantic is slow
+    from app.settings import Settings
+
 app = typer.Typer(
     no_args_is_help=True, help="Add base models that others made to the data directory, examine, list and remove them."
 )
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""NAMESPACE/NAME of a model on the Hugging Face hub."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -34,6 +42,13 @@ class _Device(StrEnum):
 
 
 Name = Annotated[str, typer.Argument(help="Name of the base model: lower-case letters, digits and ._-")]
+NameOrHubId = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Name for the base model: lower-case letters, digits and ._-; or NAMESPACE/NAME on the Hugging Face hub.",
+    ),
+]
 Prompts = Annotated[
     int,
     typer.Option(min=0, max=32, help="Number of questions in each tool format. 0 leaves out the probe."),
@@ -78,11 +93,12 @@ class _Base:
 
 @app.command()
 def add(
-    name: Name,
+    name: NameOrHubId,
     source: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="A GGUF file, or a directory in Hugging Face layout. \\[default: of smollm2, the installed package]",
+            help="A GGUF file, a directory in Hugging Face layout, or NAMESPACE/NAME on the hub. "
+            "\\[default: of smollm2, the installed package; of NAMESPACE/NAME, the hub]",
         ),
     ] = None,
     prompts: Prompts = 32,
@@ -90,18 +106,53 @@ def add(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a base model: a Hugging Face directory is copied, a GGUF file unpacked and converted.
+    """Add a base model: a Hugging Face directory is copied, a GGUF file converted, one of the hub downloaded.
+
+    From the hub (HF_ENDPOINT, HF_TOKEN) come safetensors and tokenizer files only, never code or pickles.
+    NAMESPACE/NAME alone is added as its second part in lower case.
 
     It is examined in a process with limits: special tokens that were never trained, the output head, stop tokens, the
     chat template, and in which format it writes tool calls. What can be mended is mended in the copy. Runs can use it
     immediately, as `"model": {"base_model": NAME}`; a running service needs no restart.
     """
-    place, verdict = add_base(name, source, data_directory(data_dir), prompts=prompts, device=device)
+    settings = settings_with(data_dir=data_dir)
+    if source is None and HUB_ID.fullmatch(name):
+        name, source = name.rpartition("/")[2].lower(), name
+    with _on_this_machine(name, source, settings) as files:
+        place, verdict = add_base(name, files, settings.data_dir, prompts=prompts, device=device)
     if as_json:
         print_json(_Base(name, place, data_dir_of(place)).described())
         return
     results.print(f"{name} is a base model now, in {place}", soft_wrap=True)
     print_verdict(name, verdict)
+
+
+@contextmanager
+def _on_this_machine(name: str, source: str | None, settings: "Settings") -> Iterator[Path | None]:
+    """Yield the path of the source. One of the hub is downloaded for the duration of the block. Raises Failure."""
+    if source is None or Path(source).exists() or not HUB_ID.fullmatch(source):
+        yield None if source is None else Path(source)
+        return
+    _require_new(name, settings.data_dir)
+    _require_libraries()
+    from app.datasets.hub import HubError, download_whole
+
+    token = settings.hf_token.get_secret_value() if settings.hf_token else None
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".download-", dir=settings.data_dir) as folder:
+        progress.print(f"Downloading {source} from {settings.hf_endpoint}", soft_wrap=True)
+        try:
+            yield download_whole(source, str(settings.hf_endpoint).rstrip("/"), token, Path(folder))
+        except HubError as error:
+            raise Failure(str(error)) from error
+
+
+def _require_new(name: str, data_dir: Path) -> None:
+    """Raise Failure if the name cannot be given to a new base model."""
+    if not _NAME.fullmatch(name):
+        raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")
+    if place_of_added(data_dir, name).exists():
+        raise Failure(f"there is a base model of the name {name} already: remove it first, or choose another")
 
 
 def add_base(
@@ -111,8 +162,7 @@ def add_base(
 
     Raises Failure.
     """
-    if not _NAME.fullmatch(name):
-        raise Failure(f"{name!r} is no name for a base model: use lower-case letters, digits and ._-, at most 64")
+    _require_new(name, data_dir)
     place = place_of_added(data_dir, name)
     _require_libraries()
     with PhaseBar() as bar:

@@ -104,8 +104,8 @@ def show(model: Model, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def promote(
     model: Model,
-    step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint.")],
     to: Annotated[str, typer.Option("--as", metavar="NAME", help="Name to promote it to.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint. \\[default: the newest]")] = None,
     if_better: Annotated[
         bool,
         typer.Option(
@@ -119,6 +119,8 @@ def promote(
 ) -> None:
     """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
     with ModelService(url) as service:
+        if step is None:
+            step = max((each["step"] for each in service.model(model)["checkpoints"]), default=0)
         if if_better:
             asked = service.promote(model, {"step": step, "if_better_than": to, "end_release": end_release})
             decided = watch_evaluation(service, asked["evaluation_id"])

@@ -7,7 +7,7 @@ from playwright.async_api import expect
 
 from app.auth.scopes import Scope
 from tests.browser.visit import Visit
-from tests.integration.app.keyed import keyed
+from tests.integration.app.keyed import bearer, keyed
 
 pytestmark = pytest.mark.long
 
@@ -39,3 +39,17 @@ async def test_the_page_asks_for_a_key_and_never_shows_or_keeps_it(
         await expect(page.get_by_label("API key")).to_be_visible()  # the service has answered
         await page.reload()
         await expect(page.get_by_label("API key")).to_be_visible()
+
+
+async def test_code_to_copy_has_the_key_where_one_is_required(visit: Visit, data_dir: Path, database_url: str) -> None:
+    async with keyed(data_dir, database_url, max_concurrent_runs=0) as service:
+        key, url = (await service.new()).key, str(service.client.base_url).rstrip("/")
+        started = await service.client.post("/learn-loop", json={}, headers=bearer(key))
+        await visit.open(url, f"/runs/{started.json()['run_id']}/request")
+        await visit.page.get_by_label("API key").fill(key)
+        await visit.button("Sign in").click()
+        code = visit.page.locator(".as-code pre")
+        await expect(code).to_contain_text(f'curl {url}/learn-loop \\\n  -H "Authorization: Bearer $LEARNLOOP_API_KEY"')
+        await visit.button("Python").click()
+        await expect(code).to_contain_text("""headers={"Authorization": f"Bearer {os.environ['LEARNLOOP_API_KEY']}"}""")
+        compile(await code.inner_text(), "the page's code", "exec")

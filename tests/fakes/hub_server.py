@@ -40,6 +40,10 @@ class HubServer:
     """Files of public models, by repository and path."""
     private_datasets: set[str] = field(default_factory=set)
     """Data sets that only exist for requests with the token."""
+    gated: set[str] = field(default_factory=set)
+    """Models that are only for those who accepted their conditions."""
+    cut_off: set[str] = field(default_factory=set)
+    """Names of files of which only half is sent."""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -55,8 +59,13 @@ class HubServer:
             has_token = headers.get("authorization") == f"Bearer {self.token}"
             public = {id: files for id, files in self.datasets.items() if has_token or id not in self.private_datasets}
             return _download(path, "datasets/", public, "datasets")
+        if any(path.startswith((f"/api/models/{id}/", f"/{id}/")) for id in self.gated):
+            refused = {"x-error-code": "GatedRepo", "content-type": "application/json"}
+            return 403 if "authorization" in headers else 401, refused, b'{"error": "Access to it is restricted"}'
         if method in ("GET", "HEAD") and "authorization" not in headers:
-            return _download(path, "", self.models, "models")
+            status, more, content = _download(path, "", self.models, "models")
+            is_cut = method == "GET" and path.rpartition("/")[2] in self.cut_off
+            return status, more, content[: len(content) // 2] if is_cut else content
         if headers.get("authorization") != f"Bearer {self.token}":
             return _json(401, {"error": f"no such token: {headers.get('authorization')}"})
         if self.refusals:

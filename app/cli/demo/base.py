@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.base_reports import print_verdict
-from app.cli.bases import add_base
+from app.cli.bases import HUB_ID, add_base
 from app.cli.terminal import Failure, progress
 from training.base_model_files import added_base_models, fingerprint
 
 if TYPE_CHECKING:
     from app.settings import Settings
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _OTHER = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -42,7 +41,7 @@ def find_base(named: str, data_dir: Path, usual: Path) -> FoundBase:
         return FoundBase(named, place, is_added=True)
     if (place := added_base_models(usual).get(named)) is not None:
         return _from_files(place, data_dir)
-    if _HUB_ID.fullmatch(named):
+    if HUB_ID.fullmatch(named):
         name = _slug(named.replace("/", "-"))
         place = added_base_models(data_dir).get(name)
         return FoundBase(name, place, named, is_added=place is not None)

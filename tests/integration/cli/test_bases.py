@@ -1,12 +1,16 @@
 """`learnloop bases` in a data directory."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.cli.service_process import free_port
 from tests.fakes import defective_bases
 from tests.fakes.hostile_bases import hostile_base
+from tests.fakes.hub_server import HubServer, hub_server
 from tests.fakes.tiny_model import make_tiny_model
 from tests.integration.cli.conftest import Learnloop
 
@@ -35,6 +39,68 @@ def test_bad_names_and_sources_are_refused_in_one_line(learnloop: Learnloop, tmp
         assert (ran.exit_code, ran.stdout) == (1, "")
         assert said in ran.stderr
     assert list((tmp_path / "data").glob("bases/*")) == []
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub with one model, whose repository also has code and a pickle."""
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    files = {path.name: path.read_bytes() for path in make_tiny_model(tmp_path / "source").iterdir()}
+    with hub_server() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.models["Some/Model-1B"] = files | {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle"}
+        yield server
+
+
+@pytest.mark.long
+def test_a_model_of_the_hub_is_added_without_code_and_without_leavings(
+    learnloop: Learnloop, hub: HubServer, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    where = ("--prompts", "0", "--data-dir", str(data))
+    added = learnloop("bases", "add", "Some/Model-1B", *where, "--json").json
+    assert (added["name"], added["fault"]) == ("model-1b", None)
+    assert not any(name in request for request in hub.requests for name in ("modeling.py", "pytorch_model.bin"))
+    assert [path.name for path in data.iterdir() if path.name.startswith(".")] == []
+    again = learnloop("bases", "add", "Some/Model-1B", *where)
+    assert (again.exit_code, "of the name model-1b already" in " ".join(again.stderr.split())) == (1, True)
+    other = learnloop("bases", "add", "mine", "Some/Model-1B", *where)
+    assert other.exit_code == 0, other.stderr
+    assert {base["name"] for base in learnloop("bases", "list", "--data-dir", str(data), "--json").json} == {
+        "model-1b",
+        "mine",
+    }
+
+
+def test_a_hub_that_does_not_give_it_is_one_sentence_and_leaves_nothing(
+    learnloop: Learnloop, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+
+    def refused(model: str = "Some/Model-1B") -> str:
+        ran = learnloop("bases", "add", model, "--prompts", "0", "--data-dir", str(data))
+        assert (ran.exit_code, ran.stdout, "Traceback" in ran.stderr) == (1, "", False)
+        assert not data.exists() or [path for path in data.rglob("*") if path.is_file()] == []
+        return " ".join(ran.stderr.split())
+
+    assert "has no model Some/Other, or only for those with a token (HF_TOKEN)" in refused("Some/Other")
+    hub.models["Some/Pickle"] = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
+    assert "no weights as safetensors files" in refused("Some/Pickle")
+    hub.gated.add("Some/Model-1B")
+    assert "accept them at" in refused()
+    monkeypatch.setenv("HF_TOKEN", "hf_of_someone_else")
+    assert "set HF_TOKEN to a token of that account" in (said := refused())
+    assert "hf_of_someone_else" not in said
+    monkeypatch.delenv("HF_TOKEN")
+    hub.gated.clear()
+    hub.cut_off.add("model.safetensors")
+    assert "cannot be fetched" in refused()
+    hub.cut_off.clear()
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+        assert "GB of disk while it is added, and 0.0 GB are free" in refused()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    assert "cannot be fetched" in refused()
 
 
 def _severities(base: dict[str, Any]) -> dict[str, str]:
