@@ -74,6 +74,9 @@ ILLUSTRATIONS = {
     "ok       ": "what the preflight prints",
     "500 lines: ": "what importing conversations prints",
     "step 1: mean reward": "what the script above it prints",
+    "server {": "lines for nginx; tests/integration/app/test_proxies.py runs them",
+    "learn.example {": "lines for Caddy, which the page says were not run",
+    "http:\n  routers:": "lines for Traefik, which the page says were not run",
 }
 """Blocks that cannot be executed, by how they begin, with the reason."""
 ELSEWHERE = {

@@ -97,7 +97,7 @@ def test_a_hub_that_does_not_give_it_is_one_sentence_and_leaves_nothing(
     assert "cannot be fetched" in refused()
     hub.cut_off.clear()
     with monkeypatch.context() as full:
-        full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+        full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
         assert "GB of disk while it is added, and 0.0 GB are free" in refused()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     assert "cannot be fetched" in refused()
