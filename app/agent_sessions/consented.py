@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Interval, Select, and_, cast, false, func, literal, select, true, union_all
 
 from app.agent_sessions.calls import SessionCalls
+from app.agent_sessions.consent import consented_asks, consented_sessions
 from app.agent_sessions.task_draw import Candidate, draw_tasks, split_of
 from app.agent_sessions.traffic import REWARD, SessionFilter, fits_rewards, task_of_calls, tool_results
 from app.db.database import Database
 from app.db.tables import AgentSession, Feedback, Run, Trajectory
-from app.domain.agent_session_state import AgentSessionState
 from app.feedback.session_opinions import have, summed_opinions
 from environment.json_type import Json
 
@@ -99,14 +99,7 @@ def _sessions(project: str, which: SessionFilter) -> Select[*tuple[Any, ...]]:
         mine.arm,
         mine.ended_at,
         _selected(which, REWARD, have(which.feedback, summed) if which.feedback else None).label("selected"),
-    ).where(
-        mine.project == project,
-        mine.may_train,
-        mine.user_hash.is_not(None),
-        mine.entry.is_(None),
-        mine.state != AgentSessionState.OPEN,
-        mine.calls > 0,
-    )
+    ).where(consented_sessions(project), mine.user_hash.is_not(None), mine.calls > 0)
     if which.model is not None:
         query = query.where(mine.asked_model.in_(_names(project, which.model)))
     return query.outerjoin(summed, summed.c.subject == mine.id) if which.feedback else query
@@ -114,7 +107,6 @@ def _sessions(project: str, which: SessionFilter) -> Select[*tuple[Any, ...]]:
 
 def _asks(project: str, which: SessionFilter) -> Select[*tuple[Any, ...]]:
     mine, summed = Trajectory, summed_opinions(Feedback.project == project, of_trajectories=True)
-    of_project = func.coalesce(Run.model_project, mine.project, func.split_part(mine.asked_as, "/", 1))
     query = (
         select(
             (f"{_ASK}." + mine.id).label("id"),
@@ -124,8 +116,7 @@ def _asks(project: str, which: SessionFilter) -> Select[*tuple[Any, ...]]:
             _selected(which, mine.reward, have(which.feedback, summed) if which.feedback else None).label("selected"),
         )
         .outerjoin(Run, Run.id == mine.run_id)
-        .where(of_project == project, mine.may_train, mine.user_hash.is_not(None), mine.kind == "ask")
-        .where(mine.error.is_(None), mine.turns > 0)
+        .where(consented_asks(project), mine.user_hash.is_not(None))
     )
     if which.model is not None:
         query = query.where(mine.asked_as.in_(_names(project, which.model)))

@@ -8,15 +8,16 @@ what the agent did at that time.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from sqlalchemy import ColumnElement, Float, cast, select
+from sqlalchemy import ColumnElement, Float, Select, cast, func, select
 
 from app.agent_sessions.calls import SessionCalls
+from app.agent_sessions.consent import consented_sessions, refused_sessions
 from app.agent_sessions.records import KeptCall
 from app.db.database import Database
 from app.db.tables import AgentSession, Feedback
-from app.domain.agent_session_state import AgentSessionState
 from app.feedback.session_opinions import (
     Opinions,
     SessionOpinions,
@@ -74,6 +75,8 @@ class SessionScenarios:
     """Number of scenarios whose session has feedback."""
     users: Mapping[str, str]
     """Hash of the user by scenario id, for those whose user is known."""
+    refused: int
+    """Number of sessions that the filter fits, and that may not be trained on."""
 
     @property
     def notes(self) -> list[str]:
@@ -82,13 +85,14 @@ class SessionScenarios:
             f"{len(self.rows)} scenarios come from {self.sessions} sessions; left out: {self.unanswered} without an "
             f"answered call, {self.repeated} with the task of a newer one."
         )
-        return [counted, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]
+        without = [_unused(self.refused)] if self.refused else []
+        return [counted, *without, NOT_REPLAYED, *([NOT_A_REWARD] if self.rated else [])]
 
 
 async def scenarios_of_sessions(database: Database, project: str, which: SessionFilter) -> SessionScenarios:
     """Make scenarios from the selected sessions. Raises ValueError if there are too few."""
     calls, rows, unanswered, repeated = SessionCalls(database), dict[str, Json](), 0, 0
-    found = await _found(database, project, which)
+    found, refused = await _found(database, project, which)
     opinions = await opinions_of(database, [session.id for session in found])
     comments = await comments_on(database, opinions)
     for session in found:
@@ -102,13 +106,21 @@ async def scenarios_of_sessions(database: Database, project: str, which: Session
         rows.setdefault(text, _row(session, task, opinions.get(session.id), comments.get(session.id, ())))
     if len(rows) < _LEAST:
         raise ValueError(
-            f"the filter finds {len(found)} sessions outside of runs, with {len(rows)} different tasks that were "
-            f"answered; at least {_LEAST} are needed"
+            f"the filter finds {len(found)} sessions outside of runs that consent to training, with {len(rows)} "
+            f"different tasks that were answered; at least {_LEAST} are needed"
+            + (f". {_unused(refused)}" if refused else "")
         )
     rated = sum("feedback" in row["reference"] for row in rows.values())
     kept = {row["id"] for row in rows.values()}
     users = {_id(each): each.user_hash for each in found if each.user_hash is not None and _id(each) in kept}
-    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated, users)
+    return SessionScenarios(list(rows.values()), len(found), unanswered, repeated, rated, users, refused)
+
+
+def _unused(refused: int) -> str:
+    return (
+        f"{refused} sessions that the filter fits are not used: they were opened without "
+        '"train": true, outside the projects of LEARNLOOP_TRAIN_ON_PROJECTS, or with "train": false.'
+    )
 
 
 REWARD = cast(AgentSession.outcome["reward"].astext, Float)
@@ -125,25 +137,28 @@ def fits_rewards(which: SessionFilter, reward: ColumnElement[float]) -> list[Col
     return conditions
 
 
-async def _found(database: Database, project: str, which: SessionFilter) -> Sequence[AgentSession]:
-    """Return the selected sessions, newest first. Only sessions that are over are selected."""
-    query = (
-        select(AgentSession)
-        .where(AgentSession.project == project, AgentSession.entry.is_(None))
-        .where(AgentSession.state != AgentSessionState.OPEN)
-        .order_by(AgentSession.id.desc())
-        .limit(which.limit)
-    )
+async def _found(database: Database, project: str, which: SessionFilter) -> tuple[Sequence[AgentSession], int]:
+    """Return the selected sessions, newest first, and how many more there are without consent to train on them.
+
+    Only sessions that are over are selected.
+    """
+    newest = select(AgentSession).where(consented_sessions(project)).order_by(AgentSession.id.desc())
+    refused = select(func.count()).select_from(AgentSession).where(refused_sessions(project))
+    async with database() as tx:
+        found = (await tx.execute(_fitting(newest, project, which).limit(which.limit))).scalars().all()
+        return found, (await tx.execute(_fitting(refused, project, which))).scalar_one()
+
+
+def _fitting(query: Select[Any], project: str, which: SessionFilter) -> Select[Any]:
+    """Add the filter's conditions to a query of sessions."""
     if which.model is not None:
         query = query.where(AgentSession.asked_model == which.model)
     if which.since is not None:
         query = query.where(AgentSession.opened_at >= which.since)
-    query = query.where(*fits_rewards(which, REWARD))
     if which.feedback is not None:
         summed = summed_opinions(Feedback.project == project)
         query = query.outerjoin(summed, summed.c.subject == AgentSession.id).where(have(which.feedback, summed))
-    async with database() as tx:
-        return (await tx.execute(query)).scalars().all()
+    return query.where(*fits_rewards(which, REWARD))
 
 
 def _row(session: AgentSession, task: Json, opinions: SessionOpinions | None, comments: Sequence[str]) -> Json:

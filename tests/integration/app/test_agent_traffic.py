@@ -1,5 +1,6 @@
 """Runs over what agents were asked in production: of each session the first request and what its tools answered."""
 
+import ast
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from training.rollout.agents.sessions import Outcome
 PROMOTED = PinnedModel("mail/agent", "mail/agent@3", 3, "embedded", None)
 
 
-async def worked(database: Database, question: str, reward: float | None, project: str = "learnloop") -> str:
+async def worked(
+    database: Database, question: str, reward: float | None, project: str = "learnloop", may_train: bool = True
+) -> str:
     """A session in which a tool was called once."""
     store, calls = AgentSessions(database), SessionCalls(database)
-    session = (await store.open(SessionSpec(project, PROMOTED, timedelta(hours=1)))).row.id
+    session = (await store.open(SessionSpec(project, PROMOTED, timedelta(hours=1), may_train=may_train))).row.id
     asked: list[Any] = [{"role": "user", "content": question}]
     called = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
     told = [{"role": "assistant", "content": None, "tool_calls": [called]}]
@@ -40,7 +43,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
             await worked(database, f"Question {number}?", reward)
         await worked(database, "Question 3?", 0.5)  # the same again
         await worked(database, "A secret?", 0.0, project="sales")
-        unasked = await AgentSessions(database).open(SessionSpec("learnloop", PROMOTED, timedelta(hours=1)))
+        unasked = await AgentSessions(database).open(_CONSENTED)
         await AgentSessions(database).end(LOCAL, unasked.row.id, Outcome(reward=0.0))
 
         async def post(more: Any = None, **which: Any) -> Any:
@@ -64,7 +67,7 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
 
         few = await post(reward_below=0.1)
         assert few.status_code == 422
-        assert "finds 2 sessions outside of runs, with 1 different tasks" in few.text
+        assert "finds 2 sessions outside of runs that consent to training, with 1 different tasks" in few.text
         for more in ({"environment": {"name": "email_search"}}, {"environment": request({"pull": {}})["environment"]}):
             assert (await post(more)).json()["errors"][0]["loc"] == ["body", "source"]
         assert (await post(stars=5)).json()["errors"][0]["loc"][-1] == "stars"
@@ -154,6 +157,48 @@ async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url
     await engine.dispose()
 
 
+async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str) -> None:
+    settings = settings_for(data_dir, database_url, train_on_projects=("shop",))
+    engine = make_engine(parse_url(database_url))
+    database = make_database(engine)
+    async with served(settings, ScriptedLoop()) as client:
+        for number in range(3):
+            await worked(database, f"Question {number}?", 0.5)
+        await worked(database, "A secret?", 0.5, may_train=False)
+        for number in range(4):
+            await worked(database, f"Bargain {number}?", 0.5, project="shop", may_train=False)
+
+        async def post(project: str) -> Any:
+            own = {"name": "agent", "config": {"runner": {"pull": {}}}}
+            body = request({}, environment=own, source={"sessions": {}})
+            return await client.post("/learn-loop", json=body | {"model": {"project": project, "name": "m"}})
+
+        posted = (await post("learnloop")).raise_for_status().json()
+        assert posted["warnings"][0].startswith("3 scenarios come from 3 sessions;")
+        assert posted["warnings"][1].startswith("1 sessions that the filter fits are not used:")
+        config = (await get(client, f"/runs/{posted['run_id']}"))["request"]["environment"]["config"]
+        stored = await _stored(client, config["scenarios"]["sha256"])
+        assert "A secret?" not in {each["task"]["messages"][0]["content"] for each in stored}
+        none = await post("shop")
+        assert none.status_code == 422
+        assert "finds 0 sessions outside of runs that consent to training" in none.text
+        assert "4 sessions that the filter fits are not used" in none.text
+    await engine.dispose()
+
+
+def test_consent_is_asked_in_one_place() -> None:
+    for file in Path("app").rglob("*.py"):
+        reads = [
+            node
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Attribute) and node.attr == "may_train"
+        ]
+        assert not reads or str(file) in _READ_CONSENT, file
+
+
+_READ_CONSENT = {"app/agent_sessions/consent.py", "app/agent_sessions/store.py"}
+"""The second one stores what a request said."""
+_CONSENTED = SessionSpec("learnloop", PROMOTED, timedelta(hours=1), may_train=True)
 _ROLLOUT = SessionSpec("learnloop", PROMOTED, timedelta(hours=1), slot=RolloutSlot(None, 1, "rollout/train/0"))
 
 

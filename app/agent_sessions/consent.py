@@ -1,0 +1,32 @@
+"""Consent: which sessions and questions can become tasks. Every way from them to tasks asks here.
+
+A request consents by `"train": true`, or by saying nothing in a project of LEARNLOOP_TRAIN_ON_PROJECTS.
+"""
+
+from sqlalchemy import ColumnElement, and_, func, not_
+
+from app.db.tables import AgentSession, Run, Trajectory
+from app.domain.agent_session_state import AgentSessionState
+
+
+def consented_sessions(project: str) -> ColumnElement[bool]:
+    """Select the project's sessions outside of runs that are over and whose requests may be trained on."""
+    return and_(_over(project), AgentSession.may_train)
+
+
+def refused_sessions(project: str) -> ColumnElement[bool]:
+    """Select the project's sessions outside of runs that are over and whose requests may not be trained on."""
+    return and_(_over(project), not_(AgentSession.may_train))
+
+
+def consented_asks(project: str) -> ColumnElement[bool]:
+    """Select the project's answered questions that may be trained on, in a query that joins `Run` if there is one."""
+    mine = Trajectory
+    of_project = func.coalesce(Run.model_project, mine.project, func.split_part(mine.asked_as, "/", 1))
+    answered = and_(mine.kind == "ask", mine.error.is_(None), mine.turns > 0)
+    return and_(of_project == project, mine.may_train, answered)
+
+
+def _over(project: str) -> ColumnElement[bool]:
+    mine = AgentSession
+    return and_(mine.project == project, mine.entry.is_(None), mine.state != AgentSessionState.OPEN)
