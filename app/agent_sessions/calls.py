@@ -394,19 +394,25 @@ class SessionCalls:
             log.warning("a call was not released", session_id=id, error=first_line(error))
 
     async def _note_delivered(self) -> None:
-        """Record deliveries in batches. Those that are lost with this process count as not delivered, unless the agent
-        has made a later request."""
-        await asyncio.sleep(_DELIVERY_DELAY_S)
-        self._delivery_task = None
-        noted = set(self._delivered)
+        """Record deliveries in batches until none is left. Those that are lost with this process count as not
+        delivered, unless the agent has made a later request."""
         try:
-            if self._batched is None or not await self._batched.delivered(noted):
+            while self._delivered:
+                await asyncio.sleep(_DELIVERY_DELAY_S)
+                noted = set(self._delivered)
+                await self._record_delivered(noted)
+                self._delivered.difference_update(noted)
+        finally:
+            self._delivery_task = None
+
+    async def _record_delivered(self, uses: set[Use]) -> None:
+        try:
+            if self._batched is None or not await self._batched.delivered(uses):
                 async with self.database.begin() as tx:
                     await tx.execute(text("SET LOCAL synchronous_commit = off"))
-                    await delivered_in(tx, noted)
+                    await delivered_in(tx, uses)
         except DATABASE_DOWN as error:
             log.warning("deliveries were not noted", error=first_line(error))
-        self._delivered.difference_update(noted)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

@@ -160,6 +160,28 @@ async def test_what_is_refused_step_by_step_is_refused(calls: SessionCalls, data
             await begun(calls, asker, QUESTION)
 
 
+async def test_a_reply_delivered_again_while_it_is_noted_leaves_nothing_behind(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, is_noting, may_note = BatchedCalls.delivered, asyncio.Event(), asyncio.Event()
+
+    async def held(self: BatchedCalls, uses: Any) -> bool:
+        is_noting.set()
+        await may_note.wait()
+        return await note(self, uses)
+
+    monkeypatch.setattr(BatchedCalls, "delivered", held)
+    asker, calls = await opened(database), SessionCalls(database)
+    async with calls.working():
+        call = await answered(calls, asker)
+        await is_noting.wait()
+        await calls.finish(call, delivered=True)
+        may_note.set()
+    async with database() as tx:
+        of_session = select(SessionUse.delivered_at).where(SessionUse.session_id == asker.session_id)
+        assert [at is not None for at in await tx.scalars(of_session)] == [True]
+
+
 async def test_the_answer_of_another_process_counts(calls: SessionCalls, database: Database) -> None:
     asker, other = await opened(database), SessionCalls(database)
     call = await begun(calls, asker)
