@@ -67,6 +67,9 @@ async def test_a_run_is_named_tagged_and_starred_in_the_table_and_on_its_page(vi
     await page.get_by_role("button", name="Edit learnloop/flat-3").click()
     await page.get_by_label("Name", exact=True).fill("a lower rate")
     await page.get_by_label("Tags", exact=True).fill("paper, lr")
+    for _ in range(2):  # the table is read and drawn again below the open form; the second request follows the drawing
+        await page.wait_for_event("requestfinished", lambda request: "/runs?" in request.url)
+    await expect(page.get_by_label("Tags", exact=True)).to_have_value("paper, lr")
     assert await visit.inaccessible() == []
     await visit.button("Save").click()
     row = page.locator(".run", has_text="a lower rate")

@@ -50,9 +50,9 @@ function Form({ run, changed, close }) {
   return html`<${Dialog} title="Name, tags and notes" close=${close}>${(/** @type {() => void} */ leave) => html`
     <form onSubmit=${(/** @type {any} */ event) => submit(event, leave)}>
       <label class="field"><span>Name</span>
-        <input name="name" value=${run.name ?? ""} maxlength="100" autocomplete="off" placeholder=${nameOf({ ...run, name: null })} /></label>
+        <input name="name" defaultValue=${run.name ?? ""} maxlength="100" autocomplete="off" placeholder=${nameOf({ ...run, name: null })} /></label>
       <label class="field"><span>Tags</span>
-        <input name="tags" value=${run.tags.join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
+        <input name="tags" defaultValue=${run.tags.join(" ")} autocomplete="off" placeholder="separated by spaces" /></label>
       <label class="field"><span>Notes</span><textarea name="notes" maxlength="10000">${run.notes}</textarea></label>
       ${state.error && html`<${Refusal} error=${state.error} />`}
       <div class="answers"><button type="button" onClick=${leave}>Cancel</button>
