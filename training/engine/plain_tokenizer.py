@@ -19,6 +19,7 @@ from environment.json_type import Json
 _ENGINE = Path(__file__).parent
 CHAT_TEMPLATE = _ENGINE / "chat_template.jinja"
 """Chat template of models that come without one."""
+_WITH_BOS = "{{- bos_token }}"
 _OUR_TEMPLATES = (CHAT_TEMPLATE, _ENGINE / "tiny_base" / "chat_template.jinja")
 _MODEL_TYPES = ("llama", "qwen3")
 """Supported model types. For others, transformers may substitute a tokenizer other than the one in the files."""
@@ -63,6 +64,8 @@ class PlainTokenizer:
         ):
             return None
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        if not template.exists():
+            text = stand_in(tokenizer.encode("a").ids, tokenizer.token_to_id(special.get("bos_token", "")))
         added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         cuts_or_fills = tokenizer.truncation is not None or tokenizer.padding is not None
         if cuts_or_fills or tokenizer.get_vocab_size() > _MOST_TOKENS or not added.issuperset(special.values()):
@@ -112,6 +115,12 @@ class PlainTokenizer:
         )
 
 
+def stand_in(encoded: Sequence[int], bos: int | None) -> str:
+    """Return the chat template of a model without one. It begins with BOS if the tokenizer begins a text with it, as
+    `encoded` shows."""
+    return (_WITH_BOS if bos is not None and bos in encoded[:1] else "") + CHAT_TEMPLATE.read_text()
+
+
 def is_ours(chat_template: object) -> bool:
     """Whether a chat template is one of those that come with Learnloop. Others are untrusted code."""
     return chat_template in _our_templates()
@@ -119,10 +128,11 @@ def is_ours(chat_template: object) -> bool:
 
 @cache
 def _our_templates() -> tuple[str, ...]:
-    return tuple(each.read_text() for each in _OUR_TEMPLATES)
+    ours = tuple(each.read_text() for each in _OUR_TEMPLATES)
+    return (*ours, _WITH_BOS + CHAT_TEMPLATE.read_text())
 
 
-@lru_cache(len(_OUR_TEMPLATES))
+@lru_cache(len(_OUR_TEMPLATES) + 1)
 def _compiled(chat_template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = _to_json  # jinja's own filter is for HTML

@@ -8,21 +8,23 @@ them.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 
-from training.engine.plain_tokenizer import CHAT_TEMPLATE, PlainTokenizer, is_ours
+from training.engine.plain_tokenizer import PlainTokenizer, is_ours, stand_in
+from training.engine.template_habits import Habits, habits, with_short_ids, without_system_role
 from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
 from training.protocol.tool_formats.chosen import chosen_format
 from training.protocol.tool_formats.formats import Reply, format_of_template
 
 CACHED_TEXTS = 4096
-_PROBE = "probe_of_the_template"
-_NO_PARAMETERS = {"type": "object", "properties": {}}
+_CALL_ENDS = frozenset("}]>")
+"""The last characters of a call in every format."""
 _REFUSALS = (TemplateError, TemplateFailed, TypeError, KeyError, AttributeError, ValueError)
 
 Message = Mapping[str, Any]
@@ -41,7 +43,8 @@ class ChatTokenizer:
         if not self._tokenizer.chat_template:
             if self._tokenizer.eos_token is None:
                 raise ValueError(f"the tokenizer in {directory} has neither a chat template nor an end token")
-            self._tokenizer.chat_template = CHAT_TEMPLATE.read_text()
+            bos = getattr(self._tokenizer, "bos_token_id", None)
+            self._tokenizer.chat_template = stand_in(self._tokenizer.encode("a"), bos)
         self.vocab_size: int = len(self._tokenizer)
         self.longest_token = max(map(len, self._tokenizer.get_vocab()), default=1)
         """Length of the longest token in characters."""
@@ -50,16 +53,12 @@ class ChatTokenizer:
         stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]
         self._stop = re.compile("|".join(stops) or r"(?!)")
         self._processes: dict[str, TemplateProcess] = {}
-        user, tool = (
-            {"role": "user", "content": "a"},
-            {"name": _PROBE, "description": "b", "parameters": _NO_PARAMETERS},
-        )
-        self._knows_tools = self._shows([user], [{"type": "function", "function": tool}], _PROBE)
-        self._knows_system = self._shows([{"role": "system", "content": _PROBE}, user], None, _PROBE)
-        shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self._knows_tools)
+        self.habits = Habits() if self.trusts_template else habits(self._shows)
+        """What the chat template takes and shows."""
+        shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self.habits.tools)
         self.tool_format = chosen_format(directory) or shown
         """How the model writes tool calls."""
-        self._tools_as_text = self.tool_format.shown_as_text or not self._knows_tools
+        self._tools_as_text = self.tool_format.shown_as_text or not self.habits.tools
         self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
         self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
 
@@ -221,8 +220,12 @@ class ChatTokenizer:
             return ""
         shown, offered = json.loads(messages), [_prepared_tool(each) for each in json.loads(tools)] if tools else None
         if self._tools_as_text:
-            shown = with_tools_as_text(shown, offered or (), self.tool_format, system_role=self._knows_system)
+            shown = with_tools_as_text(shown, offered or (), self.tool_format, system_role=self.habits.system_role)
             offered = None
+        elif self.habits.short_ids:
+            shown = with_short_ids(shown)
+        if not self.habits.system_role:
+            shown = without_system_role(shown)
         try:
             return self._apply(shown, offered, reply=reply)
         except _REFUSALS as error:
@@ -258,8 +261,25 @@ class ChatTokenizer:
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, text: str, *, call_seed: str = "") -> Reply:
-        """Return the content and the calls of a sampled text; see ToolFormat.read."""
-        return self.tool_format.read(text, call_seed=call_seed)
+        """Return the content and the calls of a sampled text; see ToolFormat.read. If the template takes one call in a
+        message, the first call ends the reply."""
+        reply = self.tool_format.read(text, call_seed=call_seed)
+        return replace(reply, tool_calls=reply.tool_calls[:1]) if self.habits.single_call else reply
+
+    def reply_length(self, ids: Sequence[int]) -> int:
+        """Return how many of the sampled ids are the reply: those through the first call if the template takes one call
+        in a message, otherwise all."""
+        if self.habits.single_call:
+            for end in range(1, len(ids)):
+                if self.ends_call(ids[:end]):
+                    return end + (ids[end] in self.stop_ids)
+        return len(ids)
+
+    def ends_call(self, ids: Sequence[int]) -> bool:
+        """Whether a call ends with the last of the sampled ids, and the reply with it."""
+        if not self.habits.single_call or _CALL_ENDS.isdisjoint(self.piece(ids[-1])):
+            return False
+        return bool(self.parse(self.decode(ids)).tool_calls)
 
 
 def _of_transformers(directory: Path) -> Any:

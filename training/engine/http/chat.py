@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -103,9 +103,10 @@ class Chat:
         """Return a chat completion. Raises the errors that `protocol.api_error` maps. Cancelling it cancels its
         samples."""
         prepared = await self._prepared(request)
-        samples = await _all(
+        sampled = await _all(
             [asyncio.create_task(self._compute.sample(prepared.target, each)) for each in prepared.samples]
         )
+        samples = [_reply(prepared, sample) for sample in sampled]
         choices = [self._choice(prepared, index, sample) for index, sample in enumerate(samples)]
         exact: dict[str, Json] = {}
         if request.return_token_ids:
@@ -171,7 +172,7 @@ class Chat:
                 exact = {}
             while True:
                 if isinstance(event, int):
-                    sample = tasks[event].result()
+                    sample = _reply(prepared, tasks[event].result())
                     made = self._choice(prepared, event, sample)
                     for last in choices[event].closing(made, sample):
                         yield {**header, "choices": [last]}
@@ -182,7 +183,7 @@ class Chat:
                     yield {**header, "choices": [delta]}
                 event = await events.get()
             if prepared.request.stream_options and prepared.request.stream_options.include_usage:
-                yield {**header, "choices": [], "usage": usage([task.result() for task in tasks])}
+                yield {**header, "choices": [], "usage": usage([_reply(prepared, task.result()) for task in tasks])}
         finally:
             await _cancel(tasks)
 
@@ -277,6 +278,9 @@ class _StreamedChoice:
         self._index = index
         marks = [*request.stop, *(prepared.tokenizer.tool_format.marks if request.offered_tools else ())]
         self._text = TextStream(prepared.tokenizer, marks)
+        self._ids: list[int] = []
+        self._ended = False
+        """Whether a call ended the reply. Tokens after it are held back until the sample shows which belong to it."""
 
     def opening(self) -> dict[str, Json]:
         """Return the first delta."""
@@ -285,19 +289,31 @@ class _StreamedChoice:
     def token(self, token: int, logprob: float) -> dict[str, Json] | None:
         """Return the delta that a token causes, if any. Log-probabilities are sent with their token, even if its text
         is held back."""
+        if self._ended:
+            return None
+        self._ids.append(token)
         text = self._text.push(token)
+        self._ended = bool(self._prepared.request.offered_tools) and self._prepared.tokenizer.ends_call(self._ids)
+        extra = self._tokens([token], [logprob])
+        return {**self._delta({"content": text}), **extra} if extra or text else None
+
+    def _tokens(self, ids: list[int], logprobs: list[float]) -> dict[str, Json]:
+        """Return the fields of a delta about its tokens."""
         extra: dict[str, Json] = {}
         if self._prepared.logprobs and not self._prepared.request.top_logprobs:
-            sample = Sample([token], [logprob], "stop", 0, 0)
+            sample = Sample(ids, logprobs, "stop", 0, 0)
             extra["logprobs"] = {"content": token_logprobs(self._prepared.texts, sample), "refusal": None}
         if self._prepared.request.return_token_ids:
-            extra["token_ids"] = [token]
-        return {**self._delta({"content": text}), **extra} if extra or text else None
+            extra["token_ids"] = ids
+        return extra
 
     def closing(self, made: dict[str, Json], sample: Sample) -> list[dict[str, Json]]:
         """Return the last deltas: the missing part of the content, complete tool calls, and the finish reason."""
         message = made["message"]
         deltas = []
+        sent = len(self._ids)
+        if sample.ids[sent:] and (late := self._tokens(sample.ids[sent:], sample.logprobs[sent:])):
+            deltas.append({**self._delta({"content": ""}), **late})
         if self._prepared.request.top_logprobs:  # the alternatives are only known at the end
             deltas.append(self._delta({"content": ""}, logprobs=made["logprobs"]))
         if rest := self._text.rest(message["content"] or ""):
@@ -311,6 +327,15 @@ class _StreamedChoice:
         self, delta: dict[str, Json], *, logprobs: Json = None, finish_reason: str | None = None
     ) -> dict[str, Json]:
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _reply(prepared: _Prepared, sample: Sample) -> Sample:
+    """Return the part of a sample that is the reply; see ChatTokenizer.reply_length."""
+    length = prepared.tokenizer.reply_length(sample.ids) if prepared.request.offered_tools else len(sample.ids)
+    if length == len(sample.ids):
+        return sample
+    ids, logprobs, top = sample.ids[:length], sample.logprobs[:length], sample.top[:length]
+    return replace(sample, ids=ids, logprobs=logprobs, top=top, finish_reason="stop", stop_text=None)
 
 
 def _reply_token_ids(messages: Sequence[Mapping[str, Json]], tokenizer: ChatTokenizer) -> dict[int, tuple[int, ...]]:

@@ -9,6 +9,7 @@ which cannot say why a reply is malformed. vLLM's parsers belong to its server, 
 
 import hashlib
 import json
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,8 +80,16 @@ class ToolFormat:
         return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "{self.arguments_key}": {call.arguments}}}'
 
 
+def call_id(seed: str) -> str:
+    """Return an id of a call for a seed: nine letters and digits, because Mistral's chat templates take no others."""
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in hashlib.sha256(seed.encode()).digest()[:9])
+
+
+_LETTERS = string.ascii_letters + string.digits
+
+
 def _identified(call: WrittenCall, seed: str) -> ToolCall:
-    return ToolCall(f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}", call.name, call.arguments)
+    return ToolCall(call_id(seed), call.name, call.arguments)
 
 
 _JSON_MARKS = ("{", "[{", "```", "<tool_call>", "<tools>")
