@@ -24,6 +24,7 @@ from app.schemas.evaluations import EvaluationAccepted, EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
 from app.schemas.runs import (
     DefaultOut,
+    ExpectedWork,
     IterationOut,
     LearnLoopAccepted,
     Rewards,
@@ -58,6 +59,7 @@ def accepted(run_id: str, started: Started) -> LearnLoopAccepted:
         links=run_links(run_id),
         warnings=list(started.warnings),
         defaults={path: DefaultOut(**asdict(default)) for path, default in started.defaults.items()},
+        expected=ExpectedWork.model_validate(asdict(started.expected)),
         webhooks=[
             RunWebhookCreated(id=each.row.id, url=each.row.url, secret=each.secret) for each in started.endpoints
         ],

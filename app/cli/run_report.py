@@ -67,6 +67,14 @@ def print_defaults(defaults: Mapping[str, Json]) -> None:
     results.print(table)
 
 
+def expected_text(expected: Json) -> str:
+    """Return how many rollouts a run makes and how long it takes, as the reply that accepted it says."""
+    made, seconds = expected["rollouts"], expected["seconds"]
+    before, after = f"{made['baseline']:,} before training", f"{made['evaluations']:,} afterwards"
+    took = f"about {duration(seconds)}, as the last run like it" if seconds else "the first iteration shows the time"
+    return f"rollouts: {before}, {made['training']:,} in training, {after}; {took}"
+
+
 def verdict_text(verdict: Json) -> Text:
     """Return the sentence that says whether a run learned."""
     return plain(verdict["text"], _STYLES.get(verdict["state"], ""))

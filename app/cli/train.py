@@ -9,7 +9,7 @@ import typer
 
 from app.cli.client import Service
 from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
-from app.cli.run_report import print_defaults, print_run
+from app.cli.run_report import expected_text, print_defaults, print_run
 from app.cli.run_request import BadRunFile, overlay, parse_settings, read_graph_file, read_run_file
 from app.cli.serve import data_directory
 from app.cli.service_process import own_service
@@ -127,4 +127,6 @@ def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:
     for warning in accepted["warnings"]:
         results.print(f"warning: {warning}", style="yellow", markup=False)
     print_defaults(accepted.get("defaults", {}))
+    if "expected" in accepted:
+        results.print(expected_text(accepted["expected"]))
     results.print(f"watch it: learnloop runs watch {accepted['run_id']} --url {service.url}", soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 from app.cli.charts import bar, duration, figure, percent, sparkline
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.event_lines import event_line
-from app.cli.run_report import verdict_text
+from app.cli.run_report import expected_text, verdict_text
 from app.cli.terminal import plain
 from environment.json_type import Json
 from training.statistics.shares import wilson
@@ -246,7 +246,10 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
 
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
     """Start a learn-loop and follow it to its end. On Ctrl-C the run is cancelled, and has ended before this raises."""
-    run_id = service.start_run(request)["run_id"]
+    accepted = service.start_run(request)
+    run_id = accepted["run_id"]
+    if "expected" in accepted:  # older services do not say it
+        display.say(expected_text(accepted["expected"]))
     try:
         return follow(service, run_id, display.show)
     except KeyboardInterrupt:

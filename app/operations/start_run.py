@@ -37,6 +37,7 @@ from app.runs import documents
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, runner_of
 from app.runs.documents import NewDocument, UnknownDocument
 from app.runs.environment_access import EnvironmentAccess
+from app.runs.expected_work import ExpectedWork, expected_work
 from app.runs.queries import RunQueries, selected_engine
 from app.runs.resume_point import INHERITED, begin_with
 from app.runs.store import RunStore
@@ -71,11 +72,12 @@ SaveReply = Callable[[AsyncSession, "Started"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Webhook endpoints, warnings and defaults of a run that was queued."""
+    """Webhook endpoints, warnings, defaults and expected work of a run that was queued."""
 
     endpoints: Sequence[NewEndpoint]
     warnings: Sequence[str]
     defaults: Mapping[str, Default]
+    expected: ExpectedWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class RunStarter:
             _validate_plan, plan, base, environment, settings, state, may_demonstrate=root.is_new
         )
         run = _new_run(plan, engine, parent)
+        started = Started([], plan.warnings, plan.defaults, await expected_work(self.resources.database, run))
         endpoints: list[NewEndpoint] = []
 
         async def also(tx: AsyncSession) -> None:
@@ -132,11 +135,11 @@ class RunStarter:
             await tx.flush()  # the first event is sent to these endpoints as well
             if parent is not None:
                 await _save_fork(tx, run_id, parent, actor)
-            await save_reply(tx, Started((), plan.warnings, plan.defaults))
+            await save_reply(tx, started)
 
         await self.store.create(run, new, also=also, actor=actor)
         self.wake_worker()
-        return Started(endpoints, plan.warnings, plan.defaults)
+        return replace(started, endpoints=endpoints)
 
     async def _check_backend(self, plan: RunPlan) -> str | ScalarSelect[str | None] | None:
         """Return the engine that must drive the run, None for any, or a query that finds it when the run is saved.

@@ -46,6 +46,26 @@ class DefaultOut(ResponseModel):
     """Why it is that value."""
 
 
+class ExpectedRollouts(ResponseModel):
+    """Numbers of rollouts in a run."""
+
+    baseline: int
+    """Rollouts on held-out scenarios before training."""
+    training: int
+    """Rollouts in all training iterations."""
+    evaluations: int
+    """Rollouts on held-out scenarios after the baseline."""
+
+
+class ExpectedWork(ResponseModel):
+    """The rollouts of a run, and the time that they take."""
+
+    rollouts: ExpectedRollouts
+    """Numbers of rollouts."""
+    seconds: float | None
+    """Estimate by the newest completed run with the same base model, environment and backend; null if there is none."""
+
+
 class LearnLoopAccepted(Accepted):
     """The learn-loop was accepted and waits for a worker."""
 
@@ -55,6 +75,8 @@ class LearnLoopAccepted(Accepted):
     """Why the run may learn nothing or its judge may fail, as far as that can be foreseen."""
     defaults: dict[str, DefaultOut] = Field(default_factory=dict)
     """Settings that follow the base model and were not given, by their paths in the request (`evaluation.every`)."""
+    expected: ExpectedWork
+    """What the run will do, unless it ends earlier."""
 
 
 class ModelOut(ResponseModel):

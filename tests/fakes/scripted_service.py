@@ -25,6 +25,8 @@ from app.schemas.runs import (
     BestCheckpoint,
     DifferenceOut,
     EvaluationOut,
+    ExpectedRollouts,
+    ExpectedWork,
     IterationFigures,
     LearnLoopAccepted,
     ModelOut,
@@ -154,7 +156,15 @@ class ScriptedService:
         @app.post("/learn-loop", status_code=202)
         def start(request: LearnLoopRequest) -> LearnLoopAccepted:
             self.posted.append(request.model_dump(exclude_unset=True))
-            return LearnLoopAccepted(run_id=RUN_ID, status=RunStatus.QUEUED, results_path=f"/runs/{RUN_ID}", links={})
+            return LearnLoopAccepted(
+                run_id=RUN_ID,
+                status=RunStatus.QUEUED,
+                results_path=f"/runs/{RUN_ID}",
+                links={},
+                expected=ExpectedWork(
+                    rollouts=ExpectedRollouts(baseline=36, training=1_280, evaluations=120), seconds=250.0
+                ),
+            )
 
         @app.get("/runs")
         def runs(cursor: int = 0, limit: int = 100) -> Page[RunListed]:

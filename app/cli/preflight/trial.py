@@ -1,7 +1,6 @@
 """A trial: one small iteration of a run on the whole service. It shows what time and cost to expect."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ulid import ULID
 
@@ -9,6 +8,7 @@ from app.cli.charts import duration
 from app.cli.client import Service, ServiceRefused
 from app.cli.preflight.checks import Check, State
 from app.cli.watching import ENDED, follow
+from app.runs.expected_work import expected_rollouts
 from environment.json_type import Json
 
 _GROUPS = 2
@@ -94,42 +94,24 @@ def _judging(run: Json) -> Check:
     return Check("judging", State.OK, f"{name}: {tokens:,} tokens, ${cost['judge_usd']:.4f}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """Numbers of rollouts in a run."""
-
-    trained: int
-    evaluated: int
-
-
-def _size(whole: Mapping[str, Json]) -> _Size:
-    shown = whole["evaluation"]
-    last = whole["iterations"]
-    validations = 1 + sum(number % shown["every"] == 0 or number == last for number in range(1, last + 1))
-    each = shown["samples"] + 1  # plus a greedy one
-    return _Size(
-        last * whole["groups_per_iteration"] * whole["rollouts_per_group"],
-        each * (validations * shown["scenarios"] + 2 * shown["test_scenarios"]),
-    )
-
-
 def estimates(with_defaults: WithDefaults, run: Json, iterations: Sequence[Json], made: int) -> list[Check]:
     """Estimate the run from the trial, which made `made` rollouts and whose warm start is that of the run.
 
     Larger batches take less time per rollout, so this is an upper bound.
     """
     supervised = [each for each in iterations if each["supervised"] is not None]
-    size, timing = _size(with_defaults(bool(supervised))), iterations[-1]["timing"]
+    whole, timing = with_defaults(bool(supervised)), iterations[-1]["timing"]
+    size = expected_rollouts(whole, whole["iterations"])
     demonstrated = sum(each["timing"]["total_s"] for each in supervised)
-    sampled = (size.trained + size.evaluated) * timing["rollout_s"] / made
-    judged = (size.trained + size.evaluated) * timing["judge_s"] / made
-    trained = size.trained * timing["train_s"] / made
+    sampled = size.total * timing["rollout_s"] / made
+    judged = size.total * timing["judge_s"] / made
+    trained = size.training * timing["train_s"] / made
     total = demonstrated + sampled + judged + trained
-    found = f"at most about {duration(total)} for {size.trained + size.evaluated:,} rollouts"
+    found = f"at most about {duration(total)} for {size.total:,} rollouts"
     if supervised:
         found += f", of which {duration(demonstrated)} for the warm start on demonstrations"
     checks = [Check("expected time", State.OK, found)]
     if run["cost"]["judge_usd"]:
-        dollars = run["cost"]["judge_usd"] * (size.trained + size.evaluated) / run["rollouts"]
+        dollars = run["cost"]["judge_usd"] * size.total / run["rollouts"]
         checks.append(Check("expected cost", State.OK, f"about ${dollars:.2f} for the judge"))
     return checks

@@ -433,6 +433,17 @@ export interface ExpectedCost {
   "reason": string;
 }
 
+export interface ExpectedRollouts {
+  "baseline": number;
+  "training": number;
+  "evaluations": number;
+}
+
+export interface ExpectedWork {
+  "rollouts": ExpectedRollouts;
+  "seconds": number | null;
+}
+
 export interface FeedbackOut {
   "event_id": string;
   "confidence": number;
@@ -691,6 +702,7 @@ export interface LearnLoopAccepted {
   "webhooks": (RunWebhookCreated)[];
   "warnings": (string)[];
   "defaults": Record<string, DefaultOut>;
+  "expected": ExpectedWork;
 }
 
 export interface LedgerRow {

@@ -67,6 +67,11 @@ async def test_six_validation_and_three_test_tasks_are_counted_as_such_everywher
         shown = (await run_command(client, "show", run["run_id"])).stdout
         assert "6 held-out tasks (validation)" in shown
         assert "3 held-out tasks (test)" in shown
+        expected = accepted["expected"]
+        assert expected == {"rollouts": {"baseline": len(made), "training": 2 * 4, "evaluations": 27}, "seconds": None}
+        assert sum(expected["rollouts"].values()) == run["rollouts"]
+        again, _ = await ended(client, body(**asked))
+        assert again["expected"]["seconds"] == pytest.approx(run["cost"]["seconds"])
         await _report_verifies(client, run, data_dir)
 
 

@@ -53,6 +53,9 @@ def test_detach_only_posts(learnloop: Learnloop, service: ScriptedService) -> No
     ran = learnloop("train", "--detach", "--url", service.url)
     assert (ran.exit_code, service.reads) == (0, 0)
     assert f"learnloop runs watch {RUN_ID}" in ran.stdout
+    assert "36 before training, 1,280 in training, 120 afterwards; about 4:10, as the last run" in " ".join(
+        ran.stdout.split()
+    )
 
 
 def test_every_wrong_field_is_named(learnloop: Learnloop, service: ScriptedService) -> None:

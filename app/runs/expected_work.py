@@ -1,0 +1,68 @@
+"""How many rollouts a run makes, and about how long it takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from app.db.database import Database
+from app.db.tables import LedgerEntry, Run
+from app.domain.run_state import RunStatus
+from environment.json_type import Json
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRollouts:
+    """Numbers of rollouts in a run."""
+
+    baseline: int
+    """Before training, on held-out scenarios."""
+    training: int
+    evaluations: int
+    """After the baseline, on held-out scenarios."""
+
+    @property
+    def total(self) -> int:
+        """All rollouts of the run."""
+        return self.baseline + self.training + self.evaluations
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedWork:
+    """The rollouts of a run, and the time that they take."""
+
+    rollouts: ExpectedRollouts
+    seconds: float | None
+    """By the newest comparable run; None if there is none."""
+
+
+def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedRollouts:
+    """Return the rollouts of a run with this whole request and so many iterations of GRPO."""
+    held_out = request["evaluation"]
+    each = held_out["samples"] + 1  # plus a greedy one
+    evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in range(1, iterations + 1))
+    return ExpectedRollouts(
+        baseline=each * (held_out["scenarios"] + held_out["test_scenarios"]),
+        training=iterations * request["groups_per_iteration"] * request["rollouts_per_group"],
+        evaluations=each * (evaluations * held_out["scenarios"] + held_out["test_scenarios"]),
+    )
+
+
+async def expected_work(database: Database, run: Run) -> ExpectedWork:
+    """Return what a run that is about to be queued will do. Its time is that of the newest completed run of the same
+    project with the same base model, environment and backend, per rollout."""
+    warm_start = run.request.get("warm_start") or {"iterations": 0}
+    rollouts = expected_rollouts(run.request, run.iterations_total - warm_start["iterations"])
+    same = (Run.model_project, Run.base_model, Run.environment, Run.backend)
+    comparable = (
+        select(Run.rollouts, func.sum(LedgerEntry.seconds))
+        .join(LedgerEntry, LedgerEntry.run_id == Run.id)
+        .where(Run.status == RunStatus.COMPLETED, Run.rollouts > 0)
+        .where(*(column == getattr(run, column.key) for column in same))
+        .group_by(Run.id)
+        .order_by(Run.id.desc())
+        .limit(1)
+    )
+    async with database() as tx:
+        found = (await tx.execute(comparable)).one_or_none()
+    return ExpectedWork(rollouts, None if found is None else rollouts.total * found[1] / found[0])
