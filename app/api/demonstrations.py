@@ -89,7 +89,8 @@ async def store_best_rollouts(
 
     They are for the warm start of another run. Only rollouts of training scenarios are taken, never of held-out
     ones. The same request gives the same demonstrations, as long as the run's trajectories are kept. Those that a
-    caller of all projects stores, all projects can use.
+    caller of all projects stores, all projects can use. Those on tasks that were made from what users asked are deleted
+    with the user.
     """
     run, most = await store.get(run_id), settings.max_graph_bytes
     kept, there = await heavy_reads.do(
@@ -97,7 +98,7 @@ async def store_best_rollouts(
     )
     new = await asyncio.to_thread(documents.document, caller.namespace, "demonstrations", kept.demonstrations)
     origin = {"source": "run", "run_id": run_id, **wanted.model_dump(exclude={"name"}, exclude_none=True)}
-    row = await _stored(database, new, wanted.name, origin)
+    row = await _stored(database, new, wanted.name, origin, kept.users)
     return BestRolloutsStored(
         **_shown(row).model_dump(),
         rollouts=there,
@@ -107,11 +108,14 @@ async def store_best_rollouts(
     )
 
 
-async def _stored(database: Database, new: NewDocument, name: str, origin: Mapping[str, Any]) -> DatasetVersion:
+async def _stored(
+    database: Database, new: NewDocument, name: str, origin: Mapping[str, Any], users: Mapping[str, str] | None = None
+) -> DatasetVersion:
+    """Store the demonstrations. `users` has the hash of the user by id, for those made from what users asked."""
     sha256, count = str(new.reference["sha256"]), int(new.reference["count"])
     version = NewVersion(new.project, "demonstrations", name, sha256, count, environment="", origin=origin)
     async with database.begin() as tx:
-        await documents.save(tx, [new])
+        await documents.save_of_users(tx, new, users or {})
         return await rows.add(tx, version)
 
 

@@ -24,4 +24,5 @@ async def delete_user(service: CurrentService, caller: CurrentCaller, request: U
         deleted=dict(done.deleted),
         trained_checkpoints=list(done.trained_checkpoints),
         unfinished=list(done.unfinished),
+        remaining=list(done.remaining),
     )

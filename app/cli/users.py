@@ -44,4 +44,6 @@ def delete(
             results.print(plain(f"{checkpoint} may have been trained on tasks of the user; weights cannot be cleaned"))
         for id in found["unfinished"]:
             results.print(plain(f"{id} still uses tasks of the user; repeat this when it has ended"))
+        for path in found["remaining"]:
+            results.print(plain(f"{path} may still hold data of the user; DELETE on it deletes all of it"))
     raise typer.Exit(1 if found["unfinished"] else 0)

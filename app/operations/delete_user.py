@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, cast, delete, func, or_, select, true, tuple_, update
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import ColumnElement, and_, cast, delete, exists, false, func, not_, or_, select, true, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
+from app.auth.caller import ANY_PROJECT
 from app.db.database import Database
 from app.db.dependents import lock_what_ifs
 from app.db.tables import (
@@ -49,6 +50,8 @@ class DeletedUser:
     deleted: Counter[str]
     trained_checkpoints: Sequence[str]
     unfinished: Sequence[str]
+    remaining: Sequence[str]
+    """Paths of stored sets that may hold data of the user, and were not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,14 @@ class UserDeletion:
         links = await self._links()
         users = {key: await self._users_of(key[1]) for key in links}
         checkpoints = await self._trained(links, users)
+        remaining = await self._remaining({id for found in users.values() for id in found.runs})
         await self._requests()
         for key, ids in links.items():
             if not users[key].live:
                 await self._rollouts(ids, users[key])
                 await self._content(key, ids)
         unfinished = sorted({id for found in users.values() for id in found.live})
-        return DeletedUser(self.deleted, checkpoints, unfinished)
+        return DeletedUser(self.deleted, checkpoints, unfinished, remaining)
 
     async def _links(self) -> dict[tuple[str, str], list[str]]:
         """Return the ids of the user's scenarios by project and hash of the stored set."""
@@ -104,6 +108,25 @@ class UserDeletion:
             jobs = (await tx.execute(select(EvaluationJob).where(EvaluationJob.request.contains(uses)))).scalars().all()
         return _Users({run.id: run for run in runs}, {job.id: job for job in jobs})
 
+    async def _remaining(self, runs: Collection[str]) -> list[str]:
+        """Return the sets with the user's data that all projects share, unless all are asked to forget the user, and
+        those that were made from the rollouts of these runs before demonstrations had links to users."""
+        of_user = (UserScenario.project == Document.project, UserScenario.sha256 == Document.sha256)
+        shared = exists().where(*of_user, UserScenario.user_hash == self.user_hash, Document.project == ANY_PROJECT)
+        version, made_from = DatasetVersion, DatasetVersion.origin["run_id"].astext
+        without_links = and_(
+            exists().where(
+                version.project == Document.project, version.sha256 == Document.sha256, made_from.in_(sorted(runs))
+            ),
+            Document.kind == "demonstrations",
+            not_(Document.content.bool_op("@?")(cast("$[*].id", JSONPATH))),
+        )
+        query = select(Document.kind, Document.sha256).where(
+            or_(without_links, false() if self.project is None else shared)
+        )
+        async with self.database() as tx:
+            return sorted(f"/{kind}/{sha256}" for kind, sha256 in await tx.execute(query))
+
     async def _trained(
         self, links: dict[tuple[str, str], list[str]], users: dict[tuple[str, str], _Users]
     ) -> list[str]:
@@ -113,7 +136,7 @@ class UserDeletion:
             for key, ids in links.items():
                 document = await tx.get(Document, key)
                 rows = [] if document is None else document.content
-                if any(row["id"] in ids and row.get("split", "train") == "train" for row in rows):
+                if any(row.get("id") in ids and row.get("split", "train") == "train" for row in rows):
                     frontier += users[key].runs.values()
             seen = {run.id for run in frontier}
             new = await _checkpoints(tx, frontier, first_iteration=1)
@@ -186,7 +209,7 @@ class UserDeletion:
         async with self.database.begin() as tx:
             document = await tx.get(Document, key, with_for_update=True)
             if document is not None:
-                left = [row for row in document.content if row["id"] not in ids]
+                left = [row for row in document.content if row.get("id") not in ids]
                 self.deleted[document.kind] += len(document.content) - len(left)
                 document.content = left
                 await tx.execute(update(DatasetVersion).where(versions).values(size=len(left)))

@@ -185,15 +185,21 @@ async def _merge_ledger(tx: AsyncSession, run: Run) -> None:
 
 
 async def _scenarios_of_users(database: Database, age: timedelta) -> None:
-    """Delete sets of scenarios that were made from what users asked, unless a run or evaluation still needs them."""
+    """Delete sets of scenarios that were made from what users asked, unless a run or evaluation still needs them.
+
+    As long as rollouts on them are kept, the sets lead from the user to these.
+    """
     of_users = exists().where(UserScenario.project == Document.project, UserScenario.sha256 == Document.sha256)
     old = and_(of_users, Document.created_at < func.now() - age)
     needed = [
         exists().where(
-            table.status.not_in(ended),
+            or_(table.status.not_in(ended), exists().where(owner == table.id)),
             table.request["environment"]["config"]["scenarios"]["sha256"].astext == Document.sha256,
         )
-        for table, ended in ((Run, RUN_ENDED), (EvaluationJob, EVALUATION_ENDED))
+        for table, ended, owner in (
+            (Run, RUN_ENDED, Trajectory.run_id),
+            (EvaluationJob, EVALUATION_ENDED, Trajectory.evaluation_id),
+        )
     ]
     # What a person imported under a name stays until that person, or its user, deletes it.
     needed.append(exists().where(DatasetVersion.project == Document.project, DatasetVersion.sha256 == Document.sha256))

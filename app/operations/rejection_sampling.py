@@ -6,7 +6,7 @@ reply that the model was shown, as an example or from another conversation of th
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, Select, func, select
@@ -19,6 +19,8 @@ from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.run_state import TERMINAL
 from app.errors import Conflict
+from app.operations.import_conversations import IDS
+from app.runs.documents import reference, users_of
 from app.schemas.datasets import BestRollouts
 from environment.json_type import Json
 from training.rollout.chat import identity
@@ -30,13 +32,17 @@ _AT_ONCE = 50
 class Kept:
     """The best rollouts read so far: the first of each scenario, up to a limit."""
 
-    def __init__(self, per_scenario: int, reply_tokens: int, max_bytes: int) -> None:
-        """`reply_tokens` is the token limit at which the run's replies were cut off."""
+    def __init__(self, per_scenario: int, reply_tokens: int, max_bytes: int, users: Mapping[str, str]) -> None:
+        """`reply_tokens` is the token limit at which the run's replies were cut off, and `users` has the hash of the
+        user by scenario id, for scenarios that were made from what users asked."""
         self.demonstrations: list[dict[str, Json]] = []
+        self.users: dict[str, str] = {}
+        """Hash of the user by id of a demonstration."""
         self.rollouts: Counter[str] = Counter()
         """Number of kept rollouts by scenario."""
         self.unfit = 0
         self._per_scenario, self._reply_tokens, self._room = per_scenario, reply_tokens, max_bytes
+        self._user_of = users
 
     def take(self, rows: Sequence[Row[Any]]) -> None:
         """Keep the rollouts that are wanted. Raises Conflict if they exceed the size limit."""
@@ -47,7 +53,7 @@ class Kept:
             try:
                 if any(len(turn["texts"]) >= self._reply_tokens for turn in row.tokens):
                     raise BadDemonstrations("a reply was cut off")
-                self.demonstrations += read_demonstrations(lines)
+                self._add(row, read_demonstrations(lines))
             except BadDemonstrations:
                 self.unfit += 1
                 continue
@@ -59,6 +65,14 @@ class Kept:
                     "raise min_reward or lower per_scenario."
                 )
 
+    def _add(self, row: Row[Any], found: list[dict[str, Json]]) -> None:
+        """Keep a rollout's demonstrations, by ids if any scenario is a user's: deletion must find them again."""
+        if self._user_of:
+            found = [each | {"id": f"{IDS['demonstrations']}{row.id}.{n}"} for n, each in enumerate(found, 1)]
+        if (user := self._user_of.get(row.scenario_id)) is not None:
+            self.users |= {each["id"]: user for each in found}
+        self.demonstrations += found
+
 
 async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_bytes: int) -> tuple[Kept, int]:
     """Return the run's best rollouts, and the number of rollouts that they were chosen from.
@@ -67,9 +81,11 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
     """
     if run.status not in TERMINAL:
         raise Conflict(f"Run {run.id} is {run.status}: its rollouts can become demonstrations once it has ended.")
-    kept = Kept(wanted.per_scenario, run.stored_request.config.max_completion_tokens, max_bytes)
+    request = run.stored_request
     reward = Trajectory.reward if wanted.rejudging is None else RejudgedRollout.reward
     async with database() as tx:
+        users = await users_of(tx, run.model_project, reference(request.environment, "scenarios"))
+        kept = Kept(wanted.per_scenario, request.config.max_completion_tokens, max_bytes, users)
         if wanted.rejudging is not None:
             await _require_of(tx, run, wanted.rejudging)
         finished = _finished(run.id, reward, wanted.rejudging)
@@ -78,6 +94,7 @@ async def best_rollouts(database: Database, run: Run, wanted: BestRollouts, max_
         there, highest = (await tx.execute(figures)).one()
         best = (
             finished.add_columns(
+                Trajectory.id,
                 Trajectory.scenario_id,
                 Trajectory.messages,
                 Trajectory.tokens,

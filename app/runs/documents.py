@@ -84,6 +84,14 @@ async def save_of_users(tx: AsyncSession, scenarios: NewDocument, users: Mapping
         await tx.execute(insert(UserScenario).on_conflict_do_nothing(), rows)
 
 
+async def users_of(tx: AsyncSession, project: str, hash: str | None) -> dict[str, str]:
+    """Return the hash of the user by scenario id, of a set that the project can use and that was made from requests."""
+    query = select(UserScenario.scenario_id, UserScenario.user_hash).where(
+        UserScenario.sha256 == hash, UserScenario.project.in_((project, ANY_PROJECT))
+    )
+    return {row.scenario_id: row.user_hash for row in await tx.execute(query)}
+
+
 async def stored_text(database: Database, project: str | None, kind: Kind, hash: str) -> str:
     """Return the JSON text of a document that the project (None: any) can use. Raises UnknownDocument."""
     query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind).limit(1)

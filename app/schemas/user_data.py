@@ -22,10 +22,14 @@ class UserDeleted(ResponseModel):
     deleted: dict[str, int]
     """Number of deleted rows by kind: `sessions`, `asks`, `feedback`, `release_units`, `release_observations`,
     `scenarios` made from sessions, questions and imported conversations, the `rollouts` on them, and `demonstrations`
-    made from imported conversations."""
+    made from imported conversations or from the rollouts."""
     trained_checkpoints: list[str]
     """Checkpoints that may have been trained on the user's tasks, also through a checkpoint that they started from, as
     `PROJECT/NAME@STEP`. Weights cannot be cleaned: delete these checkpoints, or train again without the user."""
     unfinished: list[str]
     """Ids of runs and evaluations that still use scenarios or demonstrations of the user, which therefore were not
     deleted. Repeat the request when these have ended."""
+    remaining: list[str]
+    """Paths of stored sets that may still hold data of the user, such as `/demonstrations/SHA256`: those that all
+    projects share, if only one project is asked, and demonstrations from rollouts that were stored by version 0.1.0,
+    which name no tasks. `DELETE` on the path deletes one."""

@@ -178,6 +178,10 @@ async def test_scenarios_of_users_are_kept_as_long_as_what_they_asked(data_dir: 
         await prune(database, settings_for(data_dir, database_url))
         assert await _count(database, "document") == 1  # nothing is deleted unless somebody wants it
         await prune(database, settings)
+        assert await _count(database, "user_scenario") == 1  # it leads from the user to the rollouts
+        async with database.begin() as tx:
+            await tx.execute(text("DELETE FROM trajectory WHERE run_id = 'nightly'"))
+        await prune(database, settings)
         assert (await _count(database, "document"), await _count(database, "user_scenario")) == (0, 0)
 
 

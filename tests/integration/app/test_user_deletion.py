@@ -4,17 +4,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
-from sqlalchemy import URL, insert, select, text, update
+from sqlalchemy import URL, cast, func, insert, literal, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 
+from app.datasets import rows
+from app.datasets.rows import NewVersion
 from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import (
-    Base,
-    RolloutRecord,
-    Run,
-)
+from app.db.tables import Base, Document, RolloutRecord, Run, Trajectory, UserScenario
 from app.operations.delete_user import UserDeletion
 from tests.conftest import MIGRATED
 from tests.conftest import database as copied
@@ -94,6 +94,58 @@ async def test_nothing_is_left_of_a_user(data_dir: Path, database_url: str, data
     assert await _mentions(database, hash_of("alice")) == []
     found = await _contents(database)
     assert {name: rows for name, rows in found.items() if rows != expected[name]} == {}
+
+
+async def test_demonstrations_from_rollouts_go_with_the_user(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
+    await everything(database, "alice", "bob")
+    async with database.begin() as tx:
+        asked = cast(literal('[{"role": "user", "content": "Why?"}]'), JSONB)
+        said = func.jsonb_build_array(func.jsonb_build_object("role", "assistant", "content", Trajectory.scenario_id))
+        values = {"messages": asked.op("||")(said), "reward": 1.0}
+        await tx.execute(update(Trajectory).where(Trajectory.run_id == "nightly").values(values))
+    async with served(settings_for(data_dir, database_url, secret_key=SECRET), ScriptedLoop()) as client:
+
+        async def store(name: str) -> Any:
+            body = {"name": name, "min_reward": 0.5}
+            return (await client.post("/runs/nightly/demonstrations", json=body)).raise_for_status().json()
+
+        stored = await store("best")
+        assert (stored["count"], await store("best") | {"version": 1}) == (2, stored | {"created_at": ANY})
+        gone = await _delete(client, "alice", project="sales")
+        assert gone["deleted"].get("demonstrations", 0) == 0
+        gone = await _delete(client, "alice")
+        assert (gone["deleted"]["demonstrations"], gone["remaining"]) == (1, [])
+        [left] = (await client.get(stored["links"]["self"])).json()["demonstrations"]
+        assert left["messages"][-1]["content"] == "session.bob"
+        assert (await client.get("/demonstrations")).json()["items"][0]["count"] == 1
+    assert await _mentions(database, "alice") == []
+    assert await _mentions(database, hash_of("alice")) == []
+
+
+async def test_what_is_left_in_other_sets_is_named(data_dir: Path, database_url: str, database: Database) -> None:
+    await everything(database, "alice", "bob")
+    shared, older, others = "7" * 64, "8" * 64, "9" * 64
+    async with database.begin() as tx:
+        talk = {"messages": [{"role": "user", "content": "alice says"}]}
+        for project, sha256, id in (
+            ("*", shared, {"id": "demonstration.t.1"}),
+            ("mail", older, {}),
+            ("mail", others, {}),
+        ):
+            row = {"project": project, "sha256": sha256, "kind": "demonstrations", "content": [talk | id]}
+            await tx.execute(insert(Document), [row])
+        link = {"project": "*", "sha256": shared, "scenario_id": "demonstration.t.1", "user_hash": hash_of("alice")}
+        await tx.execute(insert(UserScenario), [link])
+        for sha256, run_id in ((older, "nightly"), (others, "other")):
+            origin = {"source": "run", "run_id": run_id}
+            await rows.add(tx, NewVersion("mail", "demonstrations", run_id, sha256, 1, "", origin=origin))
+    async with served(settings_for(data_dir, database_url, secret_key=SECRET), ScriptedLoop()) as client:
+        gone = await _delete(client, "alice", project="mail")
+        assert gone["remaining"] == [f"/demonstrations/{shared}", f"/demonstrations/{older}"]
+        again = await _delete(client, "alice")
+        assert (again["deleted"]["demonstrations"], again["remaining"]) == (1, [])
 
 
 async def test_what_a_live_run_needs_stays_until_it_has_ended(

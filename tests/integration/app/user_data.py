@@ -90,7 +90,11 @@ async def _one(tx: Any, user: str, project: str) -> None:
 
 
 def _run(id: str, name: str, base: str, project: str, sha256: str) -> dict[str, Any]:
-    request = {"environment": {"name": "agent", "config": {"scenarios": {"sha256": sha256, "count": 2}}}}
+    request = {
+        "environment": {"name": "agent", "config": {"scenarios": {"sha256": sha256, "count": 2}}},
+        "judge": {"name": "ruler"},
+        "model": {"project": project, "name": name, "base_model": base},
+    }
     return {
         "id": id,
         "status": "completed",
