@@ -478,6 +478,26 @@ def test_a_solved_task_has_no_signal_and_no_diagnosis_but_that_it_is_easy() -> N
     assert late(9, 2, solved, no_signal="equal_rewards").cause == Cause.TOO_EASY
 
 
+@pytest.mark.parametrize("successes", [0, 8])
+@pytest.mark.parametrize(("temperature", "named"), [(0.01, True), (0.29, True), (0.3, False), (1.0, False)])
+def test_groups_that_are_alike_are_blamed_on_a_low_temperature_only(
+    temperature: float, named: bool, successes: int
+) -> None:
+    alike = replace(HEALTHY, scores=1, variance=0.0, successes=successes, weight=0.0, replies=1, checked=0, pairs=0)
+    settings = DiagnosisSettings(RunConfig(temperature=temperature), TINY)
+    found = diagnose(facts(6, alike, no_signal="equal_rewards"), settings)
+    assert (found[0].cause == Cause.NOTHING_VARIES) == named
+    if named:
+        assert "in 48 of 48 groups the rollouts got the same reward" in found[0].summary
+        assert found[0].remedy.request == {"checkpoint": 0, "temperature": 1.0}
+        assert {each.explained_by for each in found[1:]} == {Cause.NOTHING_VARIES}
+        ForkRequest.model_validate(found[0].remedy.request)
+
+
+def test_a_low_temperature_is_no_cause_where_groups_differ() -> None:
+    assert diagnose(facts(6), DiagnosisSettings(RunConfig(temperature=0.1), TINY)) == []
+
+
 def test_limits_of_remedies_are_those_of_a_request() -> None:
     fields = ForkRequest.model_fields
     names = {
