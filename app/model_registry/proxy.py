@@ -21,6 +21,7 @@ from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
 from environment.json_type import Json
 from training.backends.base import Endpoint
+from training.lost_connections import WatchedTransport, keepalive
 from training.rollout.http_transport import AiohttpTransport
 
 Result = TypeVar("Result")
@@ -80,6 +81,7 @@ class ChatProxy:
                 "accept-encoding": "identity",
                 **(headers or {}),
             },
+            extensions={"watched": endpoint.remembers},
             **content,
         )
         try:
@@ -103,8 +105,10 @@ class ChatProxy:
 async def open_proxy() -> AsyncIterator[ChatProxy]:
     """Open the proxy of a running service."""
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
-    plain = {"http://": AiohttpTransport()}
-    async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=plain, trust_env=False) as http:
+    plain = WatchedTransport(AiohttpTransport())
+    encrypted = WatchedTransport(httpx.AsyncHTTPTransport(limits=_LIMITS, socket_options=keepalive()))
+    mounts = {"http://": plain, "https://": encrypted}
+    async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=mounts, trust_env=False) as http:
         yield ChatProxy(http, DEADLINE_S)
 
 

@@ -103,7 +103,7 @@ class EmbeddedBackend(HostedBackend):
 
 async def connect(base_url: str, api_key: str) -> EmbeddedBackend:
     """Return a backend for the engine at an OpenAI base URL, which ends in /v1."""
-    server = Server("the engine", base_url, api_key)
+    server = Server("the engine", base_url, api_key, says_what_is_underway=True)
     return EmbeddedBackend(server, await server.open())
 
 

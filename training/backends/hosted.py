@@ -45,6 +45,8 @@ _FAILURES = {
     "store_unavailable": TrainingInterrupted,
 }
 """Exceptions for a failed job's error codes, other than TrainingFailed."""
+_KEEP_CONNECTION_S = 4.0
+"""Less than the time after which servers close an idle connection."""
 _PERMANENT_STATUSES = (400, 404, 409, 413, 422)
 """Statuses of a request that would be rejected again."""
 _UNPROCESSED_STATUSES = (401, 403, 429)
@@ -61,14 +63,26 @@ class Server:
     request_timeout_s: float = 600.0
     key_setting: str | None = None
     """Setting that our key comes from. If set, a server that rejects the key is not asked again."""
+    says_what_is_underway: bool = False
+    """Whether it can be asked if it still works on a request, as our engine can."""
 
     async def open(self) -> "Client":
         """Return ART's client for the server. The first call takes seconds, because it imports ART."""
         import httpx
 
+        from training.lost_connections import WatchedTransport, kept_alive_mounts
+
+        limits = httpx.Limits(max_connections=1_000, keepalive_expiry=_KEEP_CONNECTION_S)
         module = await asyncio.to_thread(import_art, "art.serverless.client")
         client: Client = module.Client(api_key=self.api_key, base_url=self.base_url)
         client.timeout = httpx.Timeout(self.request_timeout_s, connect=10.0)
+        mounts = kept_alive_mounts(self.base_url, limits)
+        if self.says_what_is_underway:
+            mounts = {scheme: WatchedTransport(transport) for scheme, transport in mounts.items()}
+        await client._client.aclose()  # ART's client cannot be given another one
+        client._client = httpx.AsyncClient(
+            base_url=client.base_url, timeout=client.timeout, limits=limits, mounts=mounts, follow_redirects=True
+        )
         return client
 
     @contextmanager

@@ -19,6 +19,9 @@ _RETRIES = 2
 """Number of retries of one request on connection errors, 429 and 5xx, with the client's back-off."""
 
 
+_CONNECT_S = 10.0
+
+
 class Chat(Protocol):
     """A model that answers chat completions in OpenAI's form."""
 
@@ -61,12 +64,17 @@ async def open_chat(endpoint: Endpoint, concurrency: int = 1) -> AsyncIterator[E
     import httpx
     from openai import AsyncOpenAI
 
+    from training.lost_connections import WatchedTransport, kept_alive_mounts
     from training.rollout.http_transport import AiohttpTransport
 
+    limits = httpx.Limits(max_connections=concurrency)
+    mounts = kept_alive_mounts(endpoint.base_url, limits) | {"http://": AiohttpTransport()}
+    if endpoint.remembers:
+        mounts = {scheme: WatchedTransport(transport) for scheme, transport in mounts.items()}
     http = httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=concurrency),
-        timeout=None,
-        mounts={"http://": AiohttpTransport()},
+        limits=limits,
+        timeout=httpx.Timeout(None, connect=_CONNECT_S),
+        mounts=mounts,
         verify=endpoint.base_url.startswith("https"),  # loading the certificates takes 20 ms
     )
     async with AsyncOpenAI(

@@ -4,11 +4,14 @@ httpx's own transport scans all its idle connections for each request and each r
 takes it five times the processor time of aiohttp, whose parser is llhttp.
 """
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
+
+from training.lost_connections import keepalive
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -28,10 +31,20 @@ def client_session(ssl: "SSLContext | bool" = True) -> "ClientSession":
     import aiohttp  # imported late: it takes 0.1 s and 11 MB, and a service may never need it
 
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=ssl),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=ssl, socket_factory=_kept_alive_socket
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )
+
+
+def _kept_alive_socket(address: Any) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    for option in keepalive():
+        made.setsockopt(*option)
+    return made
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):

@@ -176,18 +176,25 @@ async def _play_with_restarts(
 ) -> None:
     """Play the attempt, and start over, at most `restarts` times, when the endpoint was unreachable.
 
-    Raises TimeoutError, and the error that ended the attempt.
+    Raises the error that ended the attempt: TimeoutError, or the endpoint's if that took from the time.
     """
-    async with asyncio.timeout(timeout_s) as limit:
-        for restart in itertools.count():
-            try:
-                return await _play_once(agent, attempt, calls(attempt.trajectory), limit, fork)
-            except _endpoint_errors() as error:
-                if restart == restarts:
-                    raise
-                log.info("rollout restarts: its endpoint was away", rollout_id=attempt.id, error=str(error))
-            await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
-            attempt.restart()
+    away: Exception | None = None
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            for restart in itertools.count():
+                try:
+                    return await _play_once(agent, attempt, calls(attempt.trajectory), limit, fork)
+                except _endpoint_errors() as error:
+                    if restart == restarts:
+                        raise
+                    away = error
+                    log.info("rollout restarts: its endpoint was away", rollout_id=attempt.id, error=str(error))
+                await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
+                attempt.restart()
+    except TimeoutError:
+        if away is None:
+            raise
+        raise away from None
 
 
 async def _play_once(

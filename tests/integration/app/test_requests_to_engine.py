@@ -62,7 +62,9 @@ async def test_asking_is_one_kind_of_request(observed: tuple[ModelStage, LossyPr
         proxy.seen.clear()
         reply = await stage.service.client.post(path, json=body)
         assert reply.status_code == 200, reply.text
-        assert set(proxy.seen) == {SAMPLING}, (path, body, proxy.seen)
+        # On a busy machine the service asks whether the engine still works on the request.
+        seen = {each for each in proxy.seen if not each.startswith("GET /v1/preview/requests/")}
+        assert seen == {SAMPLING}, (path, body, proxy.seen)
 
 
 async def test_a_checkpoint_that_is_not_there_is_the_engines_to_refuse(

@@ -30,6 +30,7 @@ from training.engine.http.responses.responses import Responses
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_api import TrainingApi
 from training.engine.http.training_data import TrainingData
+from training.engine.http.underway import Underway
 from training.engine.registry.model_record import Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
@@ -63,7 +64,7 @@ def create_app(
     Its lifespan starts and closes `compute`. Supervised jobs can fetch their data from `training_data_hosts`; see
     TrainingData.
     """
-    turns = SampledTurns()
+    turns, underway = SampledTurns(), Underway()
     checks = BaseChecks(registry.bases)
     chat = _ChatApi(Chat(registry, compute, tokenizer, turns, checks), min(max_body_bytes, MAX_CHAT_BYTES))
     models = _ModelsApi(registry)
@@ -86,6 +87,7 @@ def create_app(
             Route("/v1/models/{name:path}", models.one),
             Route("/v1/chat/completions", chat.completions, methods=["POST"]),
             Route("/v1/responses", chat.create_response, methods=["POST"]),
+            underway.route(),
             Mount("/v1/preview", routes=training.routes()),
         ],
         exception_handlers={
@@ -96,7 +98,8 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    return app if api_key is None else _RequireApiKey(app, api_key)
+    noted = underway.noting(app)
+    return noted if api_key is None else _RequireApiKey(noted, api_key)
 
 
 async def _health(compute: Computing, _: Request) -> Response:
