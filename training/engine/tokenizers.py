@@ -25,7 +25,7 @@ class Tokenizers:
         with loading:
             with self._lock:
                 known = self._loaded.pop(owner, None)
-            tokenizer = known or _tokenizer(target.directory)
+            tokenizer = known or _tokenizer(target.directory, target.base_directory)
             with self._lock:
                 self._loading.pop(owner, None)
                 self._loaded[owner] = tokenizer
@@ -39,8 +39,8 @@ class Tokenizers:
             self._loaded.pop(record.id, None)
 
 
-def _tokenizer(directory: Path) -> ChatTokenizer:
+def _tokenizer(directory: Path, base: Path) -> ChatTokenizer:
     try:
-        return ChatTokenizer(directory)
+        return ChatTokenizer(directory, base)
     except Exception as error:  # the library raises plain Exceptions for files that it cannot read
         raise BadModelDirectory(f"the tokenizer in {directory} cannot be loaded: {error}") from error

@@ -23,6 +23,7 @@ from training.protocol.tool_formats.chosen import chosen_format
 from training.protocol.tool_formats.formats import Reply, format_of_template
 
 CACHED_TEXTS = 4096
+_PROBE = "probe_of_the_template"
 _CALL_ENDS = frozenset("}]>")
 """The last characters of a call in every format."""
 _REFUSALS = (TemplateError, TemplateFailed, TypeError, KeyError, AttributeError, ValueError)
@@ -37,8 +38,9 @@ class BadConversation(ValueError):
 class ChatTokenizer:
     """A model's tokenizer and chat template. It is thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
-        """Load from a local Hugging Face directory. Raises OSError or ValueError if it has no tokenizer."""
+    def __init__(self, directory: Path, base: Path | None = None) -> None:
+        """Load from a local Hugging Face directory. The stop tokens of the `base` that an adapter is put on end replies
+        as well. Raises OSError or ValueError if the directory has no tokenizer."""
         self._tokenizer: Any = PlainTokenizer.read(directory) or _of_transformers(directory)
         if not self._tokenizer.chat_template:
             if self._tokenizer.eos_token is None:
@@ -48,9 +50,9 @@ class ChatTokenizer:
         self.vocab_size: int = len(self._tokenizer)
         self.longest_token = max(map(len, self._tokenizer.get_vocab()), default=1)
         """Length of the longest token in characters."""
-        self.stop_ids: frozenset[int] = frozenset(self._find_stop_ids(directory))
-        added = self._tokenizer.added_tokens_decoder
-        stops = [re.escape(added[stop].content) for stop in sorted(self.stop_ids) if stop in added]
+        self.stop_ids: frozenset[int] = frozenset(self._find_stop_ids(directory, base or directory))
+        self._added: Mapping[int, Any] = self._tokenizer.added_tokens_decoder
+        stops = [re.escape(self._added[stop].content) for stop in sorted(self.stop_ids) if stop in self._added]
         self._stop = re.compile("|".join(stops) or r"(?!)")
         self._processes: dict[str, TemplateProcess] = {}
         self.habits = Habits() if self.trusts_template else habits(self._shows)
@@ -72,11 +74,12 @@ class ChatTokenizer:
         """Whether the chat template is one of ours, so that rendering needs no limits."""
         return is_ours(self._tokenizer.chat_template)
 
-    def _find_stop_ids(self, directory: Path) -> set[int]:
+    def _find_stop_ids(self, *directories: Path) -> set[int]:
         found = {self._tokenizer.eos_token_id, self._tokenizer.get_vocab().get("<|im_end|>")}
-        if (generation := directory / "generation_config.json").exists():
-            named = json.loads(generation.read_text()).get("eos_token_id")
-            found.update(named if isinstance(named, list) else [named])
+        for generation in (directory / "generation_config.json" for directory in directories):
+            if generation.exists():
+                named = json.loads(generation.read_text()).get("eos_token_id")
+                found.update(named if isinstance(named, list) else [named])
         return {stop for stop in found if stop is not None}
 
     def prompt(
@@ -151,7 +154,22 @@ class ChatTokenizer:
             raise BadConversation(f"the chat template does not show assistant message {index} as a reply")
         ends = [match.end() for match in self._stop.finditer(through, len(before))]
         mine = self._stops(messages[: index + 1], tools) - len(self._stop.findall(before))
-        return through[len(before) : ends[min(mine, len(ends)) - 1] if ends and mine > 0 else None]
+        if ends or mine > 0:
+            return through[len(before) : ends[min(mine, len(ends)) - 1] if ends and mine > 0 else None]
+        return through[len(before) :] + self._next_mark(messages[: index + 1], tools)
+
+    def _next_mark(self, messages: list[dict[str, Any]], tools: str) -> str:
+        """Return the stop token that opens the turn after a reply if it is what ends the reply, as in GLM's template,
+        or an empty text."""
+        calls = messages[-1].get("tool_calls")
+        opened = {"role": "tool", "tool_call_id": calls[0].get("id")} if calls else {"role": "user"}
+        asked: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {**messages[-1], "content": _PROBE}]
+        try:
+            text = self._rendered([*asked, {**opened, "content": _PROBE}], tools, reply=False)
+        except BadConversation:
+            return ""
+        marks = self._stop.findall(text[text.find(_PROBE) : text.rfind(_PROBE)])
+        return marks[0] if marks else ""
 
     def _stops(self, messages: list[dict[str, Any]], tools: str) -> int:
         """Count the stop tokens of a conversation up to the end of its last message.
@@ -194,23 +212,46 @@ class ChatTokenizer:
 
         The end of message `last` is its stop token. It is found by counting: rendered up to and including that message,
         the conversation has n stop tokens, so in every longer rendering the message ends with the n-th. Unlike a
-        comparison of prefixes, this also works for templates that render a message differently once others follow. A
-        template that ends messages without a stop token must render prefixes identically.
+        comparison of prefixes, this also works for templates that render a message differently once others follow. If
+        the template closes a turn with the stop token that opens the next one, it is the one after these. A template
+        that ends messages in any other way must render prefixes identically, up to a last stop token.
         """
         text = self._rendered(messages, tools, reply=True)
         if last is None:
             return self._encode_cached(text)
         before = self._rendered(messages[:last], tools, reply=True)
         count = self._stops(messages[: last + 1], tools)
+        ends = [match.start() for match in self._stop.finditer(text)]
         if count <= len(self._stop.findall(before)):
             through = self._rendered(messages[: last + 1], tools, reply=False)
-            return self._encode_cached(text[len(through) :]) if text.startswith(through) else None
-        ends = [match.start() for match in self._stop.finditer(text)]
+            if (rest := self._rest(text, through)) is not None:
+                return self._after(rest, exact[last], same=True)
+            if count >= len(ends) or not self._next_mark(messages[: last + 1], tools):
+                return None
+            return self._after(text[ends[count] :], exact[last], same=True)
         if len(ends) < count:
             return None
         # The text starts at the stop token, because some tokenizers treat the very beginning of a text differently.
-        ids = self._encode_cached(text[ends[count - 1] :])
-        return ids[1:] if exact[last][-1] in self.stop_ids else ids
+        return self._after(text[ends[count - 1] :], exact[last])
+
+    def _rest(self, text: str, through: str) -> str | None:
+        """Return what follows a conversation in a longer one, or None if that does not begin with it. A template can
+        end the last message with another special token than the earlier ones, as gpt-oss does."""
+        if text.startswith(through):
+            return text[len(through) :]
+        ends = list(self._stop.finditer(through))
+        if ends and ends[-1].end() == len(through) and text.startswith(before := through[: ends[-1].start()]):
+            added = sorted((token.content for token in self._added.values() if token.special), key=len, reverse=True)
+            rest = text[len(before) :]
+            return next((rest.removeprefix(token) for token in added if rest.startswith(token)), None)
+        return None
+
+    def _after(self, text: str, sampled: Sequence[int], *, same: bool = False) -> tuple[int, ...]:
+        """Return the ids of a text after a sampled message, without the stop token at its beginning if one was sampled;
+        with `same`, if it was this one."""
+        ids = self._encode_cached(text)
+        ended = ids[:1] == tuple(sampled[-1:]) if same else True
+        return ids[1:] if ended and sampled[-1] in self.stop_ids else ids
 
     def _rendered(self, messages: list[dict[str, Any]], tools: str, *, reply: bool) -> str:
         return self._render_cached(json.dumps(messages), tools, reply)

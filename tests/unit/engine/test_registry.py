@@ -282,3 +282,22 @@ def test_parameters_are_counted_without_loading(base: Path, tmp_path: Path) -> N
     assert parameter_count(base) == sum(parameter.numel() for parameter in model.parameters())
     with pytest.raises(UnknownModel, match="no safetensors"):
         parameter_count(tmp_path)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_adapter_has_its_bases_ends_and_names_it_without_a_path(tmp_path: Path, base: Path, known: bool) -> None:
+    place = shutil.copytree(base, tmp_path / "base")
+    if known:
+        (place / "learnloop.json").write_text('{"hub_name": "Qwen/Qwen3-0.6B"}')
+    registry = _registry(tmp_path / "data", place)
+    record = _create(registry, tuning=Tuning("lora"))
+    (place / "generation_config.json").write_text('{"eos_token_id": [0, 2]}')
+
+    def save(directory: Path) -> None:
+        (directory / "adapter_config.json").write_text(json.dumps({"r": 8, "base_model_name_or_path": str(place)}))
+
+    written = registry.commit(record.id, registry.newest(record.id), {}, save)
+    written.verify()
+    assert json.loads((written.directory / "generation_config.json").read_text()) == {"eos_token_id": [0, 2]}
+    config = json.loads((written.directory / "adapter_config.json").read_text())
+    assert config == {"r": 8, "base_model_name_or_path": "Qwen/Qwen3-0.6B" if known else "learnloop/tiny"}

@@ -163,6 +163,24 @@ def test_nesting_without_end_is_malformed() -> None:
         assert tool_format.read(deep).malformed
 
 
+@pytest.mark.parametrize(
+    ("place", "config", "name"),
+    [
+        ("cache/models--Qwen--Qwen3-0.6B/snapshots/1a2b", {}, "Qwen/Qwen3-0.6B"),
+        ("qwen", {"_name_or_path": "Qwen/Qwen3-0.6B"}, "Qwen/Qwen3-0.6B"),
+        ("qwen", {"_name_or_path": "/srv/models/qwen"}, None),
+        ("qwen", {}, None),
+    ],
+)
+def test_a_base_is_named_as_on_the_hub(tmp_path: Path, place: str, config: dict[str, str], name: str | None) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "config.json").write_text(json.dumps(config))
+    assert chosen.hub_name(tmp_path / place) == name
+    chosen.note(tmp_path / place, hub_name="Some/Other")
+    assert chosen.hub_name(tmp_path / place) == "Some/Other"
+    assert chosen.chosen_format(tmp_path / place) is None
+
+
 def test_a_chosen_format_is_kept_in_the_directory(tmp_path: Path) -> None:
     assert chosen.chosen_format(tmp_path) is None
     for tool_format in FORMATS.values():

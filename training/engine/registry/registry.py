@@ -217,6 +217,8 @@ class Registry:
         def fill(directory: Path) -> None:
             model_files.copy_tokenizer(parent.directory, directory)
             save(directory)
+            if record.tuning.mode == "lora":
+                model_files.name_base(directory, self.base_directory(record.base_model), record.base_model)
 
         manifest = Manifest(
             parent.step + 1, record.full_name, record.base_model, f"{record.full_name}@{parent.step}", dict(metrics)

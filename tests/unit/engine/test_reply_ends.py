@@ -1,0 +1,67 @@
+"""Where replies end: with the tokens that the base names, with the next role's mark, or with another token in the last
+message than in earlier ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.template_tokenizer import template_tokenizer
+from training.engine.tokens import ChatTokenizer
+
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "How deep?"},
+    {"role": "assistant", "content": "<think>Hm.</think>\nFour."},
+    {"role": "user", "content": "Sure?"},
+    {"role": "assistant", "content": "Yes."},
+]
+
+
+@pytest.fixture
+def glm(tmp_path: Path) -> ChatTokenizer:
+    ends = ("<|endoftext|>", "<|user|>", "<|observation|>")
+    return template_tokenizer(tmp_path, "glm4.5", ("[gMASK]", "<sop>", "<|system|>", "<|assistant|>", *ends), ends)
+
+
+@pytest.fixture
+def harmony(tmp_path: Path) -> ChatTokenizer:
+    marks = ("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>")
+    return template_tokenizer(tmp_path, "gpt_oss", marks, ("<|return|>", "<|call|>"))
+
+
+def test_the_next_roles_mark_is_learnt_as_the_end_and_rendered_once(glm: ChatTokenizer) -> None:
+    ids, owner = glm.supervised_sequence(TALK, None)
+    user = glm.fast.get_vocab()["<|user|>"]
+    for message in (1, 3):
+        assert [id for id, index in zip(ids, owner, strict=True) if index == message][-1] == user
+    assert ids.count(user) == 3
+    replies = {1: [70, 71, user], 3: [72, user]}
+    ids, _ = glm.training_sequence(TALK, None, replies)
+    assert ids.count(user) == 3
+    assert glm.fast.decode(ids).count("<|user|>\nSure?") == 1
+    prompt = glm.prompt([*TALK, {"role": "user", "content": "Why?"}], None, exact=replies)
+    assert prompt[: len(ids)] == ids
+    cut = glm.prompt(TALK[:3], None, exact={1: [70, 71]})
+    assert cut == glm.prompt(TALK[:3], None, exact={1: [70, 71, user]})
+
+
+def test_a_last_message_can_end_with_another_token_than_earlier_ones(harmony: ChatTokenizer) -> None:
+    vocabulary = harmony.fast.get_vocab()
+    talk = [{**each, "content": each["content"].rpartition("\n")[2]} for each in TALK]
+    sampled = [70, 71, vocabulary["<|return|>"]]
+    ids, owner = harmony.training_sequence(talk, None, {1: sampled, 3: [72, vocabulary["<|return|>"]]})
+    assert [id for id, index in zip(ids, owner, strict=True) if index == 1] == sampled
+    between = harmony.fast.decode([id for id, index in zip(ids, owner, strict=True) if index is None])
+    assert between.endswith("<|start|>assistant<|start|>user<|message|>Sure?<|end|><|start|>assistant")
+    ids, owner = harmony.supervised_sequence(talk[:2], None)
+    assert (ids[-1], owner[-1]) == (vocabulary["<|return|>"], 1)
+
+
+def test_an_adapter_ends_replies_where_its_base_does(tmp_path: Path) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    end = template_tokenizer(base, "qwen2.5", ("<|other|>",), ("<|im_end|>", "<|other|>")).stop_ids
+    template_tokenizer(adapter, "qwen2.5", ("<|other|>",), None)
+    assert ChatTokenizer(adapter, base).stop_ids == end
+    assert len(end) == 2
+    assert json.loads((base / "generation_config.json").read_text())["eos_token_id"] == sorted(end)
