@@ -226,7 +226,8 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise CommandFailed(f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}")
-    lines = [line for line in stdout.splitlines() if line.strip()]
+    # Only LF and CRLF end a line: JSON can hold U+2028 and U+0085, where splitlines() would cut.
+    lines = [line.removesuffix("\r") for line in stdout.split("\n") if line.strip()]
     if not lines:
         return {"reward": None, "reason": "the command printed nothing"}
     try:

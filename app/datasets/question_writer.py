@@ -230,7 +230,7 @@ def _entries(journal: Path) -> dict[str, dict[str, Json]]:
     """Return the journal's entries by email id. An incomplete last line is skipped."""
     entries: dict[str, dict[str, Json]] = {}
     if journal.is_file():
-        for line in journal.read_text(encoding="utf-8").splitlines():
+        for line in journal.read_text(encoding="utf-8").split("\n"):
             with suppress(ValueError, KeyError):
                 entry = json.loads(line)
                 entries[entry["email"]] = entry

@@ -138,7 +138,7 @@ def _rows(content: bytes) -> list[Json]:
     try:
         found = json.loads(text)
     except ValueError:
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = [json.loads(line) for line in text.split("\n") if line.strip()]
     rows = found.get("scenarios") if isinstance(found, dict) else found
     if not isinstance(rows, list):
         raise ValueError("it is no list of scenarios")

@@ -8,6 +8,8 @@ import pytest
 
 from learnloop.agent_worker import AgentWorker, CannotWork, CommandFailed, outcome_of, passed_on, variables
 
+SEPARATORS = "\u2028\u2029\u0085"
+"""Characters that end a line for `str.splitlines`, and for no reader of JSON Lines."""
 RANGE = "a finite number from -1e+09 to 1e+09"
 
 
@@ -19,6 +21,11 @@ RANGE = "a finite number from -1e+09 to 1e+09"
         ('{"answer": 42}', {"output": '{"answer": 42}'}),
         ("It is 42.", {"output": "It is 42."}),
         ("42", {"output": "42"}),
+        ("working\r\n42\r\n", {"output": "42"}),
+        *(
+            (f'{{"reward": 1, "reason": "one{mark}two"}}', {"reward": 1, "reason": f"one{mark}two"})
+            for mark in SEPARATORS
+        ),
         ("\n \n", {"reward": None, "reason": "the command printed nothing"}),
         ('{"reward": NaN}', {"reward": None, "reason": f"the command printed reward is {RANGE}, not nan"}),
     ],
