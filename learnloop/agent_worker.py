@@ -24,6 +24,11 @@ _IDLE_S = 60.0
 _GRACE_S = 5.0
 _TAIL_CHARACTERS = 2_000
 _MAX_OUTPUT_BYTES = 8_000_000
+_PIECE_BYTES = 65_536
+_MAX_PIECES = 16
+"""Most pieces that are read without a pause: 1 MiB, the most that a pipe holds by default."""
+_FLUSH_S = 2.0
+"""How long the rest of a command's output can take after its end, for example through `tee`."""
 _LOST = "another worker has it, or it is over"
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """Variables that any command needs: to find programs and its home directory, and for the encoding, the time zone and
@@ -100,9 +105,9 @@ class AgentWorker:
 
     async def _run_task(self, claim: Json) -> None:
         id, attempt = claim["session"]["id"], claim["attempt"]
-        process = await self._start_command(claim)
+        command = await self._start_command(claim)
         beating = asyncio.ensure_future(self._beat(id, attempt))
-        finishing = asyncio.ensure_future(_result(process))
+        finishing = asyncio.ensure_future(_result(command))
         try:
             await asyncio.wait({beating, finishing}, return_when=asyncio.FIRST_COMPLETED)
             if finishing.done():
@@ -122,25 +127,31 @@ class AgentWorker:
         finally:
             beating.cancel()
             finishing.cancel()
-            await _end_process(process)
+            await _end_process(command)
 
-    async def _start_command(self, claim: Mapping[str, Json]) -> asyncio.subprocess.Process:
+    async def _start_command(self, claim: Mapping[str, Json]) -> "_Command":
+        stdout, stderr = _Output(), _Output()
         try:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *self.command,
                 env={**self.environment, **variables(claim)},
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdout=stdout.writer,
+                stderr=stderr.writer,
                 start_new_session=True,
-                limit=_MAX_OUTPUT_BYTES,
             )
+            return _Command(process, stdout, stderr)
         except OSError as error:
+            stdout.close()
+            stderr.close()
             attempt, reason = claim["attempt"], f"{self.command[0]} cannot be started: {error}"
             await self._http.post(
                 f"/sessions/{claim['session']['id']}/release", json={"attempt": attempt, "reason": reason}
             )
             raise CannotWork(reason) from error
+        finally:
+            os.close(stdout.writer)
+            os.close(stderr.writer)
 
     async def _beat(self, id: str, attempt: int) -> None:
         """Renew the lease until the claim is lost. If the service is unreachable, the command keeps running."""
@@ -216,9 +227,65 @@ def variables(claim: Mapping[str, Json]) -> dict[str, str]:
     }
 
 
-async def _result(process: asyncio.subprocess.Process) -> dict[str, Json]:
-    stdout, stderr = await process.communicate()
-    return outcome_of(process.returncode or 0, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
+class _Output:
+    """What a command writes to a pipe: the last `_MAX_OUTPUT_BYTES` of it.
+
+    The pipe is ours, not asyncio's, because a process of asyncio ends only when its pipes do, and a child that the
+    command left running, such as a server, holds them.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._tail = bytearray()
+        self.ended = asyncio.Event()
+        """Set once no process can write any more."""
+        asyncio.get_running_loop().add_reader(self._reader, self.read)
+
+    def read(self) -> None:
+        """Take what has been written."""
+        with suppress(BlockingIOError):
+            for _ in range(0 if self.ended.is_set() else _MAX_PIECES):
+                piece = os.read(self._reader, _PIECE_BYTES)
+                if not piece:
+                    return self.close()
+                self._tail += piece
+                del self._tail[:-_MAX_OUTPUT_BYTES]
+
+    def text(self) -> str:
+        """Return what has been read so far."""
+        return self._tail.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Stop reading. A process that still writes gets a broken pipe."""
+        if not self.ended.is_set():
+            self.ended.set()
+            asyncio.get_running_loop().remove_reader(self._reader)
+            os.close(self._reader)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    process: asyncio.subprocess.Process
+    stdout: _Output
+    stderr: _Output
+
+
+async def _result(command: _Command) -> dict[str, Json]:
+    """Wait for the command's end, not for what it left running, and return its outcome. Raises CommandFailed."""
+    stdout, stderr = command.stdout, command.stderr
+    status = await command.process.wait()
+    stdout.read()
+    stderr.read()
+    printed = stdout.text()
+    if status or not is_outcome(_json(_last_line(printed))):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S):
+                await stdout.ended.wait()
+                await stderr.ended.wait()
+        if stdout.ended.is_set() or not _last_line(printed):
+            printed = stdout.text()  # otherwise, what came since can be a server's
+    return outcome_of(status, printed, stderr.text())
 
 
 def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
@@ -226,16 +293,12 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         raise CommandFailed(f"the command ended with {how}: {stderr.strip()[-_TAIL_CHARACTERS:]}")
-    # Only LF and CRLF end a line: JSON can hold U+2028 and U+0085, where splitlines() would cut.
-    lines = [line.removesuffix("\r") for line in stdout.split("\n") if line.strip()]
-    if not lines:
+    line = _last_line(stdout)
+    if not line:
         return {"reward": None, "reason": "the command printed nothing"}
-    try:
-        value = json.loads(lines[-1])
-    except (ValueError, RecursionError):
-        return {"output": lines[-1]}
+    value = _json(line)
     if not is_outcome(value):
-        return {"output": lines[-1]}
+        return {"output": line}
     try:
         parse_outcome(value)
     except BadOutcome as error:
@@ -243,10 +306,29 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
     return dict(value)
 
 
-async def _end_process(process: asyncio.subprocess.Process) -> None:
+def _last_line(text: str) -> str:
+    """Return the last line that is not blank, or an empty string. Only LF and CRLF end a line: JSON can hold U+2028 and
+    U+0085, where splitlines() would cut."""
+    kept = text.rstrip()
+    return kept and text[kept.rfind("\n") + 1 :].partition("\n")[0].removesuffix("\r")
+
+
+def _json(line: str) -> Json:
+    """Return the value of a line, or None if it is not JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _end_process(command: _Command) -> None:
     """End the command and the processes that it started."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE_S)
+    try:
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(command.process.pid, sent)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(command.process.wait(), _GRACE_S)
+    finally:
+        command.stdout.close()
+        command.stderr.close()

@@ -144,7 +144,9 @@ class Handler(BaseHTTPRequestHandler):
         for number, id in enumerate(ids):
             piece = completion([id], body)
             piece["choices"][0]["finish_reason"] = "length" if number == len(ids) - 1 else None
-            self.wfile.write(f"data: {json.dumps(piece | {'usage': None})}\n\n".encode())
+            piece["choices"][0]["text"] = "one\u2028two\u2029three\u0085"  # vLLM writes these as they are
+            event = json.dumps(piece | {"usage": None}, ensure_ascii=False)
+            self.wfile.write(f"data: {event}\n\n".encode())
             self.wfile.flush()
             if told("die-midway"):
                 os._exit(9)

@@ -140,3 +140,12 @@ async def test_a_file_of_the_data_directory(tmp_path: Path) -> None:
         await _data(tmp_path, max_bytes=10).read(f"file://{tmp_path}/some%20data.jsonl")
     with pytest.raises(ApiError, match="cannot be read"):
         await _data(tmp_path).read(f"file://{tmp_path}/a%00b")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+async def test_only_line_feeds_end_a_conversation(tmp_path: Path, end: str) -> None:
+    """A carriage return alone is white space between the values of JSON; the separators of Unicode are text."""
+    lines = ['{"messages":\r[]}', '{"messages": ["one\u2028two\u2029three\u0085"]}']
+    (tmp_path / "data.jsonl").write_bytes(end.join([*lines, ""]).encode())
+    read = await _data(tmp_path).read(f"file://{tmp_path}/data.jsonl")
+    assert read == [{"messages": []}, {"messages": ["one\u2028two\u2029three\u0085"]}]

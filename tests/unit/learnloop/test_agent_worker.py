@@ -1,12 +1,26 @@
 """What a command that does a task has to say of it."""
 
+import asyncio
 import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from learnloop.agent_worker import AgentWorker, CannotWork, CommandFailed, outcome_of, passed_on, variables
+from learnloop import agent_worker
+from learnloop.agent_worker import (
+    AgentWorker,
+    CannotWork,
+    CommandFailed,
+    _end_process,
+    _result,
+    outcome_of,
+    passed_on,
+    variables,
+)
 
 SEPARATORS = "\u2028\u2029\u0085"
 """Characters that end a line for `str.splitlines`, and for no reader of JSON Lines."""
@@ -27,6 +41,7 @@ RANGE = "a finite number from -1e+09 to 1e+09"
             for mark in SEPARATORS
         ),
         ("\n \n", {"reward": None, "reason": "the command printed nothing"}),
+        (" ", {"reward": None, "reason": "the command printed nothing"}),
         ('{"reward": NaN}', {"reward": None, "reason": f"the command printed reward is {RANGE}, not nan"}),
     ],
 )
@@ -90,3 +105,64 @@ async def test_that_the_service_was_away_is_no_fault_of_the_command(
     async with httpx.AsyncClient(base_url="http://service", transport=httpx.MockTransport(service)) as worker._http:
         await worker._give_back("S", 2, "no connection")
     assert heard[-1] == ({"attempt": 2} if is_away else {"attempt": 2, "reason": "no connection"})
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Path]:
+    """A pipe that nothing is written to: `cat` of it runs until the test ends."""
+    path = tmp_path / "held"
+    os.mkfifo(path)
+    yield path
+    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+async def _worked(script: str, **environment: str) -> Any:
+    worker = AgentWorker("http://127.0.0.1:9", ["/bin/sh", "-c", script], environment, None, 1, "w", True)
+    session = {"id": "1", "base_url": "http://127.0.0.1:9/v1", "api_key": "k", "model": "m"}
+    command = await worker._start_command({"session": session, "task": {}, "attempt": 1, "deadline": "never"})
+    try:
+        async with asyncio.timeout(60):
+            return await _result(command)
+    finally:
+        await _end_process(command)
+
+
+LEFT_RUNNING = {
+    "a child": "cat $HELD &",
+    "a child of a child": "(cat $HELD & cat $HELD) &",
+    "one in a session of its own": "setsid cat $HELD &",
+    "one that ignores hangups": "nohup cat $HELD &",
+    "one that holds stderr only": "cat $HELD >/dev/null &",
+}
+
+
+@pytest.mark.parametrize("left", LEFT_RUNNING.values(), ids=LEFT_RUNNING)
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("""echo '{"reward": 1}'""", {"reward": 1}),
+        ("echo It is 42.", {"output": "It is 42."}),
+        ("true", {"reward": None, "reason": "the command printed nothing"}),
+        ("""head -c 3000000 /dev/zero | tr '\\0' x; echo; echo '{"reward": 1}'""", {"reward": 1}),
+    ],
+    ids=["a reward", "an output", "nothing", "much before it"],
+)
+async def test_a_command_ends_when_it_ends_whatever_it_left_running(
+    left: str, said: str, outcome: Any, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_worker, "_FLUSH_S", 0.05)
+    environment = {"PATH": os.environ["PATH"], "HELD": str(held)}
+    assert await _worked(f"{left} {said}", **environment) == outcome
+
+
+async def test_the_error_of_a_command_is_read_whatever_it_left_running(
+    held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_worker, "_FLUSH_S", 0.05)
+    with pytest.raises(CommandFailed, match="status 3: no disk left"):
+        await _worked("cat $HELD & echo no disk left >&2; exit 3", PATH=os.environ["PATH"], HELD=str(held))
+
+
+async def test_an_outcome_that_another_process_passes_on_is_read(tmp_path: Path) -> None:
+    script = """mkfifo p; sed s/0/1/ <p & exec >p; echo working; echo '{"reward": 0}'"""
+    assert await _worked(f"cd {tmp_path}; {script}", PATH=os.environ["PATH"]) == {"reward": 1}

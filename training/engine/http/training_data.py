@@ -45,7 +45,7 @@ class TrainingData:
         else:
             raise _refused()
         try:
-            return [json.loads(line) for line in raw.splitlines() if line.strip()]
+            return [json.loads(line) for line in raw.split(b"\n") if line.strip()]
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the training data is not JSONL: {error}", param=_PARAM) from None
 

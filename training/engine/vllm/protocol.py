@@ -138,7 +138,7 @@ def figures(metrics: str) -> SamplingFigures:
     """Convert vLLM's `/metrics`, summed over all its engines. They do not include the size of the cache in bytes."""
     values: dict[str, float] = {}
     capacity = 0
-    for line in metrics.splitlines():
+    for line in metrics.split("\n"):
         name, _, rest = line.partition("{")
         if name == "vllm:cache_config_info":
             labels = dict(each.split("=", 1) for each in rest.partition("}")[0].split(",") if "=" in each)

@@ -108,9 +108,12 @@ class RunningVllm:
             if reply.status_code != httpx.codes.OK:
                 await reply.aread()
                 raise _refusal(reply)
-            async for line in reply.aiter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    on_event(line.removeprefix("data: "))
+            rest = b""
+            async for piece in reply.aiter_bytes():  # aiter_lines() also cuts at U+2028 and U+0085, within texts
+                *whole, rest = (rest + piece).split(b"\n")
+                for line in whole:
+                    if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+                        on_event(line.removeprefix(b"data: ").decode())
 
     async def _post(self, path: str, body: Json) -> Json:
         reply = await self._http.post(path, json=body)
