@@ -6,12 +6,21 @@ The engine trains on these numbers, and the service stores and displays them.
 import math
 from collections.abc import Sequence
 
+_ROUNDING = 1e-9
+"""Differences below this share of the largest absolute reward come from rounding. Sums of parts in another order differ
+by about 1e-16 of it."""
+
+
+def differ(rewards: Sequence[float]) -> bool:
+    """Return whether the rewards of a group differ by more than rounding. If not, they teach nothing."""
+    return len(rewards) > 1 and max(rewards) - min(rewards) > _ROUNDING * max(map(abs, rewards))
+
 
 def advantages(rewards: Sequence[float], *, scale: bool = True) -> list[float]:
     """Return the advantage of each reward in a group: (reward - mean) / (standard deviation + 1e-6), as in ART. All are
-    0 if the rewards are equal. Without `scale`, the differences are not divided."""
-    if len(set(rewards)) < 2:
-        # Rounding in the mean could turn equal rewards into a tiny signal, which normalization would amplify.
+    0 unless the rewards `differ`. Without `scale`, the differences are not divided."""
+    if not differ(rewards):
+        # The engine scales a step's advantages to a mean of 1, so rounding would train as much as right and wrong do.
         return [0.0] * len(rewards)
     mean = sum(rewards) / len(rewards)
     deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
+from training.advantages import differ
 from training.types import Group
 
 
@@ -41,5 +42,5 @@ def no_signal_of(groups: Sequence[Group]) -> NoSignal | None:
     if all(group.skipped == "unscored" for group in groups):
         enough = any(sum(each.rollout.failure is None for each in group.rollouts) > 1 for group in groups)
         return NoSignal.JUDGE_SILENT if enough else NoSignal.ROLLOUTS_FAILED
-    rewards = {each.reward for each in scored if each.reward is not None}
-    return NoSignal.CONSTANT_REWARD if len(rewards) == 1 else NoSignal.EQUAL_REWARDS
+    rewards = [each.reward for each in scored if each.reward is not None]
+    return NoSignal.EQUAL_REWARDS if differ(rewards) else NoSignal.CONSTANT_REWARD

@@ -10,7 +10,7 @@ from environment.explained import why_no_success
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from learnloop.outcome import MAX_REWARD
-from training.advantages import advantages
+from training.advantages import advantages, differ
 from training.rollout.histories import transcript_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
@@ -34,7 +34,7 @@ def assign_rewards(
     rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
     if len(rewards) < 2:
         return Group(scenario, scored, "unscored", calls)
-    if max(rewards) == min(rewards):
+    if not differ(rewards):
         return Group(scenario, scored, "no_signal", calls)
     return Group(scenario, scored, None, calls)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from training.advantages import differ
 from training.environment_check.play import Paid
 from training.environment_check.report import AgentFigures, Finding, State
 
@@ -67,7 +68,7 @@ def _share_without_signal(paid: Sequence[Paid]) -> float | None:
         groups.setdefault(each.played.scenario.id, []).extend([] if each.reward is None else [each.reward])
     if not any(groups.values()):
         return None
-    return fmean(len(rewards) < 2 or max(rewards) == min(rewards) for rewards in groups.values())
+    return fmean(not differ(rewards) for rewards in groups.values())
 
 
 def of_rewards(paid: Sequence[Paid]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from itertools import combinations
 from statistics import fmean
 
 from judges.agreement import rank_correlation
+from training.advantages import differ
 
 MATTERS = 1e-3
 """A difference of advantages from which on it matters. Scaling the rewards of a group changes its advantages by about
@@ -130,7 +131,7 @@ def noise(groups: Iterable[RejudgedGroup]) -> Noise | None:
 
 def has_signal(group: Sequence[Scored]) -> bool:
     """Whether a group can be trained on: at least two of its rewards differ."""
-    return len({each.reward for each in group if each.reward is not None}) > 1
+    return differ([each.reward for each in group if each.reward is not None])
 
 
 def _differs(group: RejudgedGroup, tolerance: float) -> bool:

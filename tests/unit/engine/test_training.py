@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +202,12 @@ def test_a_step_within_the_bound_is_left_alone(tmp_path: Path, tuning: Tuning) -
     assert len(hashes) == 1
 
 
-def test_equal_rewards_train_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rewards", [(0.3,) * 4, (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1) * 2, (1e6, 1e6 + 1e-6) * 2])
+def test_equal_rewards_train_nothing(tmp_path: Path, rewards: tuple[float, ...]) -> None:
     engine = make_engine(tmp_path)
     model = _create(engine)
-    group = sampled_group(engine, "test/agent", lambda ids: 0.3)
+    sampled = sampled_group(engine, "test/agent", odd_share, count=4)
+    group = [replace(each, reward=reward) for each, reward in zip(sampled, rewards, strict=True)]
     result = finish(engine.train(model, [group], FAST))
     assert (result.step, result.trained) == (0, False)
     assert engine.registry.newest(model).step == 0

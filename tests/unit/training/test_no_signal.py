@@ -35,6 +35,7 @@ MALFORMED = group("no_signal", scored(-0.5, "malformed"), scored(-0.5, "malforme
         ([EQUAL, group(None, scored(0.0), scored(1.0))], None),
         ([EQUAL, EQUAL], NoSignal.CONSTANT_REWARD),
         ([EQUAL, SILENT], NoSignal.CONSTANT_REWARD),
+        ([EQUAL, group("no_signal", scored(0.5), scored(0.5 + 1e-15))], NoSignal.CONSTANT_REWARD),
         ([EQUAL, MALFORMED], NoSignal.EQUAL_REWARDS),
         ([MALFORMED, MALFORMED], NoSignal.MALFORMED),
         ([SILENT, FAILED], NoSignal.JUDGE_SILENT),

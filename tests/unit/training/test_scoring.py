@@ -88,6 +88,7 @@ async def test_what_the_judge_cannot_tell_is_left_out() -> None:
     ("scores", "errors", "skipped"),
     [
         ((RIGHT, RIGHT), (None, None), "no_signal"),
+        ((Score(0.3, "right"), Score(math.nextafter(0.3, 1), "right")), (None, None), "no_signal"),
         ((RIGHT,), (None, "broke"), "unscored"),
         ((RIGHT, NONE), (None, None), "unscored"),
         ((NONE, NONE), (None, None), "unscored"),
