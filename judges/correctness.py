@@ -26,7 +26,7 @@ from judges.base import (
     Score,
     VerdictCache,
 )
-from judges.injection import addresses_judge
+from judges.injection import addresses_judge, asks_for_form, quoted
 from judges.json_answer import UnusableAnswer, object_in
 from judges.llm import Completion, JudgeUnavailable
 from judges.model_settings import check_model_settings, check_names, fallback_of, model_for
@@ -122,7 +122,8 @@ class CorrectnessJudge:
         if not isinstance(reference, str):
             return Judgement([Score(None, NO_REFERENCE)] * len(candidates))
         answers = [candidate.outcome.get("answer") for candidate in candidates]
-        obvious = await asyncio.to_thread(lambda: [_obvious(answer, reference) for answer in answers])
+        forms = _forms(scenario, reference)
+        obvious = await asyncio.to_thread(lambda: [_obvious(answer, reference, forms=forms) for answer in answers])
         asked = {
             _text(candidate): candidate for candidate, score in zip(candidates, obvious, strict=True) if score is None
         }
@@ -146,7 +147,9 @@ class CorrectnessJudge:
         reference = scenario.reference.get("answer")
         if not isinstance(reference, str):
             return ()
-        answers = [_text(each) for each in candidates if _obvious(each.outcome.get("answer"), reference) is None]
+        forms = _forms(scenario, reference)
+        given = [each for each in candidates if _obvious(each.outcome.get("answer"), reference, forms=forms) is None]
+        answers = list(map(_text, given))
         task = str(scenario.task.get("question", ""))
         return [
             JudgeQuestion(NAME, self._model.name, _question(task, reference, each)) for each in dict.fromkeys(answers)
@@ -198,7 +201,7 @@ class CorrectnessJudge:
                 said = completion.text or completion.refusal or "(nothing)"
                 messages = [
                     *asked,
-                    {"role": "assistant", "content": said[:_MAX_CHARACTERS]},
+                    {"role": "assistant", "content": quoted(said[:_MAX_CHARACTERS])},
                     {"role": "user", "content": _REPAIR.format(error=error)},
                 ]
         return _parsed(await self._asker.ask(messages, usage))
@@ -206,15 +209,20 @@ class CorrectnessJudge:
 
 def _question(question: str, reference: str, answer: str) -> list[dict[str, str]]:
     shown = {"question": question, "correct_answer": reference, "agent_answer": answer}
-    material = canonical({name: text[:_MAX_CHARACTERS] for name, text in shown.items()})
+    material = quoted(canonical({name: text[:_MAX_CHARACTERS] for name, text in shown.items()}))
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
 
 
-def _obvious(answer: Json, reference: str) -> Score | None:
+def _forms(scenario: Scenario, reference: str) -> bool:
+    """Whether forms such as JSON are suspect in an answer: neither the question nor the reference speaks of them."""
+    return not asks_for_form(f"{scenario.task.get('question', '')} {reference}")
+
+
+def _obvious(answer: Json, reference: str, *, forms: bool) -> Score | None:
     """The score of an answer that needs no model to judge it."""
     if not isinstance(answer, str) or not answer.strip():
         return Score(0.0, "no answer was given")
-    if (phrase := addresses_judge(answer)) is not None:
+    if (phrase := addresses_judge(answer, forms=forms)) is not None:
         return Score(0.0, f"it speaks to the judge: {phrase!r}")
     if " ".join(answer.casefold().split()) == " ".join(reference.casefold().split()):
         return Score(1.0, "it repeats the reference answer")
@@ -231,7 +239,7 @@ def _score(correct: bool, explanation: str) -> Score:
 
 def _parsed(completion: Completion) -> tuple[bool, str]:
     """Raises UnusableAnswer."""
-    document = object_in(completion)
+    document = object_in(completion, lambda document: isinstance(document.get("correct"), bool))
     correct, explanation = document.get("correct"), document.get("explanation", "")
     if not isinstance(correct, bool):
         raise UnusableAnswer("correct is not true or false")

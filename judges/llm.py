@@ -20,6 +20,7 @@ from judges.prices import answers_in_schema
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
+_MIN_SECRET_CHARACTERS = 8
 _KEY = re.compile(r"(?i)\bbearer\s+\S+|\b(?:sk|key|gsk|xai)-[\w*.-]{6,}")
 """What looks like a key: some providers echo the one they were sent."""
 _INSTEAD: Mapping[str, str | None] = {
@@ -176,7 +177,10 @@ def _scrubbed(text: str, key: str | None) -> str:
 
 
 def _without(key: str | None, text: str) -> str:
-    return text.replace(key, _HIDDEN) if key else text
+    """Return the text without the key. What local servers are given, such as "1" or "EMPTY", is a word and not a
+    secret; without it an answer would not be what the model said."""
+    is_secret = key is not None and len(key) >= _MIN_SECRET_CHARACTERS and not key.isalpha()
+    return text.replace(key, _HIDDEN) if key and is_secret else text
 
 
 def _retry_after_s(value: str) -> float | None:

@@ -38,7 +38,7 @@ def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Ve
     Raises UnusableAnswer unless every id has exactly one score in [0, 1], and nothing else has one.
     """
     found: dict[str, Verdict] = {}
-    for entry in _entries(completion):
+    for entry in _entries(completion, digests):
         id, verdict = _verdict(entry)
         if id not in digests:
             raise UnusableAnswer("it scores an id that was not given")
@@ -51,8 +51,13 @@ def verdicts(completion: Completion, digests: Mapping[str, str]) -> dict[str, Ve
     return found
 
 
-def _entries(completion: Completion) -> list[Json]:
-    entries = object_in(completion).get("scores")
+def _entries(completion: Completion, digests: Mapping[str, str]) -> list[Json]:
+    def scores_ours(document: Mapping[str, Json]) -> bool:
+        found = document.get("scores")
+        ids = [each.get("id") for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        return any(isinstance(id, str) and id in digests for id in ids)
+
+    entries = object_in(completion, scores_ours).get("scores")
     if not isinstance(entries, list):
         raise UnusableAnswer("it has no list named scores")
     return entries

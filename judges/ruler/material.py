@@ -4,10 +4,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from environment.base import Json
 from judges.base import Candidate
-from judges.injection import addresses_judge
+from judges.injection import addresses_judge, asks_for_form
 
 REMOVED = "[text that speaks to the judge was removed]"
 
@@ -27,7 +28,8 @@ class Material:
 def material_of(candidate: Candidate) -> Material:
     """What is shown of the candidate."""
     calls: dict[Json, str] = {}
-    messages = [_message(message, calls) for message in candidate.messages]
+    task = len(_task(candidate))
+    messages = [_message(message, calls, is_task=place < task) for place, message in enumerate(candidate.messages)]
     outcome = _without_orders(dict(candidate.outcome))
     return Material(messages, outcome, digest([messages, outcome]))
 
@@ -42,7 +44,13 @@ def order_to_judge(candidate: Candidate) -> str | None:
             written.append([message.get("content"), *map(_call, message.get("tool_calls") or ())])
     # Each message's texts both alone and as one: a phrase may be spread over a subject and a body.
     texts = (text for one in written for parts in [list(_texts(one))] for text in (*parts, "\n".join(parts)))
-    return next((phrase for phrase in map(addresses_judge, texts) if phrase), None)
+    forms = not any(map(asks_for_form, _texts([message.get("content") for message in _task(candidate)])))
+    return next((phrase for text in texts if (phrase := addresses_judge(text, forms=forms))), None)
+
+
+def _task(candidate: Candidate) -> list[Mapping[str, Json]]:
+    """The messages before the agent's first, which the environment's author wrote."""
+    return list(takewhile(lambda message: message.get("role") not in ("assistant", "tool"), candidate.messages))
 
 
 def digest(value: Json) -> str:
@@ -56,12 +64,13 @@ def canonical(value: Json) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _message(message: Mapping[str, Json], calls: dict[Json, str]) -> dict[str, Json]:
+def _message(message: Mapping[str, Json], calls: dict[Json, str], *, is_task: bool) -> dict[str, Json]:
     shown: dict[str, Json] = {"role": message.get("role")}
     content = message.get("content")
     if content:
         # What the environment's author wrote, and what the agent wrote (checked before), stays as it is.
-        shown["content"] = content if shown["role"] in ("system", "assistant") else _without_orders(content)
+        stays = is_task or shown["role"] in ("system", "assistant")
+        shown["content"] = content if stays else _without_orders(content)
     if message.get("tool_calls"):
         shown["tool_calls"] = [
             {"id": calls.setdefault(call.get("id"), f"call_{len(calls) + 1}"), **_call(call)}
@@ -84,7 +93,7 @@ def _call(call: Mapping[str, Json]) -> dict[str, Json]:
 
 def _without_orders(value: Json) -> Json:
     if isinstance(value, str):
-        return REMOVED if addresses_judge(value) else value
+        return REMOVED if addresses_judge(value, forms=False) else value
     if isinstance(value, Mapping):
         return {_without_orders(str(key)): _without_orders(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -6,6 +6,7 @@ from importlib.resources import files
 from random import Random
 
 from environment.base import Json
+from judges.injection import MOST_SHOWN, quoted
 from judges.ruler.material import Material, canonical, digest
 
 _PROMPTS = files("judges") / "prompts"
@@ -14,7 +15,6 @@ _REPAIR = (_PROMPTS / "ruler_repair.txt").read_text(encoding="utf-8").strip()
 VERSION = digest([_SYSTEM, _REPAIR])[:16]
 """Of the prompt: verdicts on other words are other verdicts."""
 
-_MAX_CANDIDATE_CHARACTERS = 30_000
 _MAX_CHARACTERS = 300_000
 """Of all candidates together."""
 _MAX_QUOTED_CHARACTERS = 4_000
@@ -30,7 +30,7 @@ class Question:
 
     def repaired(self, answer: str, error: str) -> "Question":
         """The same question again, after an answer that could not be used."""
-        said = {"role": "assistant", "content": answer[:_MAX_QUOTED_CHARACTERS] or "(nothing)"}
+        said = {"role": "assistant", "content": quoted(answer[:_MAX_QUOTED_CHARACTERS]) or "(nothing)"}
         asked = {"role": "user", "content": _REPAIR.format(error=error, ids=", ".join(self.digests))}
         # Only the last answer: what was wrong with those before it no longer matters.
         return Question([*self.messages[:2], said, asked], self.digests)
@@ -52,7 +52,7 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
 def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
     """Ask for scores of the candidates in that order. Another `draw` gives other ids."""
     ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
-    limit = min(_MAX_CANDIDATE_CHARACTERS, _MAX_CHARACTERS // len(order))
+    limit = min(MOST_SHOWN, _MAX_CHARACTERS // len(order))
     shared = _shared(order)
     document = {
         "shared": _clipped(list(order[0].messages[:shared]), limit),
@@ -67,7 +67,7 @@ def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
     }
     messages = [
         {"role": "system", "content": _SYSTEM.format(rubric=rubric)},
-        {"role": "user", "content": canonical(document)},
+        {"role": "user", "content": quoted(canonical(document))},
     ]
     return Question(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
 

@@ -6,7 +6,7 @@ import pytest
 
 from judges.llm import JudgeUnavailable, complete, response_to
 from judges.prices import Price, answers_in_schema, listed_price
-from tests.fakes.scripted_judge import Raw, completion, scripted_judge
+from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 
 QUESTION = [{"role": "user", "content": "?"}]
 ANSWER = Raw(body=json.dumps(completion("{}")))
@@ -53,3 +53,17 @@ def test_prices_are_those_of_litellms_list() -> None:
     assert listed_price("groq/gpt-4.1-mini") is None
     assert listed_price("openai/of-our-own") is None
     assert (answers_in_schema("openai/gpt-4.1-mini"), answers_in_schema("openai/of-our-own")) == (True, False)
+
+
+@pytest.mark.parametrize("key", ["1", "0.5", "EMPTY", "scores", "explanation", "no-key"])
+async def test_a_key_that_is_a_word_is_not_cut_out_of_answers(key: str) -> None:
+    text = json.dumps({"scores": [{"id": "1", "explanation": f"EMPTY, no-key: {key}", "score": 0.5}]})
+    async with scripted_judge([Raw(body=json.dumps(completion(text)))]) as server:
+        found = await complete(server.model(api_key=key), QUESTION, schema={}, temperature=None, timeout_s=10)
+    assert found.text == text
+
+
+async def test_a_secret_key_is_cut_out_of_answers() -> None:
+    async with scripted_judge([Raw(body=json.dumps(completion(f"your key is {KEY}")))]) as server:
+        found = await complete(server.model(), QUESTION, schema={}, temperature=None, timeout_s=10)
+    assert found.text == "your key is [key]"
