@@ -207,7 +207,7 @@ def test_equal_rewards_train_nothing(tmp_path: Path, rewards: tuple[float, ...])
     engine = make_engine(tmp_path)
     model = _create(engine)
     sampled = sampled_group(engine, "test/agent", odd_share, count=4)
-    group = [replace(each, reward=reward) for each, reward in zip(sampled, rewards, strict=True)]
+    group = tuple(replace(each, reward=reward) for each, reward in zip(sampled, rewards, strict=True))
     result = finish(engine.train(model, [group], FAST))
     assert (result.step, result.trained) == (0, False)
     assert engine.registry.newest(model).step == 0
