@@ -16,7 +16,10 @@ from app.plots.png import NoRenderer, png
 from app.reports.card import card
 from app.reports.collect import collect
 from app.reports.page import page
+from app.reports.signature import sign, signing_key
 from app.results.tables import Table, Tables
+from app.security.secret_box import service_key
+from app.settings import Settings
 from environment.json_type import Json
 
 router = keyed_router("results")
@@ -46,6 +49,13 @@ _FORMS: Mapping[ReportForm, _Form] = {
 _CONTENT: dict[str, dict[str, str]] = {form.media_type: {} for form in _FORMS.values()}
 
 
+def _rendered(form: ReportForm, report: Json, settings: Settings) -> bytes:
+    content = _FORMS[form].render(report)
+    if form != "html":
+        return content
+    return sign(content.decode(), signing_key(service_key(settings.secret_key, settings.data_dir))).encode()
+
+
 @router.get(
     "/runs/{run_id}/report",
     response_class=Response,
@@ -67,12 +77,13 @@ async def get_run_report(
 ) -> Response:
     """Download the report on a run. It has its verdict, its figures, and the rollouts that they follow from.
 
-    The file holds texts of tasks and answers, and no API keys. `learnloop report verify` compares it with the run.
+    The file holds texts of tasks and answers, and no API keys. `learnloop report verify` compares it with the run, and
+    checks the service's signature on the HTML file.
     """
     run = await store.get(run_id)
     made = _FORMS[form]
     report = await heavy_reads.do(caller.namespace, lambda database: collect(database, settings, run))
-    content = await asyncio.to_thread(made.render, report)
+    content = await asyncio.to_thread(_rendered, form, report, settings)
     headers = {
         # The browser must save it as a file, because what models wrote must not be a page of this origin.
         "Content-Disposition": f'attachment; filename="{run.id}.{made.ending}"',

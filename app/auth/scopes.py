@@ -15,7 +15,9 @@ class Scope(StrEnum):
     """Create and revoke keys."""
 
 
-PUBLIC = frozenset({"/", "/favicon.ico", "/health/live", "/health/ready", "/docs", "/openapi.json"})
+REPORT_KEY = "/.well-known/learnloop-report-key"
+"""Path of the public key by which the service signs reports."""
+PUBLIC = frozenset({"/", "/favicon.ico", "/health/live", "/health/ready", "/docs", "/openapi.json", REPORT_KEY})
 """Paths that need no key. All others do, including any added later."""
 DOCUMENTATION_FILES = "/static-offline-docs/"
 """Path of the files that the documentation page loads."""

@@ -123,9 +123,14 @@ class Service:
         """Return a table of a run as CSV."""
         return self.read(f"/runs/{_segment(run_id)}/tables/{table}", {})
 
-    def report_data(self, run_id: str) -> Json:
-        """Return the data of the report on a run."""
-        return self._call("GET", f"/runs/{_segment(run_id)}/report", params={"form": "json"})
+    def report_key(self) -> str | None:
+        """Return the public key with which the service signs reports; None if it is too old to sign them."""
+        try:
+            return str(self._call("GET", "/.well-known/learnloop-report-key")["x"])
+        except ServiceRefused as error:
+            if error.status in (401, 404):
+                return None
+            raise
 
     def diagnosis(self, run_id: str) -> Json:
         """Return why a run does not learn."""

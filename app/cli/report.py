@@ -13,7 +13,7 @@ from app.cli.terminal import Failure, plain, print_json, results
 from environment.json_type import Json
 
 if TYPE_CHECKING:
-    from app.reports.verify import Difference
+    from app.reports.verify import Difference, Verification
 
 REPORT_TIMEOUT_S = 600.0
 """A report reads all rollouts of its run."""
@@ -94,56 +94,52 @@ def verify(
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the service: compare the file with the rollouts in it only.")
     ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Public key of the service that signed it, `x` of GET /.well-known/learnloop-report-key."),
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute a report's figures from its rollouts, and compare all of it with the service. The exit code is 1 if
-    anything differs."""
-    from app.reports import verify as verification
+    """Recompute a report's figures from its rollouts, check the service's signature, and compare all of it with the
+    service. The exit code is 1 if anything differs. The first line says what was not verified."""
+    from app.reports.verify import DamagedReport, read_report, verified
 
     try:
-        content = file.read_text(encoding="utf-8")
-        report = verification.read_report(content)
-        count, differences = verification.recomputed(report)
-        found: dict[str, list[Difference]] = {"rollouts in the file": differences}
-        notes = [f"{count:,} figures were recomputed from {report['rollouts']['listed']:,} rollouts in the file"]
-        if verification.is_ours(report):
-            found["its own data"] = verification.page_differences(content, report)
-            notes.append("the page was compared with its data")
-        else:
-            notes.append("another version of Learnloop wrote the file, so the text of its page was not compared")
-        if not offline:
-            comparison = verification.compared_with(report, _current(report["run"]["run_id"], url))
-            found["the service"] = comparison.differences
-            notes.append(f"{comparison.compared:,} figures, texts and hashes were compared with the service")
-            notes += [f"not compared: {reason}" for reason in comparison.not_compared]
-    except (OSError, UnicodeDecodeError, verification.DamagedReport) as error:
+        content = file.read_bytes().decode()
+        run_id = read_report(content)["run"]["run_id"]
+        current, service_key = (None, None) if offline else _current(str(run_id), url)
+        found = verified(content, current, key or service_key)
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, DamagedReport) as error:
         raise Failure(f"cannot verify {file}: {error}") from error
-    _print(found, notes, as_json)
-    raise typer.Exit(1 if any(found.values()) else 0)
+    _print(found, as_json)
+    raise typer.Exit(1 if any(found.differences.values()) else 0)
 
 
-def _current(run_id: str, url: str) -> Json:
-    """Return the data of the report that the service makes now."""
+def _current(run_id: str, url: str) -> tuple[str, str | None]:
+    """Return the file that the service writes now, and the public key of its signature."""
     with Service(url, timeout_s=REPORT_TIMEOUT_S) as service:
         try:
-            return service.report_data(run_id)
+            return service.report(run_id, "html"), service.report_key()
         except ServiceRefused as error:
             if error.status == _NOT_FOUND:
                 raise Failure(f"the service at {url} has no run {run_id!r}; add --offline, or give --url") from error
             raise
 
 
-def _print(found: "dict[str, list[Difference]]", notes: list[str], as_json: bool) -> None:
+def _print(found: "Verification", as_json: bool) -> None:
     if as_json:
-        listed = [{"than": other, **each._asdict()} for other, some in found.items() for each in some]
-        print_json({"ok": not listed, "checks": notes, "differences": listed})
+        listed = [{"than": other, **each._asdict()} for other, some in found.differences.items() for each in some]
+        print_json({"ok": not listed, "not_verified": found.unverified, "checks": found.notes, "differences": listed})
         return
-    for note in notes:
-        results.print(note, soft_wrap=True)
-    if not any(found.values()):
-        results.print("all of it agrees", style="green")
-    for other, differences in found.items():
+    if found.unverified:
+        results.print(plain(f"NOT VERIFIED: {'; '.join(found.unverified)}", "bold yellow"), soft_wrap=True)
+    for note in found.notes:
+        results.print(plain(note), soft_wrap=True)
+    if not any(found.differences.values()):
+        rest = "all else agrees" if found.unverified else "all of it agrees"
+        results.print(rest, style="yellow" if found.unverified else "green")
+    for other, differences in found.differences.items():
         _print_differences(other, differences)
 
 

@@ -31,8 +31,9 @@ def proof(report: Json, checked: Sequence[Figure]) -> Html:
                 "With access to the service, all of it can be compared with the database: ",
                 h("code", "learnloop report verify FILE"),
                 ". A reader without the service adds ",
-                h("code", "--offline"),
-                ", which recomputes the figures and the page from the rollouts in the file.",
+                h("code", "--offline --key KEY"),
+                ", which recomputes the figures and the page from the rollouts in the file, and checks that the "
+                "service with this public key signed it. Without a key, nothing shows who wrote the file.",
             ),
             _digests(report),
         ),

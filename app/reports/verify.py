@@ -1,8 +1,9 @@
-"""Verifies the file of a report: against the rollouts in it, against its own text, and against the service."""
+"""Verifies a report's file: against the rollouts in it, its own text, the service's signature and its database."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from html.parser import HTMLParser
 from typing import NamedTuple
@@ -12,10 +13,13 @@ from app.reports.figures import evaluation_name, figures
 from app.reports.page import page
 from app.reports.proof import DATA_ID
 from app.reports.rollouts import Row, batches_of
+from app.reports.signature import opened
 from environment.json_type import Json
 
 _DATA = re.compile(rf'<script type="application/json" id="{DATA_ID}">(.*?)</script>', re.S)
 NOTHING = "(nothing)"
+_AT = "written.at"
+_WRITTEN = "written."
 _CHANGING = (
     "run.status", "run.finished_at", "run.iterations_done", "run.best_step", "run.rollouts", "run.error", "run.pruned",
     "settings.budget", "verdict", "cause", "cost", "checkpoint", "example", "rollouts",
@@ -46,6 +50,65 @@ class Comparison(NamedTuple):
     differences: list[Difference]
     not_compared: list[str]
     """What was left out, and why."""
+
+
+@dataclass
+class Verification:
+    """What was found out about a file."""
+
+    differences: dict[str, list[Difference]] = field(default_factory=dict)
+    """By what the file differs from."""
+    notes: list[str] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
+    """What the file says without evidence."""
+
+
+def verified(file: str, current: str | None, key: str | None) -> Verification:
+    """Verify a file: against the rollouts in it, its own text, and `current`, the file that the service writes now.
+
+    `key` is the public key of the service. Without both, who wrote the file is not verified. Only of a file that the
+    service signed, its own word counts on when it was written, by what, and how far the run was. Raises DamagedReport.
+    """
+    content, signer, valid = opened(file)
+    report, found = read_report(content), Verification()
+    signed = valid and key is not None and signer == key
+    if signer is not None and not (valid if key is None else signed):
+        found.differences["the service's signature"] = [Difference("signature, by the key", signer, key or NOTHING)]
+    count, found.differences["rollouts in the file"] = recomputed(report)
+    found.notes.append(f"{count:,} figures were recomputed from {report['rollouts']['listed']:,} rollouts in the file")
+    if is_ours(report):
+        found.differences["its own data"] = page_differences(content, report)
+        found.notes.append("the page was compared with its data")
+    elif not signed:
+        found.unverified.append("the text of its page, which another version of Learnloop wrote")
+    if signed:
+        found.notes.append("the service signed the file as it is")
+    if current is not None:
+        _compare_with_service(found, content, report, opened(current).content, signed)
+    elif signed:
+        found.unverified.append("that the service's database still says the same (--offline)")
+    else:
+        found.unverified.append(
+            "that a service wrote it, and with that the run, its rollouts and judgements, the rejudgings, the machine, "
+            "the prices and the dates"
+        )
+    return found
+
+
+def _compare_with_service(found: Verification, content: str, report: Json, current: str, signed: bool) -> None:
+    there = read_report(current)
+    comparison = compared_with(report, there, signed=signed)
+    found.differences["the service"] = comparison.differences
+    found.notes.append(f"{comparison.compared:,} figures, texts and hashes were compared with the service")
+    found.notes += [f"not compared: {reason}" for reason in comparison.not_compared]
+    if signed:
+        return
+    found.unverified.append(f"the time at which it says that it was written ({report['written']['at']})")
+    if not is_ours(there):
+        found.unverified.append("the file byte for byte, because the service runs another version of Learnloop")
+    elif not any(found.differences.values()):
+        there["written"]["at"] = report["written"]["at"]
+        found.differences["what the service writes"] = page_differences(content, there)
 
 
 def read_report(content: str) -> Json:
@@ -139,14 +202,20 @@ class _Pieces(HTMLParser):
             self.found.append(_Piece(self._place, data.strip()))
 
 
-def compared_with(report: Json, current: Json) -> Comparison:
-    """Compare a report with the one that the service makes now. Raises DamagedReport."""
+def compared_with(report: Json, current: Json, *, signed: bool) -> Comparison:
+    """Compare a report with the one that the service makes now.
+
+    What can have changed since it was written is left out of a signed report only. Raises DamagedReport.
+    """
     try:
         here, there = dict(_named(report)), dict(_named(current))
         went_on = any(report["run"][name] != current["run"][name] for name in ("iterations_done", "status"))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise DamagedReport(f"its data is incomplete: {type(error).__name__}: {error}") from error
-    left_out: tuple[str, ...] = _CHANGING if went_on else ()
+    if not signed:
+        names = [name for name in {**here, **there} if name != _AT]
+        return Comparison(len(names), _differing(names, here, there), [])
+    left_out: tuple[str, ...] = (_WRITTEN, *(_CHANGING if went_on else ()))
     reasons = ["the run has gone on since, so what changes with it"] if went_on else []
     if current["run"]["pruned"] != report["run"]["pruned"]:
         left_out += _OF_ROLLOUTS
@@ -155,17 +224,17 @@ def compared_with(report: Json, current: Json) -> Comparison:
     if went_on:  # the service can list other rollouts of a longer run
         names = [name for name in names if name in there]
     names = [name for name in names if not name.startswith(_REJUDGING) or (name in here and name in there)]
-    differences = [
-        Difference(name, here.get(name, NOTHING), there.get(name, NOTHING))
-        for name in names
-        if here.get(name, NOTHING) != there.get(name, NOTHING)
-    ]
-    return Comparison(len(names), differences, reasons)
+    return Comparison(len(names), _differing(names, here, there), reasons)
+
+
+def _differing(names: Iterable[str], here: Mapping[str, Json], there: Mapping[str, Json]) -> list[Difference]:
+    found = [Difference(name, here.get(name, NOTHING), there.get(name, NOTHING)) for name in names]
+    return [each for each in found if each.file != each.other]
 
 
 def _named(report: Json) -> Iterator[tuple[str, Json]]:
     """Yield everything that a report says about its run, by name."""
-    for part in ("run", "settings", "verdict", "cost"):
+    for part in ("written", "run", "settings", "verdict", "cost"):
         yield from _flat(part, report[part])
     for item in report["causes"]:
         yield from _flat(f"cause {item['cause']}", item)
@@ -191,8 +260,8 @@ def _named(report: Json) -> Iterator[tuple[str, Json]]:
 
 def _rollout(name: str, row: Row, report: Json) -> Iterator[tuple[str, Json]]:
     yield f"{name}: scenario", report["scenarios"][row.scenario]
-    for field in ("score", "reward", "success", "end", "turns", "sha256"):
-        yield f"{name}: {field}", getattr(row, field)
+    for column in ("score", "reward", "success", "end", "turns", "sha256"):
+        yield f"{name}: {column}", getattr(row, column)
 
 
 def _flat(name: str, value: Json) -> Iterator[tuple[str, Json]]:

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.db.json_text import canonical
+from app.reports.page import page
 from app.reports.rollouts import HASHED
+from app.reports.signature import public_text, signing_key
+from app.reports.verify import read_report
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fonts import needs_font
 from tests.integration.app.emails import make_run
@@ -58,6 +61,57 @@ async def test_a_report_verifies_and_whatever_was_changed_is_named(ended_runs: E
         assert {"iteration 1.rewards.median", "digest of iterations 1 to 1"} < names
         [id] = {name.split()[1].rstrip(":") for name in names if name.startswith("rollout")}
         assert {f"rollout {id}: reward", f"rollout {id}: sha256"} < names
+
+
+async def test_a_forged_report_does_not_pass(ended_runs: EndedRuns, data_dir: Path) -> None:
+    async with ended_runs.copy(data_dir, **SALES) as ended:
+        file, forged = data_dir / "run.html", data_dir / "forged.html"
+        await _command(ended, ended.run["run_id"], "-o", str(file))
+        written = file.read_text()
+
+        async def verified(content: str, *options: str) -> Any:
+            forged.write_text(content)
+            return await _command(ended, "verify", str(forged), *options)
+
+        def changed(**parts: Any) -> str:
+            report = read_report(written)
+            for part, values in parts.items():
+                report[part] = values if isinstance(values, list) else report[part] | values
+            return page(report)
+
+        sentence = ended.run["verdict"]["text"]
+        invented = [{"evaluation_id": "01K", "judge": "ruler", "text": "All of it is right."}]
+        other_page = changed(written={"renderer": "0" * 16}).replace(f">{sentence}<", ">It learned it all.<")
+        for content, name in (
+            (other_page, "written.renderer"),
+            (changed(run={"status": "running", "iterations_done": 1}), "run.status"),
+            (changed(rejudgings=invented), "rejudging 01K.text"),
+            (changed(written={"system": "Linux H100"}), "written.system"),
+            (changed(written={"machine_price_per_hour": 0.01}), "written.machine_price_per_hour"),
+            (changed(more=["It is the best one."]), "page, "),
+            (written.replace(f">{sentence}<", ">It learned it all.<"), "signature, by the key"),
+        ):
+            found = await verified(content)
+            assert found.exit_code == 1, (name, found.output)
+            assert f"  {name}" in found.output, (name, found.output)
+
+        dated = await verified(changed(written={"at": "2031-01-01T00:00:00+00:00"}))
+        [first, *_] = dated.output.splitlines()
+        assert first == "NOT VERIFIED: the time at which it says that it was written (2031-01-01T00:00:00+00:00)"
+        offline = await verified(changed(rejudgings=invented), "--offline")
+        assert offline.output.startswith("NOT VERIFIED: that a service wrote it, and with that the run,")
+        assert offline.output.endswith("all else agrees\n")
+
+        key = (await ended.client.get("/.well-known/learnloop-report-key")).raise_for_status().json()["x"]
+        with_key = await verified(written, "--offline", "--key", key)
+        assert with_key.exit_code == 0, with_key.output
+        assert "the service signed the file as it is" in with_key.output
+        for content, other in ((written.replace(f">{sentence}<", ">Well.<"), key), (written, public_text(OTHER))):
+            refused = await verified(content, "--offline", "--key", other)
+            assert (refused.exit_code, "differ from the service's signature" in refused.output) == (1, True)
+
+
+OTHER = signing_key(b"the key of another service")
 
 
 async def test_the_hash_of_a_rollout_is_that_of_the_stored_trajectory(ended_runs: EndedRuns, data_dir: Path) -> None:

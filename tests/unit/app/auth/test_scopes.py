@@ -13,6 +13,7 @@ def test_the_public_paths_are_these_and_no_others() -> None:
         "/health/ready",
         "/docs",
         "/openapi.json",
+        "/.well-known/learnloop-report-key",
     } == PUBLIC
     assert is_public("/static-offline-docs/swagger-ui.css")
     for path in ("/runs", "/health", "/health/live/", "//", "/docs/", "/static-offline-docs", "/HEALTH/LIVE", ""):

@@ -14,6 +14,7 @@ from app.reports.figures import figures
 from app.reports.html import h, visible
 from app.reports.page import page
 from app.reports.rollouts import MAX_LISTED, Batch, Row, listing
+from app.reports.signature import opened, public_text, sign, signing_key
 from app.reports.verify import DamagedReport, compared_with, page_differences, read_report, recomputed
 from tests.unit.app.reports.documents import report
 
@@ -81,11 +82,11 @@ def test_a_changed_text_of_the_page_is_named() -> None:
 
 def test_a_report_is_compared_with_that_of_the_service() -> None:
     document, current = report(), report()
-    assert compared_with(document, current).differences == []
+    assert compared_with(document, current, signed=False).differences == []
     current["examples"]["items"][1]["before"]["messages"][1]["text"] = "another"
     current["rollouts"]["batches"][0]["rows"][3][3] = 0.5
     current["settings"]["learning_rate"] = 0.1
-    found = {each.name for each in compared_with(document, current).differences}
+    found = {each.name for each in compared_with(document, current, signed=False).differences}
     row = document["rollouts"]["batches"][0]["rows"][3][0]
     assert found == {
         "example 2.before.messages.2.text",
@@ -98,9 +99,25 @@ def test_a_run_that_has_gone_on_is_compared_where_it_can_be() -> None:
     document, current = report(4), report(6)
     document["run"]["status"] = "running"
     document["iterations"]["items"][1]["rewards"]["max"] = 9.0
-    comparison = compared_with(document, current)
+    comparison = compared_with(document, current, signed=True)
     assert "iteration 1.rewards.max" in {each.name for each in comparison.differences}
     assert comparison.not_compared == ["the run has gone on since, so what changes with it"]
+    document["verdict"]["text"] = "Learned everything."
+    names = {each.name for each in compared_with(document, current, signed=False).differences}
+    assert {"run.status", "verdict.text"} < names, "the word of a file that nobody signed counts for nothing"
+
+
+def test_only_the_file_that_was_signed_is_signed() -> None:
+    key = signing_key(b"the key of a service")
+    content = page(report())
+    file = sign(content, key)
+    assert opened(file) == (content, public_text(key), True)
+    assert opened(content) == (content, None, False)
+    assert not opened(file.replace("<td>2</td>", "<td>3</td>", 1)).valid
+    assert not opened(file.replace(public_text(key), public_text(signing_key(b"another")))).valid
+    assert not opened(f"{content}{sign('', key)}").valid
+    for bad in ('{"key": 1}', "{}", '{"key": "\u00e9", "signature": "!"}'):
+        assert opened(f'x<script type="application/json" id="signature">{bad}</script>\n').key == "(unreadable)"
 
 
 @pytest.mark.parametrize("content", ["", "<html></html>", '<script type="application/json" id="report">{}</script>'])
