@@ -18,6 +18,10 @@ REPORTED_REWARD = "reported_reward"
 """Key of an outcome that holds a reward (a number) reported by the agent or by the gym's server. Such a rollout is not
 shown to a judge."""
 
+CUT_OFF = "cut_off"
+"""Key of an outcome whose agent was lost after a reply that was cut off at its limit. Its reward is 0, or the lowest
+one of its group if that is below 0."""
+
 Split = Literal["train", "validation", "test"]
 """`train` feeds GRPO, `validation` selects the best checkpoint, and `test` is evaluated once, for the report."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import fmean, median
 
-from environment.base import Environment, Rewarded, Scenario
+from environment.base import CUT_OFF, Environment, Rewarded, Scenario
 from environment.explained import why_no_success
 from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
@@ -26,10 +26,10 @@ def assign_rewards(
     scores = dict(zip((rollout.id for rollout in finished), judgement.scores, strict=True))
     calls = tuple(judgement.calls)
     scored = _with_advantages(
-        [
+        _none_better_cut_off(
             _scored(environment, rollout, scores.get(rollout.id) or Score(None, f"the rollout failed: {rollout.error}"))
             for rollout in rollouts
-        ]
+        )
     )
     rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
     if len(rewards) < 2:
@@ -80,6 +80,19 @@ def _scored(environment: Environment, rollout: Rollout, score: Score) -> ScoredR
     success = environment.success(rollout.outcome, score.value)
     why = None if success else why_no_success(environment, rollout.scenario, rollout.outcome, score.value)
     return ScoredRollout(rollout, score, reward, parts, success, why_no_success=why)
+
+
+def _none_better_cut_off(rollouts: Iterable[ScoredRollout]) -> list[ScoredRollout]:
+    """Lower the rewards of rollouts that were cut off to the lowest one of the others, where rewards are below 0."""
+    group = list(rollouts)
+    known = [each.reward for each in group if each.reward is not None and CUT_OFF not in each.rollout.outcome]
+    if (lowest := min(known, default=0.0)) >= 0:
+        return group
+    for number, each in enumerate(group):
+        if each.reward is not None and CUT_OFF in each.rollout.outcome:
+            each.rollout.trajectory.reward = lowest
+            group[number] = dataclasses.replace(each, reward=lowest, reward_parts={CUT_OFF: lowest})
+    return group
 
 
 def _sum(parts: Iterable[float]) -> float | None:

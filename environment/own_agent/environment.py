@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal, get_args
 
-from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
-from environment.explained import ending, too_low
+from environment.base import CUT_OFF, REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
+from environment.explained import ending, shortened, too_low
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from environment.scenario_order import draw, splits_of
 from environment.traits import Traits
@@ -85,7 +85,7 @@ class AgentEnvironment:
 
     def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
         low = too_low("score" if outcome[REPORTED_REWARD] is None else "reward", score, self._success_from)
-        return low if outcome["finish"] == "reported" else ending(outcome)
+        return low if outcome["finish"] == "reported" else shortened(outcome["detail"], 300) or ending(outcome)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
         shown = outcome["output"] if outcome["output"] is not None else outcome[REPORTED_REWARD]
@@ -119,14 +119,16 @@ class AgentEpisode:
         raise ToolError(f"there is no tool {name!r} here: the agent has its own")
 
     def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
-        self._finish, self._detail = reason, detail
+        """Record that no outcome can be reported because of what the model did, for which the reward is 0."""
+        self._finish, self._detail, self._reported = reason, detail, AgentOutcome(reward=0.0)
 
     def report(self, text: str) -> None:
         self._reported, self._finish, self._detail = read_report(text), "reported", ""
 
     def outcome(self) -> Outcome:
         reported = self._reported
-        return {
+        cut_off: dict[str, Json] = {CUT_OFF: True} if self._finish == "malformed" else {}
+        return cut_off | {
             "finish": self._finish,
             "detail": self._detail,
             "output": reported.output,

@@ -1,5 +1,6 @@
 """Agents as teams write them, for the environment `agent`: named by module path, or behind HTTP."""
 
+import json
 from collections.abc import Mapping
 
 from openai import AsyncOpenAI, BadRequestError
@@ -45,3 +46,8 @@ def blocking(task: Mapping[str, Json], model: AgentModel) -> Json:
 async def replaying(task: Mapping[str, Json], model: AgentModel) -> Json:
     """Ask what a user asked. The model is right if it says `yes`."""
     return {"reward": float(await _say(model, *task["messages"]) == "yes")}
+
+
+async def parsing(task: Mapping[str, Json], model: AgentModel) -> Json:
+    """Score what the model says as JSON, and raise if it is none."""
+    return {"reward": json.loads(await _say(model, {"role": "user", "content": task["question"]}))["reward"]}

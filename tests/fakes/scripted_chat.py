@@ -23,6 +23,8 @@ class Reply:
     status: int = 200
     body: Json = None
     tokens: tuple[int, ...] = ()
+    cut_off: bool = False
+    """Whether the reply ended at its limit of tokens."""
 
 
 Script = Callable[[Mapping[str, Json]], Awaitable[Reply]]
@@ -86,7 +88,11 @@ def _completion(reply: Reply, request: Mapping[str, Json]) -> Json:
         for number, (name, arguments) in enumerate(reply.calls)
     ]
     message = {"role": "assistant", "content": reply.content} | ({"tool_calls": calls} if calls else {})
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": "tool_calls" if calls else "length" if reply.cut_off else "stop",
+    }
     if reply.tokens:
         content: list[Json] = [
             {"token": f"token_id:{token}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for token in reply.tokens

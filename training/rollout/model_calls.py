@@ -40,6 +40,21 @@ class AnsweredCall:
     used: Usage
 
 
+def cut_off(calls: Sequence[AnsweredCall]) -> str | None:
+    """Return which reply ended a conversation because it was cut off at its limit of tokens; None if none did.
+
+    A cut-off reply that a later call continues was of use to the agent, and does not count.
+    """
+    for number, call in enumerate(calls, 1):
+        length = len(call.messages)
+        is_cut = any(choice.finish_reason == "length" for choice in call.completion.choices)
+        if is_cut and not any(
+            len(later.messages) > length and later.messages[:length] == call.messages for later in calls[number:]
+        ):
+            return f"reply {number} was cut off at its limit, after {call.used.completion_tokens} tokens"
+    return None
+
+
 def seed_of_call(seed: int, number: int) -> int:
     """Return the seed that ModelCalls draws for call `number`, from 1, of a rollout with that seed."""
     seeds = Random(seed)

@@ -121,9 +121,9 @@ async def rollout(
         failure = await _failure_of(playing, limits.timeout_s)
         outcome = attempt.episode.outcome()
         traced.output = {"outcome": dict(outcome), "error": failure and failure.message}
-    seconds = time.monotonic() - clock
-    attempt.trajectory.metrics["duration"] = seconds
-    return Rollout(id, scenario, attempt.trajectory, outcome, failure, started_at, seconds)
+    waited = time.monotonic() - clock
+    seconds = float(attempt.trajectory.metrics.setdefault("duration", waited))
+    return Rollout(id, scenario, attempt.trajectory, outcome, failure, started_at + max(0.0, waited - seconds), seconds)
 
 
 async def replay(

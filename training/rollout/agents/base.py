@@ -50,6 +50,10 @@ class AgentTask:
     """The scenario's task in the environment's form."""
 
 
+class NoOutcome(Exception):
+    """The agent reported that it has no outcome to judge."""
+
+
 class Agent(Protocol):
     """A kind of agent. One instance serves many rollouts at the same time."""
 
@@ -61,5 +65,6 @@ class Agent(Protocol):
         """Do the task and return the agent's final output, which counts only if no tool call ended the rollout.
 
         This runs on a separate thread with its own event loop, so it can block. If it raises before the rollout is
-        over, the rollout failed and counts neither as good nor as bad.
+        over, the rollout failed and counts neither as good nor as bad. If it raises anything but NoOutcome after a
+        reply that was cut off at its limit, the rollout is malformed.
         """

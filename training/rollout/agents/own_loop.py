@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from environment.base import Episode, Json, ReportedEpisode, TextEpisode, ToolError
-from training.rollout.agents.base import Agent, AgentTask
+from environment.first_line import last_line
+from training.rollout.agents.base import Agent, AgentTask, NoOutcome
 from training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
 from training.rollout.episode_tools import call_tool, out_of_turns
 from training.rollout.histories import record
-from training.rollout.model_calls import Message, ModelCalls
+from training.rollout.model_calls import Message, ModelCalls, cut_off
 
 if TYPE_CHECKING:
     from art import Trajectory
@@ -144,7 +145,10 @@ class _EpisodeBridge:
         if self._over:
             return
         if error is not None:
-            raise AgentFailed(f"the agent {agent} raised {type(error).__name__}: {error}") from error
+            how = f"the agent {agent} raised {type(error).__name__}: {error}"
+            if not isinstance(error, NoOutcome) and (cut := cut_off(self._calls.answered)):
+                return self._end("malformed", f"{cut}; then {last_line(how)}")
+            raise AgentFailed(how) from error
         output = str(ended.result())
         if isinstance(self._episode, ReportedEpisode):
             try:

@@ -8,15 +8,11 @@ from typing import Any
 from environment.base import Json
 from environment.own_agent.runner import PythonFunction
 from learnloop.outcome import BadOutcome, outcome_of
-from training.rollout.agents.base import AgentModel, AgentTask
+from training.rollout.agents.base import AgentModel, AgentTask, NoOutcome
 
 AgentFunction = Callable[[Mapping[str, Json], AgentModel], Awaitable[Json]]
 """A function from a scenario's task and the rollout's model to the outcome: an object with reward, parts, output or
 reason; a number (the reward); None (no outcome); or any other JSON (the output)."""
-
-
-class NoOutcome(Exception):
-    """The agent reported that it has no outcome to judge."""
 
 
 class FunctionAgent:

@@ -3,16 +3,17 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Episode, ReportedEpisode, Scenario
+from environment.first_line import last_line
 from training.budget import Reservation, Usage
 from training.protocol.model_name import ModelName
 from training.rollout.agents.own_loop import AgentFailed
 from training.rollout.agents.sessions import RolloutSession, RolloutSessions, SessionEnd, SessionLimits
 from training.rollout.histories import record
-from training.rollout.model_calls import AnsweredCall, Sampling
+from training.rollout.model_calls import AnsweredCall, Sampling, cut_off
 from training.types import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class Played:
     calls: Sequence[AnsweredCall]
     report: str | None
     failure: Failure | None = None
+    malformed: str | None = None
+    """Why the model is to blame for an agent that was lost; None if it is not."""
+    seconds: float | None = None
+    """How long the agent worked, without what it waited for before; None if it is not known."""
 
 
 @runtime_checkable
@@ -81,8 +86,13 @@ async def play(
         "turns": len(played.calls),
         "prompt_tokens": used.prompt_tokens,
         "completion_tokens": used.completion_tokens,
-        "tools_s": time.monotonic() - clock,
+        "tools_s": time.monotonic() - clock if played.seconds is None else played.seconds,
     }
+    if played.seconds is not None:
+        trajectory.metrics["duration"] = played.seconds
+    if played.malformed is not None:
+        episode.end("malformed", played.malformed)
+        return None
     if played.report is None:
         return played.failure
     if not played.calls:
@@ -132,7 +142,7 @@ class SessionRollouts:
         used = sum((call.used for call in calls), Usage())
         reservation.spend(used)
         self._largest_usage = max(self._largest_usage, used, key=lambda usage: usage.tokens)
-        return _result_of(calls, ended, task)
+        return replace(_result_of(calls, ended, task), seconds=ended.seconds)
 
     async def _max_tokens(self, reservation: Reservation) -> int | None:
         if not self._limited or not self._largest_usage.tokens:
@@ -148,6 +158,8 @@ def _result_of(calls: Sequence[AnsweredCall], ended: SessionEnd, task: RemoteTas
         return Played(calls, None, Failure(FailureKind.TIMEOUT, f"no outcome within {task.timeout_s:g} s"))
     if not outcome.is_valid:
         why = outcome.reason or "no reason was given"
+        if outcome.lost and (cut := cut_off(calls)):
+            return Played(calls, None, malformed=f"{cut}; then {last_line(why)}")
         kind = FailureKind.AGENT_LOST if outcome.lost else FailureKind.AGENT
         return Played(calls, None, Failure(kind, f"the agent reported no outcome: {why}"))
     report = {name: value for name, value in asdict(outcome).items() if name != "lost" and value is not None}

@@ -61,6 +61,8 @@ class SessionEnd:
     """A session that is over. `outcome` is None if it was not ended in time."""
 
     outcome: Outcome | None
+    seconds: float | None = None
+    """How long its last attempt took, if that is known."""
 
 
 class RolloutSessions(Protocol):
