@@ -35,7 +35,7 @@ from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
 from training.rollout.rollout import Player, RolloutLimits, failed, rollout
 from training.rollout_gate import RolloutGate
-from training.rollout_progress import Report, RolloutProgress
+from training.rollout_progress import FailureCount, Report, RolloutProgress
 from training.rollout_tasks import RolloutTask
 from training.scoring import assign_rewards, judge_group
 from training.task_errors import all_of, first_of_several
@@ -74,15 +74,18 @@ class RunContext:
 class RolloutCollector:
     """Makes and judges the rollouts of one iteration."""
 
-    def __init__(self, run: RunContext, journal: IterationJournal, budget: IterationBudget) -> None:
+    def __init__(
+        self, run: RunContext, journal: IterationJournal, budget: IterationBudget, failures: FailureCount | None = None
+    ) -> None:
         self.journal = journal
         self._run = run
         self._budget = budget
-        self._progress = RolloutProgress(journal.iteration, run.progress)
+        self._failures = failures or FailureCount(journal.iteration)
+        self._progress = RolloutProgress(journal.iteration, run.progress, self._failures)
 
     def within(self, run: RunContext) -> "RolloutCollector":
         """Return a collector for the same iteration in another context."""
-        return RolloutCollector(run, self.journal, self._budget)
+        return RolloutCollector(run, self.journal, self._budget, self._failures)
 
     async def admit(self, phase: Phase) -> None:
         """Raise BudgetReached if the budget does not allow the phase."""
@@ -133,8 +136,9 @@ class RolloutCollector:
     async def _rollout(self, task: RolloutTask, entry: EntryName, chat: Chat, limits: RolloutLimits) -> Rollout:
         """Return the rollout from the journal, or make it."""
         if (kept := self.journal.kept.get(str(entry))) is not None:
-            self._progress.found(entry.phase)
-            return load_rollout(task.scenario, kept)
+            loaded = load_rollout(task.scenario, kept)
+            self._progress.found(entry.phase, loaded.error)
+            return loaded
         run, worst_case = self._run, partial(self._run.estimates.rollout, task.scenario)
         with self._recorded_calls(entry) as recorded:
             async with (
@@ -158,7 +162,7 @@ class RolloutCollector:
             if chat.remembers and finished.failure is not None and finished.failure.kind is FailureKind.BACKEND_AWAY:
                 raise BackendUnavailable(finished.error)
         self.journal.keep_soon(str(entry), dump_rollout(finished))
-        self._progress.made(entry.phase)
+        self._progress.made(entry.phase, finished.error)
         return finished
 
     def _recorded_calls(self, entry: EntryName) -> RecordedCalls:

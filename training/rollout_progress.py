@@ -3,20 +3,35 @@
 from collections import Counter
 from collections.abc import Callable
 
+from environment.first_line import last_line
 from training.phases import Phase
-from training.types import Progress
+from training.types import Progress, RolloutFailures
 
 Report = Callable[[Progress], None]
+
+
+class FailureCount:
+    """Counts the failed rollouts of one iteration, over all its phases."""
+
+    def __init__(self, iteration: int) -> None:
+        self.so_far = RolloutFailures(iteration, 0, 0, None)
+
+    def count(self, error: str | None) -> None:
+        """Count a finished rollout. `error` says why it failed."""
+        known = self.so_far
+        first = known.first if error is None else known.first or last_line(error)
+        self.so_far = RolloutFailures(known.iteration, known.failed + (error is not None), known.finished + 1, first)
 
 
 class RolloutProgress:
     """Counts the rollouts of one iteration. Concurrent rollouts of the same phase are counted together."""
 
-    def __init__(self, iteration: int, report: Report) -> None:
+    def __init__(self, iteration: int, report: Report, failures: FailureCount) -> None:
         self._iteration = iteration
         self._report = report
         self._total: Counter[Phase] = Counter()
         self._done: Counter[Phase] = Counter()
+        self._failures = failures
 
     def expect(self, phase: Phase, more: int) -> None:
         """Expect `more` rollouts. The count restarts if none were pending."""
@@ -25,14 +40,18 @@ class RolloutProgress:
         self._total[phase] += more
         self._publish(phase)
 
-    def found(self, phase: Phase) -> None:
+    def found(self, phase: Phase, error: str | None) -> None:
         """Count a rollout that was in the journal. It is not reported, because this process did not make it."""
-        self._done[phase] += 1
+        self._count(phase, error)
 
-    def made(self, phase: Phase) -> None:
-        """Count and report a finished rollout."""
-        self._done[phase] += 1
+    def made(self, phase: Phase, error: str | None) -> None:
+        """Count and report a finished rollout. `error` says why it failed."""
+        self._count(phase, error)
         self._publish(phase)
 
+    def _count(self, phase: Phase, error: str | None) -> None:
+        self._done[phase] += 1
+        self._failures.count(error)
+
     def _publish(self, phase: Phase) -> None:
-        self._report(Progress(self._iteration, phase, self._done[phase], self._total[phase]))
+        self._report(Progress(self._iteration, phase, self._done[phase], self._total[phase], self._failures.so_far))

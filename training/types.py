@@ -260,6 +260,17 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutFailures:
+    """How many of the rollouts that an iteration has finished so far failed, and why the first one did."""
+
+    iteration: int
+    failed: int
+    finished: int
+    first: str | None
+    """One line about the first failure; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of the current iteration: `done` of `total` rollouts or steps of a phase."""
 
@@ -267,6 +278,8 @@ class Progress:
     phase: Phase
     done: int
     total: int
+    failures: RolloutFailures | None = None
+    """Failures among the iteration's rollouts; None if the phase makes none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,17 @@ class AgentTasks:
             await tx.execute(insert(AgentTask).values(row).on_conflict_do_nothing())
             await tx.execute(keep_deadline)
 
-    async def withdraw(self, session_id: str) -> None:
-        """Remove the task, because its session has ended."""
+    async def withdraw(self, session_id: str) -> float | None:
+        """Remove the task, because its session has ended. Returns the seconds since it was claimed last; None if it
+        never was, or if it was removed before."""
+        ended = select(AgentSession.ended_at).where(AgentSession.id == AgentTask.session_id).scalar_subquery()
+        removed = delete(AgentTask).where(AgentTask.session_id == session_id)
         async with self._database.begin() as tx:
-            await tx.execute(delete(AgentTask).where(AgentTask.session_id == session_id))
+            row = (await tx.execute(removed.returning(ended, AgentTask.deadline, AgentTask.timeout_s))).one_or_none()
+        ended_at, deadline, timeout_s = row or (None, None, 0.0)
+        if ended_at is None or deadline is None:
+            return None
+        return max(0.0, timeout_s - (deadline - ended_at).total_seconds())
 
     async def claim(self, of: Caller, run_id: str | None, worker: str, lease_s: float) -> ClaimedTask | None:
         """Claim the oldest free task, or return None if there is none."""

@@ -211,6 +211,7 @@ def _brief(run: Run) -> dict[str, Any]:
             "phase": run.phase,
             "done": run.phase_done,
             "total": run.phase_total,
+            "failures": run.rollout_failures,
         },
         "best_checkpoint": None if run.best_step is None else {"step": run.best_step, "success": run.best_success},
         "rollouts": run.rollouts,

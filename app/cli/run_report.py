@@ -27,6 +27,8 @@ def print_run(run: Json) -> None:
     results.print(verdict_text(run["verdict"]))
     if run["error"]:
         results.print(f"  {run['error']}", style="red")
+    if failures := place.get("failures"):
+        results.print(plain(f"  {failures_text(failures)}", "red"))
     for warning in run["warnings"]:
         results.print(f"  warning: {warning}", style="yellow", markup=False)
     model = run["model"]
@@ -50,6 +52,12 @@ def print_run(run: Json) -> None:
     if run["evaluations"]:
         results.print()
         results.print(held_out_table(run["evaluations"]))
+
+
+def failures_text(failures: Json) -> str:
+    """Return how many rollouts of an iteration failed, and why the first one did."""
+    where = f" in iteration {failures['iteration']}" if failures["iteration"] else ""
+    return f"{failures['failed']} of {failures['finished']} rollouts failed{where}: {failures['first']}"
 
 
 def print_defaults(defaults: Mapping[str, Json]) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from app.cli.charts import bar, duration, figure, percent, sparkline
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.event_lines import event_line
-from app.cli.run_report import expected_text, verdict_text
+from app.cli.run_report import expected_text, failures_text, verdict_text
 from app.cli.terminal import plain
 from environment.json_type import Json
 from training.statistics.shares import wilson
@@ -95,6 +95,7 @@ class RunDisplay:
         self._shown = -1
         self._wait_text = ""
         self._verdict = ""
+        self._failing: tuple[int, str] | None = None
         self._events: deque[Json] = deque(maxlen=_EVENTS)
         self._started_at = clock()
         self._printed_at: float | None = None
@@ -137,6 +138,7 @@ class RunDisplay:
             self._wait_text = waits
             if waits and not self._live:
                 self._console.print(waits, soft_wrap=True)
+        self._show_failures(run["progress"].get("failures"))
         for row in run["iterations"]:
             if row["iteration"] > self._shown:
                 self._shown = row["iteration"]
@@ -148,6 +150,14 @@ class RunDisplay:
             self._live.update(live_panel(run, elapsed_s, self._events), refresh=True)
         elif (work := _work(run)) and self._is_quiet():
             self._print(f"  {work}   {duration(elapsed_s)}")
+
+    def _show_failures(self, failures: Json) -> None:
+        """Print the first failure of an iteration. On a terminal it is above the status."""
+        if not self._live and failures is not None:
+            failing = failures["iteration"], failures["first"]
+            if failing != self._failing:
+                self._failing = failing
+                self._console.print(plain(failures_text(failures), "red"), soft_wrap=True)
 
     def _show_verdict(self, verdict: Json) -> None:
         """Print whether the run learned, whenever there is a new comparison. On a terminal it is above the status."""
@@ -202,6 +212,8 @@ def live_panel(run: Json, elapsed_s: float, events: Collection[Json] = ()) -> Gr
         kept = f"   best: step {best['step']}, {percent(best['success'])}" if best else ""
         lines.append(Text.assemble("held-out ", (curve, "yellow"), newest, kept))
         lines.append(verdict_text(run["verdict"]))
+    if failures := run["progress"].get("failures"):
+        lines.append(plain(failures_text(failures), "red"))
     lines.append(Text(f"{_status_text(run)}   {duration(elapsed_s)}", style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 
@@ -241,7 +253,9 @@ def _work(run: Json, *, with_bar: bool = False) -> str:
     if not progress["total"]:
         return f"{place}   {phase}"
     drawn = f"{bar(progress['done'], progress['total'])} " if with_bar else ""
-    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}"
+    failures = progress.get("failures") if phase == _PHASES["rollout"] or not progress["iteration"] else None
+    failed = f", {failures['failed']} failed" if failures else ""
+    return f"{place}   {phase:<9} {drawn}{progress['done']}/{progress['total']}{failed}"
 
 
 def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:

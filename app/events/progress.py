@@ -11,7 +11,7 @@ from app.db.json_text import dumps
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 
-_FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total)
+_FIGURES = (Run.phase_iteration, Run.phase, Run.phase_done, Run.phase_total, Run.rollout_failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +41,4 @@ def _moved(row: Row[*tuple[Any, ...]]) -> Moved | None:
     if row.status != RunStatus.RUNNING or row.phase is None:
         return None
     figures = {"iteration": row.phase_iteration, "phase": row.phase, "done": row.phase_done, "total": row.phase_total}
-    return Moved(dumps({"run_id": row.id, **figures}))
+    return Moved(dumps({"run_id": row.id, **figures, "failures": row.rollout_failures}))

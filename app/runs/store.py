@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Text, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, Text, and_, bindparam, func, null, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -112,6 +112,8 @@ class RunStore:
                 "phase_done": progress.done,
                 "phase_total": progress.total,
             }
+            if (failures := progress.failures) is not None:
+                values["rollout_failures"] = asdict(failures) if failures.failed else null()
         save = update(Run).where(lease.held()).values(**values).returning(Run.cancel_requested, Run.pause_requested)
         async with self._database.begin() as tx:
             row = (await tx.execute(save)).one_or_none()

@@ -90,6 +90,19 @@ class ModelOut(ResponseModel):
     """Base model, or checkpoint as `PROJECT/NAME@STEP`, from which the model was first trained."""
 
 
+class RolloutFailures(ResponseModel):
+    """Failures among the rollouts of the newest iteration that made some."""
+
+    iteration: int
+    """The iteration; 0 is the baseline."""
+    failed: int
+    """How many of its rollouts failed so far."""
+    finished: int
+    """How many have finished so far, those that failed included."""
+    first: str
+    """The line that names the error of the first one."""
+
+
 class Progress(ResponseModel):
     """How far a run is."""
 
@@ -105,6 +118,8 @@ class Progress(ResponseModel):
     """Units of work of the phase that are done, such as rollouts."""
     total: int | None
     """Units of work in the phase."""
+    failures: RolloutFailures | None = None
+    """Failed rollouts of the newest iteration that made some; null if none failed."""
 
 
 class Rewards(ResponseModel):

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -179,7 +179,7 @@ class PullDispatch:
         await self._on_main_loop(lambda: self.tasks.offer(*offered))
         ended = await self.database.ended(session.id)
         with suppress(Exception):  # a leftover row is deleted with its session
-            await self._on_main_loop(lambda: self.tasks.withdraw(session.id))
+            return replace(ended, seconds=await self._on_main_loop(lambda: self.tasks.withdraw(session.id)))
         return ended
 
     async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -140,6 +140,8 @@ class _ActiveWork:
     """Set when the work hangs, so that the supervisor does not wait for its end."""
 
     def note(self, progress: Progress) -> None:
+        if progress.failures is None and self.progress is not None:  # phases without rollouts leave them as they are
+            progress = replace(progress, failures=self.progress.failures)
         self.progress, self.wait_reason, self.moved_at = progress, None, time.monotonic()
 
     def wait(self, reason: str) -> None:
@@ -255,6 +257,9 @@ class Runner:
             reporting.cancel()
             abandoned.cancel()
             await asyncio.wait({reporting, abandoned})
+            progress = active.progress
+            if progress and progress.failures and progress.failures.failed:  # why rollouts failed outlives the work
+                await self._save_progress(active, progress)
             await self._settle(active, active.work)
         finally:
             del self._active[active.lease.id]

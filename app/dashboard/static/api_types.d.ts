@@ -817,6 +817,7 @@ export interface Progress {
   "phase": string | null;
   "done": number | null;
   "total": number | null;
+  "failures": RolloutFailures | null;
 }
 
 export interface PromotionOut {
@@ -996,6 +997,13 @@ export interface Rewards {
   "min": number | null;
   "max": number | null;
   "count": number;
+}
+
+export interface RolloutFailures {
+  "iteration": number;
+  "failed": number;
+  "finished": number;
+  "first": string;
 }
 
 export interface RulesOut {

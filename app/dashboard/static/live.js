@@ -4,7 +4,7 @@ import { signal } from "./vendor/signals.js";
 import { get, path, url } from "./api.js";
 
 /** @typedef {import("./api_types").EventOut} Event */
-/** @typedef {{run_id: string, iteration: number, phase: string, done: number, total: number}} Moved */
+/** @typedef {{run_id: string, iteration: number, phase: string, done: number, total: number, failures: import("./api_types").Progress["failures"]}} Moved */
 /** @typedef {"connecting" | "live" | "lost" | "ended"} Connection */
 
 const _TYPES = [

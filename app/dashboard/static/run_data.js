@@ -124,8 +124,8 @@ export function openRun(runId) {
   /** @param {import("./live.js").Moved} moved */
   function moved(moved) {
     if (!run.value) return;
-    const { iteration, phase, done, total } = moved;
-    run.value = { ...run.value, progress: { ...run.value.progress, iteration, phase, done, total } };
+    const { iteration, phase, done, total, failures } = moved;
+    run.value = { ...run.value, progress: { ...run.value.progress, iteration, phase, done, total, failures } };
   }
 
   function refresh() {

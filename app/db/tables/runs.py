@@ -95,6 +95,8 @@ class Run(Claimable):
     phase_iteration: Mapped[int | None]
     phase_done: Mapped[int | None]
     phase_total: Mapped[int | None]
+    rollout_failures: Mapped[dict[str, Json] | None]
+    """`training.types.RolloutFailures` of the newest iteration that made rollouts; None if none of them failed."""
     step: Mapped[int | None]
     best_step: Mapped[int | None]
     best_success: Mapped[float | None]

@@ -1,12 +1,17 @@
 """Runs over an agent that lives elsewhere: it does the tasks, Learnloop gives it a model and takes back an outcome."""
 
+import json
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 
+from app.cli.run_report import failures_text
+from app.cli.watching import RunDisplay
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
@@ -105,6 +110,55 @@ async def test_an_agent_out_of_turns_is_told_so_and_still_reports(data_dir: Path
         assert (await run_with(client, run_id, "completed", "failed"))["status"] == "completed"
         rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
         assert {(each["turns"], each["reward"]) for each in rows} == {(3, 3.0)}
+
+
+@pytest.mark.parametrize(("scores", "worst"), [((1, 0.5), 0.0), ((-1, -3), -3.0)])
+async def test_a_reply_that_is_cut_off_makes_a_bad_rollout_and_no_failed_one(
+    data_dir: Path, database_url: str, scores: tuple[float, float], worst: float
+) -> None:
+    said = [Reply(content='{"rew', cut_off=True), *(Reply(content=json.dumps({"reward": each})) for each in scores)]
+
+    async def in_turn(asked: Mapping[str, Any]) -> Reply:
+        return said[len(chat.requests) % 3]
+
+    settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
+    async with scripted_chat(in_turn) as chat:
+        backend = ScriptedBackend(chat.url)
+        async with served(settings, learn_loop, backend) as client:  # type: ignore[arg-type]
+            body = request({"python": f"{AGENTS}:parsing"}, concurrency=1, rollouts_per_group=6)
+            run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+            run = await run_with(client, run_id, "completed", "failed")
+            assert (run["status"], run["progress"]["failures"]) == ("completed", None)
+            rows = (await get(client, f"/runs/{run_id}/trajectories?limit=200&kind=train"))["items"]
+            assert sorted(each["reward"] for each in rows) == sorted([worst, *scores] * 4)
+            assert [each for each in rows if each["error"]] == []
+            cut = [each for each in rows if each["outcome"]["finish"] == "malformed"]
+            assert {(each["reward"], each["success"]) for each in cut} == {(worst, False)}
+            assert cut[0]["outcome"]["detail"].startswith("reply 1 was cut off at its limit, after 10 tokens; then the")
+            assert "JSONDecodeError" in cut[0]["outcome"]["detail"]
+            assert (await get(client, f"/runs/{run_id}/verify"))["ok"]
+
+
+async def test_the_first_failure_of_an_agent_is_shown_with_its_run(data_dir: Path, database_url: str) -> None:
+    async def in_turn(asked: Mapping[str, Any]) -> Reply:
+        fails = len(chat.requests) in (10, 16)  # after the eight of the baseline
+        return Reply(content="{}" if fails else '{"reward": 1}')
+
+    settings = settings_for(data_dir, database_url, agent_modules=AGENTS)
+    async with (
+        scripted_chat(in_turn) as chat,
+        served(settings, learn_loop, ScriptedBackend(chat.url)) as client,  # type: ignore[arg-type]
+    ):
+        body = request({"python": f"{AGENTS}:parsing"}, concurrency=1, evaluation={**SMALL["evaluation"], "samples": 3})
+        run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
+        run = await run_with(client, run_id, "completed", "failed")
+        failures = run["progress"]["failures"]
+        first = f"AgentFailed: the agent {AGENTS}:parsing raised KeyError: 'reward'"
+        assert (failures["iteration"], failures["first"]) == (1, first)
+        assert failures_text(failures) == f"2 of 16 rollouts failed in iteration 1: {first}"
+        output = StringIO()
+        RunDisplay(Console(file=output, width=200)).show(run)
+        assert failures_text(failures) in output.getvalue()
 
 
 @pytest.mark.parametrize(

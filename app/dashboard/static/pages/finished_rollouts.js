@@ -5,7 +5,7 @@ import { get, path } from "../api.js";
 import { ago, counted, duration } from "../format.js";
 import { Conversation } from "../parts/conversation.js";
 import { html } from "../parts/html.js";
-import { label } from "../parts/text.js";
+import { label, Text } from "../parts/text.js";
 
 /** @typedef {import("../api_types").FinishedRollouts} Finished */
 
@@ -32,9 +32,12 @@ export function FinishedRollouts({ runId }) {
     <ul class="rollouts">${found.items.map((each) => html`<li key=${each.id}><details>
       <summary>${taskIn(each.messages)} <span class="muted">${_PURPOSES[each.purpose] ?? each.purpose.replace(".", ", ")} · ${each.error ? "failed" : label(each.outcome?.finish ?? "", 20)}, ${counted(each.turns, "turn")}, ${duration(each.seconds)} · ${ago(each.finished_at)}</span></summary>
       <${Conversation} messages=${each.messages} />
-    </details></li>`)}</ul>
+    </details>${each.error && html`<p class="wrong-soft"><${Text} value=${lastLine(each.error)} limit=${300} /></p>`}</li>`)}</ul>
   </section>`;
 }
+
+/** The line of an error that names it. @param {string} error */
+const lastLine = (error) => error.trim().split("\n").findLast((line) => /[\p{L}\p{N}]/u.test(line)) ?? error;
 
 /** The agent's task: the first message of the user. @param {any[]} messages */
 const taskIn = (messages) => label(messages.find((each) => each.role === "user")?.content ?? "A rollout", 100);

@@ -2,13 +2,13 @@
 
 import { useState } from "../vendor/hooks.js";
 import { get, path, post } from "../api.js";
-import { whole } from "../format.js";
+import { counted, whole } from "../format.js";
 import { Action } from "../parts/action.js";
 import { html } from "../parts/html.js";
 import { readiness } from "../parts/service_state.js";
 import { useLoaded } from "../parts/states.js";
 import { Text } from "../parts/text.js";
-import { go } from "../router.js";
+import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
 
 /** @typedef {import("../api_types").RunOut} Run */
@@ -22,6 +22,7 @@ export function Notices({ data, run }) {
   return html`
     ${(run.diagnosis || run.verdict.causes.length > 0) && html`<${Causes} run=${run} />`}
     ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}
+    ${run.progress.failures && html`<${FailedRollouts} run=${run} failures=${run.progress.failures} />`}
     ${run.status === "running" && service && service.status !== "ready" && html`<section class="notice warn" role="status"><h2>The run is waiting for the service</h2>
       <p>The service is ${service.status}: database ${service.database}, engine ${service.engine}. The run continues by itself once they answer.</p></section>`}
     ${run.queue && html`<section class="notice"><h2>In the queue</h2><${Text} as="p" value=${run.queue.reason} limit=${400} /></section>`}
@@ -30,6 +31,12 @@ export function Notices({ data, run }) {
     ${run.warnings.length > 0 && html`<details class="notice warn" open=${!ENDED.has(run.status)}><summary>${run.warnings.length === 1 ? "A warning" : `${run.warnings.length} warnings`} about the request</summary><ul>
       ${run.warnings.map((each) => html`<li><${Text} value=${each} limit=${600} /></li>`)}</ul></details>`}`;
 }
+
+/** How many rollouts failed, and why the first one did. @param {{run: Run, failures: NonNullable<Run["progress"]["failures"]>}} props */
+const FailedRollouts = ({ run, failures: { iteration, failed, finished, first } }) => html`<section class="notice bad" role="status">
+  <h2>${whole(failed)} of ${counted(finished, "rollout")} failed${iteration > 0 ? ` in iteration ${iteration}` : ""}</h2>
+  <p><code><${Text} value=${first} limit=${300} /></code></p>
+  <p class="muted"><a href=${href(["runs", run.run_id, "trajectories"], { kind: iteration > 0 ? "train" : "evaluation", iteration })}>Read them</a>. A rollout that failed has no reward, neither good nor bad.</p></section>`;
 
 /** Why it does not learn, each cause with the fork that repairs it. @param {{run: Run}} props */
 function Causes({ run }) {
