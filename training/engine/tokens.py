@@ -15,17 +15,22 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from training.engine.control_text import SPLIT, ControlText, with_splits
 from training.engine.plain_tokenizer import PlainTokenizer, is_ours, stand_in
 from training.engine.template_habits import Habits, habits, with_short_ids, without_system_role
 from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
 from training.protocol.tool_formats.chosen import chosen_format
 from training.protocol.tool_formats.formats import Reply, format_of_template
+from training.protocol.tool_formats.thoughts import THOUGHT_MARKS, opens_thought
 
 CACHED_TEXTS = 4096
 _PROBE = "probe_of_the_template"
 _CALL_ENDS = frozenset("}]>")
 """The last characters of a call in every format."""
+_INSIDE_TURNS = re.compile("tool|think|function|arg_|parameter", re.IGNORECASE)
+_TAIL = 32
+"""Number of tokens at the end of a prompt among which the mark of a thought can be."""
 _REFUSALS = (TemplateError, TemplateFailed, TypeError, KeyError, AttributeError, ValueError)
 
 Message = Mapping[str, Any]
@@ -60,6 +65,9 @@ class ChatTokenizer:
         shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self.habits.tools)
         self.tool_format = chosen_format(directory) or shown
         """How the model writes tool calls."""
+        self.thinks = any(mark in str(self._tokenizer.chat_template) for mark in THOUGHT_MARKS)
+        """Whether the chat template knows thoughts."""
+        self._control = self._control_text()
         self._tools_as_text = self.tool_format.shown_as_text or not self.habits.tools
         self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
         self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
@@ -94,7 +102,7 @@ class ChatTokenizer:
         `exact[i]` are the sampled ids of assistant message i. They are used in place of its text, which is ignored; a
         template that would drop part of an old reply (thinking) cannot do so. Raises BadConversation.
         """
-        prepared = [_prepared(message) for message in messages]
+        prepared = [self._prepared(message) for message in messages]
         tool_text, exact = _text_of(tools), exact or {}
         with render_allowance(len(prepared)):
             ids, _, last = self._spliced(prepared, tool_text, exact)
@@ -116,7 +124,7 @@ class ChatTokenizer:
         Raises BadConversation, also if a message of `exact` cannot be placed.
         """
         with render_allowance(len(messages)):
-            return self._sampled([_prepared(message) for message in messages], _text_of(tools), exact)
+            return self._sampled([self._prepared(message) for message in messages], _text_of(tools), exact)
 
     def supervised_sequence(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
@@ -126,7 +134,7 @@ class ChatTokenizer:
 
         Raises BadConversation.
         """
-        prepared = [_prepared(message) for message in messages]
+        prepared = [self._prepared(message) for message in messages]
         tool_text = _text_of(tools)
         with render_allowance(len(prepared)):
             exact = {
@@ -259,7 +267,9 @@ class ChatTokenizer:
     def _render(self, messages: str, tools: str, reply: bool) -> str:
         if messages == "[]" and not tools:
             return ""
-        shown, offered = json.loads(messages), [_prepared_tool(each) for each in json.loads(tools)] if tools else None
+        shown, offered = json.loads(messages), None
+        if tools:
+            offered = [self._control.split(_prepared_tool(each)) for each in json.loads(tools)]
         if self._tools_as_text:
             shown = with_tools_as_text(shown, offered or (), self.tool_format, system_role=self.habits.system_role)
             offered = None
@@ -268,7 +278,7 @@ class ChatTokenizer:
         if not self.habits.system_role:
             shown = without_system_role(shown)
         try:
-            return self._apply(shown, offered, reply=reply)
+            return with_splits(self._apply(shown, offered, reply=reply))
         except _REFUSALS as error:
             raise BadConversation(f"the chat template refuses the conversation: {error}") from error
 
@@ -290,7 +300,37 @@ class ChatTokenizer:
             return False
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        first, *others = text.split(SPLIT)
+        ids = self._tokenizer.encode(first, add_special_tokens=False)
+        # Some tokenizers begin a text with a space, so the other pieces are tokenized after a line's end.
+        before = self._tokenizer.encode("\n", add_special_tokens=False) if others else []
+        for piece in others:
+            after = self._tokenizer.encode(f"\n{piece}", add_special_tokens=False)
+            joined = after[: len(before)] == before
+            ids = [*ids, *(after[len(before) :] if joined else self._tokenizer.encode(piece, add_special_tokens=False))]
+        return tuple(ids)
+
+    def _prepared(self, message: Message) -> dict[str, Any]:
+        """Convert a message to the form that chat templates expect, without control tokens in its content."""
+        found: dict[str, Any] = self._control.split(_prepared(message), reply=message.get("role") == "assistant")
+        return found
+
+    def _control_text(self) -> ControlText:
+        """Control tokens are the special ones, those that end replies, and others that the template writes except marks
+        of calls, results and thoughts."""
+        template = str(self._tokenizer.chat_template)
+        tokens = {
+            token.content
+            for id, token in self._added.items()
+            if token.special
+            or id in self.stop_ids
+            or (token.content in template and not _INSIDE_TURNS.search(token.content))
+        }
+        shape = self.tool_format
+        written = {*shape.marks, shape.opening.strip(), shape.closing.strip()}
+        for opening, closing in THOUGHT_MARKS.items():
+            written |= {opening, closing} if opening in tokens else set()
+        return ControlText(tokens, written - {self.piece(id) for id in self.stop_ids})
 
     def piece(self, token: int) -> str:
         """Return a token as written in the vocabulary."""
@@ -301,26 +341,28 @@ class ChatTokenizer:
         kept = ids[:-1] if len(ids) and ids[-1] in self.stop_ids else ids
         return str(self._tokenizer.decode(list(kept), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def parse(self, text: str, *, call_seed: str = "") -> Reply:
+    def opens_thought(self, prompt: Sequence[int]) -> bool:
+        """Whether a reply to the prompt begins inside a thought."""
+        return self.thinks and opens_thought(str(self._tokenizer.decode(list(prompt[-_TAIL:]))))
+
+    def parse(self, text: str, *, call_seed: str = "", in_thought: bool = False) -> Reply:
         """Return the content and the calls of a sampled text; see ToolFormat.read. If the template takes one call in a
         message, the first call ends the reply."""
-        reply = self.tool_format.read(text, call_seed=call_seed)
+        reply = self.tool_format.read(text, call_seed=call_seed, in_thought=in_thought)
         return replace(reply, tool_calls=reply.tool_calls[:1]) if self.habits.single_call else reply
 
-    def reply_length(self, ids: Sequence[int]) -> int:
-        """Return how many of the sampled ids are the reply: those through the first call if the template takes one call
-        in a message, otherwise all."""
-        if self.habits.single_call:
-            for end in range(1, len(ids)):
-                if self.ends_call(ids[:end]):
-                    return end + (ids[end] in self.stop_ids)
+    def through_first_call(self, ids: Sequence[int], *, in_thought: bool) -> int:
+        """Return how many of the sampled ids there are through the first call, and a stop token after it."""
+        for end in range(1, len(ids)):
+            if self.ends_call(ids[:end], in_thought=in_thought):
+                return end + (ids[end] in self.stop_ids)
         return len(ids)
 
-    def ends_call(self, ids: Sequence[int]) -> bool:
-        """Whether a call ends with the last of the sampled ids, and the reply with it."""
-        if not self.habits.single_call or _CALL_ENDS.isdisjoint(self.piece(ids[-1])):
+    def ends_call(self, ids: Sequence[int], *, in_thought: bool) -> bool:
+        """Whether a call ends with the last of the sampled ids."""
+        if _CALL_ENDS.isdisjoint(self.piece(ids[-1])):
             return False
-        return bool(self.parse(self.decode(ids)).tool_calls)
+        return bool(self.parse(self.decode(ids), in_thought=in_thought).tool_calls)
 
 
 def _of_transformers(directory: Path) -> Any:

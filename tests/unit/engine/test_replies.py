@@ -50,6 +50,19 @@ def _shown(directory: Path, tokenizer: ChatTokenizer, text: str, *marks: str) ->
     return [stream.push(token) for token in _encode(directory, text)]
 
 
+@pytest.mark.parametrize("in_thought", [True, False])
+def test_a_call_in_a_thought_is_shown_and_the_next_one_held_back(
+    directory: Path, tokenizer: ChatTokenizer, in_thought: bool
+) -> None:
+    thought = "a <tool_call> b</think>" if in_thought else "<think>a <tool_call> b</think>"
+    stream = TextStream(tokenizer, ("STOP",), ("<tool_call>",), in_thought=in_thought)
+    shown = "".join(map(stream.push, _encode(directory, f"{thought} c <tool_call>{{}}</tool_call>")))
+    assert shown == f"{thought} c"
+    assert stream.rest(f"{thought} c d") == " d"
+    stopped = TextStream(tokenizer, ("STOP",), ("<tool_call>",), in_thought=in_thought)
+    assert "".join(map(stopped.push, _encode(directory, "<think>a STOP b"))) == "<think>a"
+
+
 def test_text_is_shown_as_soon_as_it_is_sure(directory: Path, tokenizer: ChatTokenizer) -> None:
     for text in ("Kickoff on 12 May", "Füße 👍 日本"):
         pieces = _shown(directory, tokenizer, text)

@@ -94,7 +94,7 @@ def test_the_first_call_ends_a_reply_where_the_template_takes_one(tmp_path: Path
     ids = list(tokenizer._encode(f'{one}; {{"name": "look_up", "parameters": {{}}}}'))
     [made] = tokenizer.parse(tokenizer.decode(ids)).tool_calls
     assert made.arguments == '{"a": "}"}'
-    kept = tokenizer.decode(ids[: tokenizer.reply_length(ids)])
+    kept = tokenizer.decode(ids[: tokenizer.through_first_call(ids, in_thought=False)])
     assert kept.startswith(one)
     assert "look_up" not in kept.removeprefix(one)
     messages: list[dict[str, Any]] = [
@@ -103,7 +103,8 @@ def test_the_first_call_ends_a_reply_where_the_template_takes_one(tmp_path: Path
         {"role": "tool", "content": "four", "tool_call_id": made.id},
     ]
     assert "four" in tokenizer.decode(tokenizer.prompt(messages, [TOOL]))
-    assert tokenizer.reply_length(only := list(tokenizer._encode(one))) == len(only)
+    only = list(tokenizer._encode(one))
+    assert tokenizer.through_first_call(only, in_thought=False) == len(only)
 
 
 @pytest.mark.parametrize("begins", [True, False])

@@ -73,6 +73,14 @@ class _Prepared:
     samples: tuple[SampleRequest, ...]
     id: str
     created: int
+    in_thought: bool
+    """Whether the prompt opened a thought, in which the reply begins."""
+
+    @property
+    def single_call(self) -> bool:
+        """Whether the reply ends after its first call outside of thoughts, which no stop string can tell."""
+        single = self.tokenizer.habits.single_call or (self.request.only_one_call and self.tokenizer.thinks)
+        return single and bool(self.request.offered_tools)
 
     def header(self, kind: str) -> dict[str, Json]:
         """Return the fields at the start of every reply. `model` names the exact checkpoint."""
@@ -223,7 +231,8 @@ class Chat:
         prompt, conversation = self._prompt(request, target, tokenizer)
         # A grammar limits the number of calls itself, and can tell the end of a call from an argument that contains the
         # same text.
-        closing = closing_mark(tokenizer) if request.only_one_call and not grammar else ""
+        marked = request.only_one_call and not grammar and not tokenizer.thinks
+        closing = closing_mark(tokenizer) if marked else ""
         stop = (*request.stop, closing) if closing else tuple(request.stop)
         id = f"chatcmpl-{secrets.token_hex(12)}"
         samples = tuple(
@@ -256,6 +265,7 @@ class Chat:
             samples,
             id,
             int(time.time()),
+            tokenizer.opens_thought(prompt),
         )
 
     def _prompt(self, request: ChatRequest, target: Target, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], bytes]:
@@ -276,8 +286,8 @@ class _StreamedChoice:
         request = prepared.request
         self._prepared = prepared
         self._index = index
-        marks = [*request.stop, *(prepared.tokenizer.tool_format.marks if request.offered_tools else ())]
-        self._text = TextStream(prepared.tokenizer, marks)
+        calls = prepared.tokenizer.tool_format.marks if request.offered_tools else ()
+        self._text = TextStream(prepared.tokenizer, request.stop, calls, in_thought=prepared.in_thought)
         self._ids: list[int] = []
         self._ended = False
         """Whether a call ended the reply. Tokens after it are held back until the sample shows which belong to it."""
@@ -293,7 +303,8 @@ class _StreamedChoice:
             return None
         self._ids.append(token)
         text = self._text.push(token)
-        self._ended = bool(self._prepared.request.offered_tools) and self._prepared.tokenizer.ends_call(self._ids)
+        prepared = self._prepared
+        self._ended = prepared.single_call and prepared.tokenizer.ends_call(self._ids, in_thought=prepared.in_thought)
         extra = self._tokens([token], [logprob])
         return {**self._delta({"content": text}), **extra} if extra or text else None
 
@@ -330,8 +341,10 @@ class _StreamedChoice:
 
 
 def _reply(prepared: _Prepared, sample: Sample) -> Sample:
-    """Return the part of a sample that is the reply; see ChatTokenizer.reply_length."""
-    length = prepared.tokenizer.reply_length(sample.ids) if prepared.request.offered_tools else len(sample.ids)
+    """Return the part of a sample that is the reply, which can end after the first call."""
+    if not prepared.single_call:
+        return sample
+    length = prepared.tokenizer.through_first_call(sample.ids, in_thought=prepared.in_thought)
     if length == len(sample.ids):
         return sample
     ids, logprobs, top = sample.ids[:length], sample.logprobs[:length], sample.top[:length]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from training.engine.tokens import ChatTokenizer
+from training.protocol.tool_formats.thoughts import thoughts
 
 
 class TextStream:
@@ -10,12 +11,17 @@ class TextStream:
 
     It holds back unfinished characters, trailing white space, and whatever could become one of the `marks`: stop
     strings, which are not part of the reply, and the mark of a tool call, which is shown as a whole at the end. After a
-    mark nothing more is shown.
+    mark nothing more is shown. The mark of a call in a thought is text.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer, marks: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: ChatTokenizer, marks: Sequence[str], calls: Sequence[str] = (), *, in_thought: bool = False
+    ) -> None:
+        """`calls` are the marks of calls, and `marks` others. `in_thought` says that the prompt opened a thought."""
         self._tokenizer = tokenizer
         self._marks = tuple(marks)
+        self._calls = tuple(calls)
+        self._in_thought = in_thought
         self._ids: list[int] = []
         self._text = ""
         self._decoded = 0
@@ -41,13 +47,18 @@ class TextStream:
 
     def rest(self, content: str) -> str:
         """Return the part of the whole reply's content that has not been shown."""
-        return content[len(self.shown) :] if content.startswith(self.shown) else ""
+        shown = self.shown if content.startswith(self.shown) else self.shown.lstrip()
+        return content[len(shown) :] if content.startswith(shown) else ""
 
     def _safe_length(self) -> int:
         text = self._text
         length = len(text)
-        for mark in self._marks:
-            if (found := text.find(mark)) >= 0:
+        thought = thoughts(text, opened=self._in_thought) if self._calls else []
+        for mark in (*self._marks, *self._calls):
+            found = text.find(mark)
+            while mark in self._calls and (end := next((end for start, end in thought if start <= found < end), 0)):
+                found = text.find(mark, end)
+            if found >= 0:
                 length = min(length, found)
                 continue
             for size in range(min(len(mark) - 1, len(text)), 0, -1):

@@ -16,6 +16,7 @@ from functools import partial
 from types import MappingProxyType
 
 from training.protocol.tool_formats import bare_json, hermes, mistral
+from training.protocol.tool_formats.thoughts import find_outside
 from training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls
 
 
@@ -59,13 +60,13 @@ class ToolFormat:
     shown_as_text: bool = False
     """Whether tools, calls and results are shown as text even if the chat template can show them."""
 
-    def read(self, text: str, *, call_seed: str = "") -> Reply:
-        """Extract the calls from a sampled text. Never raises.
+    def read(self, text: str, *, call_seed: str = "", in_thought: bool = False) -> Reply:
+        """Extract the calls from a sampled text, which begins `in_thought` if the prompt opened one. Never raises.
 
-        If any call is malformed, the whole text is content, so that the caller sees what the model wrote. Ids of calls
-        are digests of `call_seed`, the text and their position.
+        Thoughts are content, also the calls in them. If any call is malformed, the whole text is content, so that the
+        caller sees what the model wrote. Ids of calls are digests of `call_seed`, the text and their position.
         """
-        found = self.find(text)
+        found = find_outside(text, self.find, opened=in_thought)
         if not found.calls:
             return Reply(text, (), found.malformed)
         calls = [_identified(call, f"{call_seed}\n{number}\n{text}") for number, call in enumerate(found.calls)]
