@@ -10,6 +10,7 @@ import typer
 from app.cli.options import DataDir
 from app.cli.terminal import Failure
 from training.engine_libraries import missing_libraries
+from training.private_directory import keep_private
 
 if TYPE_CHECKING:  # importing pydantic is slow
     from app.settings import Settings
@@ -64,13 +65,18 @@ def plainly() -> Iterator[None]:
 
 
 def settings_with(**flags: Any) -> "Settings":
-    """Return the environment's settings, overridden by flags that are not None. Raises Failure."""
+    """Return the environment's settings, overridden by flags that are not None, and keep the data directory private.
+
+    Raises Failure.
+    """
     from app.settings import SettingsError, load_settings
 
     try:
-        return load_settings(**{name: value for name, value in flags.items() if value is not None})
+        found = load_settings(**{name: value for name, value in flags.items() if value is not None})
     except SettingsError as error:
         raise Failure(str(error)) from error
+    keep_private(found.data_dir)
+    return found
 
 
 def data_directory(flag: Path | None) -> Path:

@@ -22,6 +22,7 @@ from training.engine.logs import configure_logs
 from training.engine_flags import KEY_VARIABLE, parse
 from training.engine_libraries import missing_libraries
 from training.garbage import freeze_gc
+from training.private_directory import keep_private
 
 if TYPE_CHECKING:  # imported late, see main
     from starlette.types import ASGIApp
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m train
     """Serve until SIGTERM or SIGINT, and return the exit status. `arguments` default to the process's own; `program` is
     the command's name in messages."""
     options = parse(arguments, program)
+    keep_private(options.data_dir)
     configure_logs()
     if options.die_with_parent:
         _die_with_parent(options.die_with_parent)

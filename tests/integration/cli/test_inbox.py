@@ -1,6 +1,7 @@
 """`learnloop inbox` in a data directory."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,25 @@ def test_import_reports_and_leaves_out_what_is_there(learnloop: Learnloop, tmp_p
     assert (second["imported"], second["duplicates"]) == (0, 1)
     shown = learnloop("inbox", "stats", "mine", "--data-dir", str(tmp_path / "data"))
     assert shown.stdout.split()[:2] == ["emails", "1"]
+
+
+def test_mail_is_its_users_only(learnloop: Learnloop, tmp_path: Path) -> None:
+    (tmp_path / "a.eml").write_text(MAIL)
+    data, foreign = tmp_path / "data", tmp_path / "data" / "notes" / "my.txt"
+    earlier = [data / "runs" / "01K" / "results" / "iter1.jsonl", data / "inboxes" / "old.sqlite", data / "service.log"]
+    for path in (*earlier, foreign):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("what an earlier version left")
+        for each in (path, *path.parents[: len(path.relative_to(tmp_path).parts) - 1]):
+            each.chmod(0o755 if each.is_dir() else 0o644)
+    assert learnloop("inbox", "import", "mine", str(tmp_path / "a.eml"), "--data-dir", str(data)).exit_code == 0
+    modes = {path: path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
+    assert modes.pop(foreign) == 0o644, "what is not ours stays as it is"
+    assert modes.pop(foreign.parent) == 0o755
+    # As root, Postgres with its own account passes through to its files.
+    assert modes.pop(data) == (0o701 if os.geteuid() == 0 else 0o700)
+    assert {*earlier, data / "inboxes" / "mine.sqlite"} <= set(modes)
+    assert {path: mode for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}
 
 
 def test_a_made_inbox_can_be_learned_from(learnloop: Learnloop, tmp_path: Path) -> None:
