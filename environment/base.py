@@ -19,8 +19,8 @@ REPORTED_REWARD = "reported_reward"
 shown to a judge."""
 
 CUT_OFF = "cut_off"
-"""Key of an outcome whose agent was lost after a reply that was cut off at its limit. Its reward is 0, or the lowest
-one of its group if that is below 0."""
+"""Key of an outcome whose agent was lost after a reply that was cut off at its limit, or to a full context. Its reward
+is 0, or the lowest one of its group if that is below 0."""
 
 Split = Literal["train", "validation", "test"]
 """`train` feeds GRPO, `validation` selects the best checkpoint, and `test` is evaluated once, for the report."""
@@ -85,6 +85,11 @@ class EpisodeFailed(Exception):
     """Something that the episode needs, such as a server, failed. The rollout then has failed and gets no reward."""
 
 
+Ending = Literal["out_of_turns", "full_context", "malformed"]
+"""Why an episode ended without a result: its turns are used up, the conversation fills the model's context, or the
+policy wrote no valid call."""
+
+
 class Episode(Protocol):
     """One attempt at a scenario. It owns whatever its tool calls change."""
 
@@ -99,7 +104,7 @@ class Episode(Protocol):
         """Execute one tool call. Raises ToolError for an unknown tool or invalid arguments, which ends the rollout as
         malformed, or EpisodeFailed."""
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         """Record that the episode ended without a final tool call."""
 
     def outcome(self) -> Outcome:

@@ -8,9 +8,10 @@ import json
 import math
 import reprlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from environment.base import (
+    Ending,
     Environment,
     Episode,
     EpisodeFailed,
@@ -252,7 +253,7 @@ class _CheckedEpisode:
         except Exception as error:
             self._contract.raised(method, error)
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         self._contract.call(self._inner.end, reason, detail)
 
     def outcome(self) -> Outcome:

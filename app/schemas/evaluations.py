@@ -161,7 +161,7 @@ class EvaluatedModel(ResponseModel):
     """Duration in seconds that 95% of the rollouts stay below."""
     errors: dict[str, int]
     """Why rollouts were no success, by kind: `wrong_answer`, `wrong_sources`, `gave_up`, `out_of_turns`, `malformed`,
-    `failed`, `unscored`."""
+    `full_context` (the conversation filled the model's context), `failed`, `unscored`."""
     cost_usd: float | None
     """What a prompted model's tokens cost in US dollars; null if the price is unknown, and for models of this
     service."""

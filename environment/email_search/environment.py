@@ -299,6 +299,8 @@ def _note(outcome: Outcome) -> str | None:
             return "The agent found no answer in the inbox."
         case "out_of_turns":
             return f"The agent gave no answer within {outcome['max_turns']} turns."
+        case "full_context":
+            return "The agent gave no answer before its conversation filled the model's context."
         case _:
             return f"The agent ended with a malformed tool call: {outcome['detail'] or 'it made none'}"
 

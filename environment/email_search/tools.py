@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib.resources import files
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from environment.base import Json, Outcome, Scenario, Tool, ToolError, ToolResult
+from environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
 from environment.email_search.inbox import MAX_HITS, Email, Hit, Inbox
 from environment.tool_calls import ABSENT, check_call
 
@@ -54,11 +54,11 @@ T = TypeVar("T")
 class EmailEpisode:
     """One attempt to answer a question from an inbox.
 
-    Outcome keys: `finish` (answered, gave_up, out_of_turns, malformed or open), `answer`, `sources`, `turns`,
-    `max_turns`, `detail`, `found` (how many emails its searches found), `unknown_tool` (a tool that does not exist was
-    called). About the reference: `found_source` (a source was among some hits), `read_source`, `read_invalid` (an id
-    that does not exist was requested), `cites_source` (one of its sources is given), `sources_correct` (exactly the
-    right sources are given).
+    Outcome keys: `finish` (answered, gave_up, out_of_turns, full_context, malformed or open), `answer`, `sources`,
+    `turns`, `max_turns`, `detail`, `found` (how many emails its searches found), `unknown_tool` (a tool that does not
+    exist was called). About the reference: `found_source` (a source was among some hits), `read_source`, `read_invalid`
+    (an id that does not exist was requested), `cites_source` (one of its sources is given), `sources_correct` (exactly
+    the right sources are given).
     """
 
     tools = TOOLS
@@ -135,7 +135,7 @@ class EmailEpisode:
     async def _query(self, query: Callable[[], T]) -> T:
         return await asyncio.to_thread(query) if self._inbox.blocking else query()
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         """Record that the rollout ended without a final answer."""
         self._finish, self._detail = reason, detail
 

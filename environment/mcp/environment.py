@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from environment.access import Access
-from environment.base import Environment, EpisodeFailed, Json, Outcome, Scenario, Split, Tool, ToolResult
+from environment.base import Ending, Environment, EpisodeFailed, Json, Outcome, Scenario, Split, Tool, ToolResult
 from environment.explained import ending, too_low
 from environment.installation import needs_extra
 from environment.mcp.config import HttpServer, McpConfig, asked, parse
@@ -145,13 +144,13 @@ class McpEpisode:
         self._outcome |= {"finish": "answer", "answer": text}
         return ToolResult("", final=True)
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         """Record that the episode ended without an answer."""
         self._outcome |= {"finish": reason, "detail": detail}
 
     def outcome(self) -> Outcome:
-        """Return `finish` (`answer`, `out_of_turns`, `malformed`, or None), `detail`, `answer`, `tool_calls`,
-        `tool_errors` (how many of the calls failed), and `max_turns`."""
+        """Return `finish` (`answer`, `out_of_turns`, `full_context`, `malformed`, or None), `detail`, `answer`,
+        `tool_calls`, `tool_errors` (how many of the calls failed), and `max_turns`."""
         return dict(self._outcome)
 
 

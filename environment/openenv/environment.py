@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 from environment.access import Access
 from environment.base import (
     REPORTED_REWARD,
+    Ending,
     Environment,
     EpisodeFailed,
     Json,
@@ -239,14 +239,14 @@ class OpenEnvEpisode:
         self._finish, self._answer = "answer", text
         return ToolResult("", final=True)
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         """Record that the rollout ended before the environment did."""
         self._finish, self._detail = reason, detail
 
     def outcome(self) -> Outcome:
-        """Return `finish` (`done`, `answer`, `out_of_turns`, `malformed`, `unfinished`) and `detail`; the reward;
-        `steps`, and the `rewards` of those that had one; `errors` (the number of refused actions); the `answer` (the
-        reply without a tool call); and the last `observation`."""
+        """Return `finish` (`done`, `answer`, `out_of_turns`, `full_context`, `malformed`, `unfinished`) and `detail`;
+        the reward; `steps`, and the `rewards` of those that had one; `errors` (the number of refused actions); the
+        `answer` (the reply without a tool call); and the last `observation`."""
         return {
             "finish": self._finish,
             "detail": self._detail,

@@ -10,9 +10,20 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
-from environment.base import CUT_OFF, REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
+from environment.base import (
+    CUT_OFF,
+    REPORTED_REWARD,
+    Ending,
+    Json,
+    Outcome,
+    Scenario,
+    Split,
+    Tool,
+    ToolError,
+    ToolResult,
+)
 from environment.explained import ending, shortened, too_low
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from environment.scenario_order import draw, splits_of
@@ -118,7 +129,7 @@ class AgentEpisode:
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         raise ToolError(f"there is no tool {name!r} here: the agent has its own")
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         """Record that no outcome can be reported because of what the model did, for which the reward is 0."""
         self._finish, self._detail, self._reported = reason, detail, AgentOutcome(reward=0.0)
 
@@ -127,7 +138,7 @@ class AgentEpisode:
 
     def outcome(self) -> Outcome:
         reported = self._reported
-        cut_off: dict[str, Json] = {CUT_OFF: True} if self._finish == "malformed" else {}
+        cut_off: dict[str, Json] = {CUT_OFF: True} if self._finish in ("malformed", "full_context") else {}
         return cut_off | {
             "finish": self._finish,
             "detail": self._detail,

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
-from typing import Literal
 
-from environment.base import Json, Outcome, Scenario, Tool, ToolError, ToolResult
+from environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
 from environment.sales_email.graph import Edge, Graph, Kind
 from environment.sales_email.grounding import Email, ground, names_company, names_prospect
 from environment.tool_calls import check_call
@@ -55,9 +54,9 @@ _TASK = (_PROMPTS / "task.txt").read_text(encoding="utf-8").strip()
 class SalesEpisode:
     """One attempt to write an email to a prospect.
 
-    Outcome keys: `finish` (finalized, out_of_turns, malformed or open), `detail`, `turns`, `max_turns`, `email`
-    (subject, body, citations; None before it is final), `draft` (the last proposal or None), `read` (ids in the order
-    read), `read_path` (whether a node beyond the start nodes was read that is on a path to a Product Feature),
+    Outcome keys: `finish` (finalized, out_of_turns, full_context, malformed or open), `detail`, `turns`, `max_turns`,
+    `email` (subject, body, citations; None before it is final), `draft` (the last proposal or None), `read` (ids in the
+    order read), `read_path` (whether a node beyond the start nodes was read that is on a path to a Product Feature),
     `read_product` (whether a Product Feature was read that the start nodes lead to). About the final email:
     `named_prospect`, `named_company`, `citations_read`, `unknown_citations`, `unread_citations`, `cited_product` and
     `success` (everything that `grounding` requires).
@@ -111,7 +110,7 @@ class SalesEpisode:
         self._finish = "finalized"
         return ToolResult("", final=True)
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         """Record that the rollout ended without a final email."""
         self._finish, self._detail = reason, detail
 

@@ -5,10 +5,10 @@ Its rollouts are made by `VerifiersAgent`, which runs that environment's loop. I
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from environment.access import Access
-from environment.base import REPORTED_REWARD, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
+from environment.base import REPORTED_REWARD, Ending, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
 from environment.explained import ending, too_low
 from environment.scenario_order import draw, splits_of
 from training.gyms.verifiers_loading import NAME, Gym
@@ -94,7 +94,7 @@ class VerifiersEpisode:
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         raise ToolError(f"there is no tool {name!r} here: the environment has its own")
 
-    def end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def end(self, reason: Ending, detail: str) -> None:
         self._finish, self._detail = reason, detail
 
     def report(self, text: str) -> None:

@@ -4,6 +4,7 @@ import json
 
 from environment.base import Episode, Json, ToolError, ToolResult
 from environment.genai_spans import execute_tool
+from training.protocol.full_context import is_full_context
 
 
 async def call_tool(episode: Episode, name: str, arguments: str, call_id: str) -> ToolResult:
@@ -25,6 +26,15 @@ def _arguments(name: str, text: str) -> dict[str, Json]:
     if not isinstance(arguments, dict):
         raise ToolError(f"the arguments of {name} are not an object")
     return arguments
+
+
+def full_context(error: Exception) -> str | None:
+    """Return the message for an episode whose conversation fills the model's context; None for any other error."""
+    import openai
+
+    if not isinstance(error, openai.APIStatusError) or not is_full_context(error.status_code, error.code, str(error)):
+        return None
+    return f"the conversation fills the model's context: {error.message[:500]}"
 
 
 def out_of_turns(episode: Episode) -> str:

@@ -33,7 +33,7 @@ from training.rollout.agents import own_loop, remote
 from training.rollout.agents.base import Agent
 from training.rollout.agents.remote import RemoteRollouts, RemoteTask, RolloutName
 from training.rollout.chat import Chat, message_of
-from training.rollout.episode_tools import call_tool, out_of_turns
+from training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
 from training.rollout.model_calls import ModelCalls, Sampling
 from training.types import Failure, FailureKind, Rollout
@@ -273,7 +273,12 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls, f
         trajectory.messages_and_choices = [*fork.edited(0, trajectory.messages_and_choices)]  # type: ignore[arg-type, list-item]
     messages: list[dict[str, Json]] = list(trajectory.messages_and_choices)  # type: ignore[arg-type]
     while trajectory.metrics["turns"] < episode.max_turns:
-        completion = await calls.complete(messages, trajectory.tools or ())
+        try:
+            completion = await calls.complete(messages, trajectory.tools or ())
+        except Exception as error:
+            if (detail := full_context(error)) is None:
+                raise
+            return episode.end("full_context", detail)
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)
         clock = time.monotonic()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -313,6 +314,39 @@ async def test_a_refused_request_is_the_agents_to_mend() -> None:
     async with scripted_chat(in_turn([Reply(status=400), RIGHT])) as model:
         done = await roll(model, shorten)
     assert (done.error, done.outcome["finish"]) == (None, "answered")
+
+
+FULL = Reply(status=400, body={"error": {"message": "Too much.", "code": "context_length_exceeded"}})
+
+
+@pytest.mark.parametrize("replies", [[READ, FULL], [FULL]])
+async def test_an_agent_whose_context_is_full_has_ended(agent: Any, replies: list[Reply]) -> None:
+    async with scripted_chat(in_turn([*replies, *[FULL] * 9])) as model:
+        done = await roll(model, react, agent=agent)
+    assert (done.error, done.outcome["finish"]) == (None, "full_context")
+    assert "fills the model's context" in done.outcome["detail"]
+
+
+async def test_an_agent_that_gives_up_on_a_full_context_has_ended() -> None:
+    async def gives_up(task: AgentTask) -> str:
+        with suppress(Exception):
+            await react(task)
+        return "I give up."
+
+    async with scripted_chat(in_turn([READ, FULL])) as model:
+        done = await roll(model, gives_up)
+    assert (done.error, done.outcome["finish"]) == (None, "full_context")
+
+
+async def test_a_full_context_that_the_agent_mended_is_forgotten() -> None:
+    async def shorten(task: AgentTask) -> str:
+        with suppress(Exception):
+            await ask(task, [*task.messages, {"role": "user", "content": "x" * 1000}])
+        return await react(task)
+
+    async with scripted_chat(in_turn([FULL, Reply(content="Done.")])) as model:
+        done = await roll(model, shorten)
+    assert (done.error, done.outcome["finish"]) == (None, "malformed")
 
 
 async def test_a_model_that_is_away_is_no_failure_of_the_agent() -> None:

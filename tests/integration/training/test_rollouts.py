@@ -12,12 +12,15 @@ from environment.base import EpisodeFailed, Scenario, Tool, ToolResult
 from environment.contract import checked
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import EmailEpisode
+from judges.base import Judgement, Score
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
+from training.protocol.full_context import CODE, full_context_message
 from training.recorded_calls import RecordedCalls
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of
 from training.rollout.rollout import RolloutLimits, failed, rollout, total
+from training.scoring import assign_rewards, success_rate
 from training.types import FailureKind, Rollout
 
 ENVIRONMENT = SyntheticEmailSearch()
@@ -193,6 +196,52 @@ async def test_turns_run_out() -> None:
         done = await roll(model, limits=RolloutLimits(max_turns=3))
     assert (done.error, done.outcome["finish"], len(model.requests)) == (None, "out_of_turns", 3)
     assert "3 turns" in done.outcome["detail"]
+
+
+def too_long(message: str, code: str | None = None, status: int = 400) -> Reply:
+    """A server's refusal of a conversation that does not fit."""
+    return Reply(status=status, body={"error": {"message": message, "type": "invalid_request_error", "code": code}})
+
+
+FULL_CONTEXTS = {
+    "ours": too_long(full_context_message(600, 512), CODE),
+    "a code": too_long("Too much.", CODE),
+    "vLLM": too_long("The decoder prompt (length 9048) is longer than the maximum model length of 2048."),
+    "SGLang": too_long("The input (9048 tokens) is longer than the model's context length (2048 tokens)."),
+    "llama.cpp": too_long("the request exceeds the available context size, try increasing it"),
+    "Anthropic": too_long("prompt is too long: 9048 tokens > 2048 maximum"),
+    "TGI": too_long("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048.", status=422),
+}
+
+
+@pytest.mark.parametrize("refusal", FULL_CONTEXTS.values(), ids=FULL_CONTEXTS)
+async def test_a_full_context_is_an_outcome(refusal: Reply) -> None:
+    async with scripted_chat(in_turn([READ, refusal])) as model:
+        done = await roll(model)
+    assert (done.error, done.outcome["finish"], len(model.requests)) == (None, "full_context", 2)
+    assert "fills the model's context" in done.outcome["detail"]
+    assert done.trajectory.metrics["turns"] == 1
+    assert messages_of(done.trajectory)[-1]["role"] == "tool"
+
+
+async def test_a_full_context_is_learnt_from_and_counts_as_no_success() -> None:
+    async with scripted_chat(in_turn([READ, FULL_CONTEXTS["ours"]])) as model:
+        full = await roll(model)
+    async with scripted_chat(in_turn([READ, RIGHT])) as model:
+        right = await roll(model, id="r2")
+    group = assign_rewards(ENVIRONMENT, SCENARIO, [full, right], Judgement([Score(0.0, "none"), Score(1.0, "right")]))
+    assert group.skipped is None
+    low, high = group.rollouts
+    assert low.advantage is not None
+    assert high.advantage is not None
+    assert low.advantage < 0 < high.advantage
+    assert success_rate(group.rollouts) == 0.5
+
+
+async def test_another_refusal_is_a_failed_rollout() -> None:
+    async with scripted_chat(in_turn([READ, too_long("temperature must be at most 2")])) as model:
+        done = await roll(model)
+    assert done.failure is not None
 
 
 async def test_a_model_that_does_not_reply_is_a_failed_rollout() -> None:

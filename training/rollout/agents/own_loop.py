@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from environment.base import Episode, Json, ReportedEpisode, TextEpisode, ToolError
+from environment.base import Ending, Episode, Json, ReportedEpisode, TextEpisode, ToolError
 from environment.first_line import last_line
 from training.rollout.agents.base import Agent, AgentTask, NoOutcome
 from training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
-from training.rollout.episode_tools import call_tool, out_of_turns
+from training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from training.rollout.histories import record
 from training.rollout.model_calls import Message, ModelCalls, cut_off
 
@@ -80,6 +80,8 @@ class _EpisodeBridge:
         self._calls = calls
         self._metrics = metrics
         self._over = False
+        self._full: str | None = None
+        """Why the model's last answer is missing, if the conversation filled its context."""
         self._run_loop = asyncio.get_running_loop()
         self._tool_lock = asyncio.Lock()
 
@@ -105,8 +107,11 @@ class _EpisodeBridge:
             raise Refused(400, "rollout_over", "the rollout is over: the model answers nothing more in it")
         try:
             exact = {"return_token_ids": True} if self._calls.tells_token_ids else {}
-            return await self._calls.complete(messages, tools, {**options, **exact}, max_tokens)
+            completion = await self._calls.complete(messages, tools, {**options, **exact}, max_tokens)
+            self._full = None
+            return completion
         except openai.APIStatusError as error:
+            self._full = full_context(error)
             if error.status_code not in _CORRECTABLE_STATUSES:
                 self._stop(error)
             raise Refused(error.status_code, "model_refused", str(error)) from error
@@ -139,7 +144,10 @@ class _EpisodeBridge:
     def finish(self, agent: str, ended: "asyncio.Future[str]") -> None:
         """Report the agent's result to the episode. Raises AgentFailed."""
         error = ended.exception() if ended.done() else None
-        if not self._calls.answered:
+        full = self._full
+        if full and error is not None and not self._over and not isinstance(error, NoOutcome):
+            return self._end("full_context", full)  # the agent could have shortened the conversation
+        if not self._calls.answered and not full:
             how = f"raised {type(error).__name__}: {error}" if error else "ended"
             raise AgentFailed(f"the agent {agent} {how} without an answer of its model")
         if self._over:
@@ -156,9 +164,10 @@ class _EpisodeBridge:
             except ValueError as bad:
                 raise AgentFailed(f"the agent {agent} reported {bad}") from bad
         if not (isinstance(self._episode, TextEpisode) and self._episode.reply(output).final):
-            self._end("malformed", f"the agent ended without a final tool call: {output[:200]!r}")
+            why = f"the agent ended without a final tool call: {output[:200]!r}"
+            self._end("full_context" if full else "malformed", full or why)
 
-    def _end(self, reason: Literal["out_of_turns", "malformed"], detail: str) -> None:
+    def _end(self, reason: Ending, detail: str) -> None:
         self._over = True
         self._episode.end(reason, detail)
 
