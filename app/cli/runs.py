@@ -1,6 +1,5 @@
 """`learnloop runs`: list, inspect and control runs."""
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from app.cli.rejudge import rejudge
 from app.cli.run_edit import edit
 from app.cli.run_report import print_run, verdict_text
 from app.cli.run_request import BadRunFile, overlay, parse_settings
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.terminal import Failure, json_text, plain, print_json, progress, results
 from app.cli.watching import ENDED, RunDisplay, follow
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control runs.")
@@ -157,7 +156,7 @@ def events(
     """Print the events of a run, one per line."""
     with Service(url) as service:
         for event in service.follow_events(run_id) if follow else service.events(run_id):
-            line = json.dumps(event, ensure_ascii=False) if as_json else event_line(event)
+            line = json_text(event) if as_json else event_line(event)
             results.print(plain(line), soft_wrap=True)
 
 

@@ -4,14 +4,32 @@ Neither gets control characters unless it is a terminal, so both can be piped an
 """
 
 import json
+import re
+from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-results = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-progress = Console(highlight=False, markup=False, emoji=False, stderr=True)
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters except tab and newline, characters that change the direction of text, and lone surrogates."""
+
+
+class Terminal(Console):
+    """Prints text by models, users and services as text: what a terminal would obey becomes `?`, wherever it is.
+
+    Rich's own control codes are not part of a segment's text, and its styles are added after this.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_UNSAFE.sub("?", segment.text), segment.style)
+
+
+results = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=False)
+progress = Terminal(highlight=False, markup=False, emoji=False, stderr=True)
 
 
 class Failure(Exception):
@@ -20,8 +38,13 @@ class Failure(Exception):
 
 def print_json(document: Any) -> None:
     """Print the single JSON document of a `--json` command."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, default=_plain)
-    results.print(text, soft_wrap=True)
+    results.print(json_text(document, indent=2), soft_wrap=True)
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Return a document as JSON in which characters that a terminal would obey are escaped."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False, default=_plain)
+    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def print_deleted(names: list[str], as_json: bool) -> None:
@@ -42,5 +65,5 @@ def print_failure(message: str) -> None:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return text by a model or a user for printing, without interpreting markup; control characters become `?`."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "?" for c in text), style=style, overflow="fold")
+    """Return text by a model or a user for printing, without interpreting markup, and folded at the terminal's edge."""
+    return Text(text, style=style, overflow="fold")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from app.cli.client import Service
 from app.cli.demo.document import demo_document
 from app.cli.demo.jobs import DemoJob, demo_job
 from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
+from app.cli.terminal import Terminal
 from tests.fakes.scripted_sales import HOME, HOSTILE, SCENARIOS, ScriptedSales
 from tests.fakes.scripted_service import REFERENCES, RUN_ID, ScriptedService, serving
 from tests.integration.cli.conftest import Learnloop
@@ -54,7 +54,7 @@ def _document(scripted: ScriptedService, job: DemoJob) -> dict[str, Any]:
 
 def _report(scripted: ScriptedService, job: DemoJob, **console_settings: Any) -> str:
     document = _document(scripted, job)
-    console = Console(file=(text := StringIO()), width=80, **console_settings)
+    console = Terminal(file=(text := StringIO()), width=80, **console_settings)
     print_introduction(console, job.introduction, 3)
     print_figures(console, _run(scripted), document)
     job.print_examples(console, document)

@@ -110,6 +110,22 @@ def test_a_trajectory_is_shown_with_its_calls_and_its_verdict(learnloop: Learnlo
     assert shown["advantage"] == -0.5
 
 
+def test_what_an_agent_wrote_is_not_obeyed_by_the_terminal(
+    learnloop: Learnloop, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile, honest = "said \x1b]0;owned\x07\x9b2J\u202etxt", ScriptedService.run
+    said = {"error": hostile, "warnings": [hostile], "wait_reason": hostile}
+    monkeypatch.setattr(ScriptedService, "run", lambda self: honest(self).model_copy(update=said))
+    for arguments in (("show", RUN_ID), ("watch", RUN_ID), ("show", hostile), ("list", "--status", hostile)):
+        ran = learnloop("runs", *arguments, "--url", service.url)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(ran.stdout + ran.stderr), arguments
+    shown = learnloop("runs", "show", RUN_ID, "--url", service.url)
+    assert "said ?]0;owned" in shown.stdout
+    document = learnloop("runs", "show", RUN_ID, "--json", "--url", service.url)
+    assert document.json["error"] == hostile
+    assert not {"\x1b", "\x9b", "\u202e"} & set(document.stdout)
+
+
 @pytest.mark.parametrize("id", ["nope", "../runs", "a b", "\u202e"])
 def test_an_unknown_trajectory_is_one_readable_line(learnloop: Learnloop, service: ScriptedService, id: str) -> None:
     ran = learnloop("trajectories", "show", id, "--url", service.url)

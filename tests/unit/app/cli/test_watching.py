@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from app.cli.terminal import Terminal
 from app.cli.watching import RunDisplay, live_panel
 
 
@@ -61,7 +62,7 @@ def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
     row = {"iteration": 1, "rewards": {"mean": 0.5}, "success": 0.5, "malformed": 0.0, "step": 1}
     held_out = {"iteration": 0, "split": "validation", "mode": "sampled", "success": 0.5, "scenarios": 20}
     run = _run(1, "rollout", 3, [row]) | {
-        "wait_reason": "the engine does not answer",
+        "wait_reason": "the engine does not answer\x1b]0;owned\x07",
         "evaluations": [held_out],
         "best_checkpoint": {"step": 1, "success": 0.5},
     }
@@ -72,10 +73,10 @@ def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
         "occurred_at": "2026-11-21T09:00:00+00:00",
         "data": {"worker": "w\x1b[31m"},
     }
-    console = Console(file=StringIO(), width=100, record=True)
+    console = Terminal(file=StringIO(), width=100, record=True)
     console.print(live_panel(run, 5.0, [event]))
     text = console.export_text()
     assert "run.started" in text
     assert "w?[31m" in text
     assert "50% [30, 70]   best: step 1, 50%" in text
-    assert "waiting: the engine does not answer" in text
+    assert "waiting: the engine does not answer?]0;owned" in text
