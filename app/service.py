@@ -16,7 +16,7 @@ import structlog
 from app.aio.periodic import every
 from app.backends import Connect, usable
 from app.claims.claims import Claims
-from app.db.database import DatabaseUrlError
+from app.db.database import Database, DatabaseUrlError, make_database, make_engine
 from app.evaluations.claims import EvaluationClaims
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
@@ -52,6 +52,9 @@ from training.learn_loop import learn_loop
 _EVALUATIONS = 2
 """Minimum number of evaluations that a worker drives concurrently. They mostly wait for models, and one with a slow
 prompted model or agent should not make another project wait."""
+
+_HELD_CONNECTIONS = 2
+"""Connections for claims, for reports of runs and for looking at releases, which must not wait for requests'."""
 
 log = structlog.get_logger(__name__)
 
@@ -133,10 +136,13 @@ async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator
     """Drive runs and evaluations in this process, and watch releases. The work of the data directory's previous worker
     is taken over without waiting for its leases to expire."""
     settings = resources.settings
+    held = make_engine(resources.database_engine.url, _HELD_CONNECTIONS)
+    leases = make_database(held)
     worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     store = EvaluationStore(resources.database)
     publisher = EvaluationPublisher(store, Publications(resources.database), settings)
-    runs, evaluations = _runs(resources, worker, learn), _evaluations(resources, worker, store, publisher)
+    runs = _runs(resources, leases, worker, learn)
+    evaluations = _evaluations(resources, leases, worker, store, publisher)
     await _release_predecessor([runs.claims, evaluations.claims], worker, settings.data_dir / "worker")
     runner = Runner(
         resources.database_engine.url,
@@ -148,16 +154,17 @@ async def _running_jobs(resources: Resources, learn: LearnLoop) -> AsyncIterator
     if evaluations.slots:
         publisher.start()
     try:
-        async with every(EVERY_S, ReleaseWatcher(resources.database).look_at_due, "look at releases"):
+        async with every(EVERY_S, ReleaseWatcher(leases).look_at_due, "look at releases"):
             yield runner
     finally:
         await asyncio.gather(runner.close(), publisher.close())
+        await held.dispose()
 
 
-def _runs(resources: Resources, worker: str, learn: LearnLoop) -> RunJobs:
+def _runs(resources: Resources, leases: Database, worker: str, learn: LearnLoop) -> RunJobs:
     settings, database = resources.settings, resources.database
     claims = RunClaims(
-        database,
+        leases,
         worker,
         ttl_s=settings.lease_s,
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
@@ -175,14 +182,14 @@ def _runs(resources: Resources, worker: str, learn: LearnLoop) -> RunJobs:
         own_agents=OwnAgents(database, settings),
         access=EnvironmentAccess(settings),
     )
-    return RunJobs(database, claims, driver, settings.max_concurrent_runs)
+    return RunJobs(leases, claims, driver, settings.max_concurrent_runs)
 
 
 def _evaluations(
-    resources: Resources, worker: str, store: EvaluationStore, publisher: EvaluationPublisher
+    resources: Resources, leases: Database, worker: str, store: EvaluationStore, publisher: EvaluationPublisher
 ) -> EvaluationJobs:
     settings, database = resources.settings, resources.database
-    claims = EvaluationClaims(database, worker, ttl_s=settings.lease_s, engine=resources.engine_name)
+    claims = EvaluationClaims(leases, worker, ttl_s=settings.lease_s, engine=resources.engine_name)
     driver = EvaluationDriver(database, settings, resources.connect, resources.engine)
     slots = max(settings.max_concurrent_runs, _EVALUATIONS) if settings.max_concurrent_runs else 0
     return EvaluationJobs(store, claims, driver, publisher, slots)

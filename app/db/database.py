@@ -51,7 +51,7 @@ def options_of(settings: Mapping[str, str]) -> str:
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
-def make_engine(url: URL) -> AsyncEngine:
+def make_engine(url: URL, connections: int = 7) -> AsyncEngine:
     """Make an engine with a small pool, because several services and tools share the server's connections.
 
     All connections stay open: opening one for a request and closing it afterwards would cost more than the request.
@@ -59,7 +59,7 @@ def make_engine(url: URL) -> AsyncEngine:
     """
     engine = create_async_engine(
         url,
-        pool_size=7,
+        pool_size=connections,
         max_overflow=0,
         pool_timeout=10,
         pool_recycle=600,
