@@ -5,7 +5,8 @@ run, and what follows is saved in the transaction that starts it: a process that
 nothing, and the next look does it; after the commit everything is done.
 """
 
-from collections.abc import AsyncIterator, Awaitable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,8 @@ from training.protocol.model_name import ModelName
 from training.statistics.sequential import Rule
 
 LOOK_EVERY_S = 15.0
+LOOK_S = 10.0
+"""Time after which a look begins nothing more: once for starting runs, and once for what follows them."""
 _MOST_SCENARIOS = 1_000
 _REFUSED = (ServiceError, ValueError)
 """Errors that a repetition would meet again. A ValueError is a stored request that this version no longer accepts."""
@@ -73,11 +76,17 @@ class Scheduler:
         return ScheduleStore(self.service.database)
 
     async def look(self) -> None:
-        """Deal with everything that is due now. What cannot be done now because a service that it needs is unavailable
-        stays due."""
+        """Deal with what is due now: at least one schedule of each project. What takes too long stays due for the next
+        look, and so does what cannot be done because a service that it needs is unavailable."""
+        goes_on = _turn()
         for schedule in await self.store.due():
+            if not goes_on(schedule):
+                break
             await _attempt(schedule, self.start(schedule, latest_time(schedule.cron, await self.now())))
+        goes_on = _turn()
         for row, schedule, run in await self.store.ended():
+            if not goes_on(schedule):
+                break
             await _attempt(schedule, self._follow(row, schedule, run))
 
     async def start(self, schedule: Schedule, due_at: datetime) -> None:
@@ -238,6 +247,18 @@ async def looking(scheduler: Scheduler) -> AsyncIterator[None]:
     """Deal with due times periodically while this is open."""
     async with every(LOOK_EVERY_S, scheduler.look, "schedules"):
         yield
+
+
+def _turn() -> Callable[[Schedule], bool]:
+    """Return whether a look goes on with a schedule: as long as there is time, or if it is its project's first one."""
+    until, served = time.monotonic() + LOOK_S, set[str]()
+
+    def goes_on(schedule: Schedule) -> bool:
+        first = schedule.project not in served
+        served.add(schedule.project)
+        return first or time.monotonic() < until
+
+    return goes_on
 
 
 async def _attempt(schedule: Schedule, work: Awaitable[None]) -> None:

@@ -20,6 +20,12 @@ from app.errors import Conflict, NotFound
 _SETTLE = timedelta(seconds=5)
 """Age of a due time when it is noticed. By then everything that ended before it has been committed."""
 _DECISION = EvaluationJob.report["trial"]["decision"].astext.label("decision")
+MAX_SCHEDULES = 100
+"""Maximum number of schedules of a project."""
+_CREATING = 0x7363686564756C65
+"""Key of the advisory lock that serializes creations, so that the maximum holds."""
+_LOOKED_AT = 200
+"""Maximum number of schedules that are looked at before the next look, which gives every project its turn again."""
 _SHOWN = (ScheduleRun, Run.status.label("run_status"), EvaluationJob.status.label("evaluation_status"), _DECISION)
 
 
@@ -44,9 +50,14 @@ class ScheduleStore:
         self._database = database
 
     async def create(self, schedule: Schedule) -> Schedule:
-        """Save a schedule, whose first due time is the next one. Raises Conflict if its name is taken."""
+        """Save a schedule, whose first due time is the next one. Raises Conflict if its name is taken, or if the
+        project has as many as it can have."""
         try:
             async with self._database.begin() as tx:
+                await tx.execute(select(func.pg_advisory_xact_lock(_CREATING)))
+                mine = select(func.count()).where(Schedule.project == schedule.project)
+                if (await tx.execute(mine)).scalar_one() >= MAX_SCHEDULES:
+                    raise Conflict(f"Project {schedule.project} has {MAX_SCHEDULES} schedules; delete one first.")
                 schedule.next_due_at = await _next(tx, schedule.cron)
                 tx.add(schedule)
                 await tx.flush()
@@ -116,8 +127,9 @@ class ScheduleStore:
             await tx.delete(_found(await tx.get(Schedule, id, with_for_update=True), id))
 
     async def due(self) -> Sequence[Schedule]:
-        """Return the schedules with a due time to deal with."""
-        query = select(Schedule).where(Schedule.next_due_at <= func.now() - _SETTLE).order_by(Schedule.next_due_at)
+        """Return schedules with a due time to deal with, with projects in turn."""
+        due = Schedule.next_due_at <= func.now() - _SETTLE
+        query = select(Schedule).where(due).order_by(*_in_turn(Schedule.next_due_at)).limit(_LOOKED_AT)
         async with self._database() as tx:
             return (await tx.execute(query)).scalars().all()
 
@@ -129,7 +141,8 @@ class ScheduleStore:
             .outerjoin(Run, Run.id == ScheduleRun.run_id)
             .where(ScheduleRun.state == DueState.RUNNING, Schedule.next_due_at.is_not(None))
             .where(or_(Run.id.is_(None), Run.status.in_(TERMINAL)))
-            .order_by(ScheduleRun.due_at)
+            .order_by(*_in_turn(ScheduleRun.due_at))
+            .limit(_LOOKED_AT)
         )
         async with self._database() as tx:
             return (await tx.execute(query)).all()
@@ -215,6 +228,11 @@ def _shown() -> Any:
         .outerjoin(Run, Run.id == ScheduleRun.run_id)
         .outerjoin(EvaluationJob, EvaluationJob.id == ScheduleRun.evaluation_id)
     )
+
+
+def _in_turn(due_at: Any) -> tuple[Any, Any]:
+    """Return the order in which every project's first due time comes before any project's second one."""
+    return func.row_number().over(partition_by=Schedule.project, order_by=due_at), due_at
 
 
 async def _live_run(tx: AsyncSession, id: str) -> str | None:

@@ -18,12 +18,12 @@ import app.schedules.scheduler
 from app.agent_sessions.task_draw import split_of
 from app.cli.main import app as cli
 from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.tables import Promotion, Release, Run, ScheduleRun, UserScenario
+from app.db.tables import Promotion, Release, Run, Schedule, ScheduleRun, UserScenario
 from app.domain.cron import latest_time
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
 from app.schedules.scheduler import scheduler_of
-from app.schedules.store import DueTimeTaken
+from app.schedules.store import DueTimeTaken, ScheduleStore
 from app.service import Service, open_service
 from environment.json_type import Json
 from tests.conditions import answered
@@ -472,3 +472,59 @@ async def _idle(data_dir: Path, database_url: str) -> AsyncIterator[Service]:
     backend = ScriptedBackend()
     async with open_service(settings, connect=backend.connect, learn=ScriptedLoop()) as service:
         yield service
+
+
+async def _add_due(database: Database, project: str, count: int, days: int) -> None:
+    """Add schedules of a project that have been due for that many days."""
+    due = datetime.now(UTC) - timedelta(days=days)
+    async with database.begin() as tx:
+        for number in range(count):
+            same: Json = {
+                "cron": "0 2 * * *",
+                "run": RUN,
+                "promoted_name": "live",
+                "then": "nothing",
+                "actor": "a test",
+            }
+            id = f"{project}-{number}"
+            tx.add(
+                Schedule(
+                    id=id,
+                    project=project,
+                    name=id,
+                    least_new_tasks=3,
+                    window_days=None,
+                    next_due_at=due,
+                    **same,
+                )
+            )
+
+
+async def test_schedules_of_many_due_times_let_other_projects_have_their_turn(
+    data_dir: Path, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that has no time left still deals with the first schedule of every project."""
+    await _add_due(database, "many", 300, days=3)
+    await _add_due(database, "one", 1, days=1)
+    monkeypatch.setattr("app.schedules.scheduler.LOOK_S", 0.0)
+    async with _idle(data_dir, database_url) as service, httpx.AsyncClient() as http:
+        scheduler = scheduler_of(service, http)
+        assert [each.project for each in (await scheduler.store.due())[:3]] == ["many", "one", "many"]
+        await scheduler.look()
+    async with database() as tx:
+        dealt_with = (await tx.execute(select(ScheduleRun.schedule_id))).scalars().all()
+    assert sorted(id.partition("-")[0] for id in dealt_with) == ["many", "one"]
+
+
+async def test_a_project_has_a_limited_number_of_schedules(
+    data_dir: Path, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.schedules.store.MAX_SCHEDULES", 2)
+    await _add_due(database, "another", 2, days=0)
+    async with _promoted(data_dir, database_url) as client:
+        bodies = [{"name": f"n{number}", "cron": "0 2 * * *", "run": RUN} for number in range(4)]
+        replies = await asyncio.gather(*(client.post("/schedules", json=body) for body in bodies))
+        assert sorted(reply.status_code for reply in replies) == [201, 201, 409, 409]
+        refused = next(reply for reply in replies if reply.status_code == 409).json()
+        assert refused["detail"] == "Project learnloop has 2 schedules; delete one first."
+    assert len(await ScheduleStore(database).listed(project=None, name=None, before=None, limit=9)) == 4
