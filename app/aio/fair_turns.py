@@ -20,20 +20,21 @@ class FairTurns:
         """Waiting tasks by owner; the first owner is next."""
 
     @asynccontextmanager
-    async def turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it during the context. Raises TooManyRequests if the owner has too many waiting."""
-        await self._take(owner)
+    async def turn(self, owner: str, waiting: int | None = None) -> AsyncIterator[None]:
+        """Wait for a turn and hold it during the context. Raises TooManyRequests if the owner has too many waiting:
+        `waiting`, or `waiting_per_owner`."""
+        await self._take(owner, waiting or self._waiting_per_owner)
         try:
             yield
         finally:
             self._pass_on()
 
-    async def _take(self, owner: str) -> None:
+    async def _take(self, owner: str, most: int) -> None:
         if self._free:
             self._free -= 1
             return
         queue = self._waiting.setdefault(owner, deque())
-        if len(queue) >= self._waiting_per_owner:
+        if len(queue) >= most:
             raise TooManyRequests(
                 f"{len(queue)} expensive requests of this project are waiting already.", retry_after_s=_RETRY_AFTER_S
             )

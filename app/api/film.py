@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.api.dependencies import CurrentDatabase, CurrentQueries, RunId
+from app.api.dependencies import CurrentCaller, CurrentHeavyReads, CurrentQueries, RunId
 from app.api.routers import keyed_router
 from app.runs.film import film
 from app.schemas.film import BehaviourOut, FilmCheckpoint, FilmOut, FilmScenario
@@ -17,8 +17,9 @@ router = keyed_router("runs")
 
 @router.get("/runs/{run_id}/film")
 async def get_film(
-    database: CurrentDatabase,
+    heavy_reads: CurrentHeavyReads,
     queries: CurrentQueries,
+    caller: CurrentCaller,
     run_id: RunId,
     split: Annotated[Split, Query(description="Split of the scenarios")] = "validation",
     mode: Annotated[Mode, Query(description="Sampled or greedy rollouts")] = "sampled",
@@ -28,8 +29,8 @@ async def get_film(
     Shows when each scenario was learned, and what the agent does differently since. The size of the response is
     bounded: see `checkpoints` and `scenarios`.
     """
-    await queries.require_run(run_id)
-    found = await film(database, run_id, split, mode)
+    key = ("film", run_id, split, mode, await queries.next_iteration(run_id))
+    found = await heavy_reads.kept(caller.namespace, key, lambda database: film(database, run_id, split, mode))
     return FilmOut(
         run_id=run_id,
         split=split,

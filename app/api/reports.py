@@ -17,7 +17,7 @@ from app.reports.card import card
 from app.reports.collect import collect
 from app.reports.page import page
 from app.reports.signature import sign, signing_key
-from app.results.tables import Table, Tables
+from app.results.tables import RolloutTable, Table, Tables
 from app.security.secret_box import service_key
 from app.settings import Settings
 from environment.json_type import Json
@@ -99,6 +99,9 @@ async def get_run_report(
 )
 async def get_table(
     database: CurrentDatabase,
+    store: CurrentStore,
+    heavy_reads: CurrentHeavyReads,
+    caller: CurrentCaller,
     run_id: RunId,
     table: Annotated[Table, Path(description="`iterations`, `evaluations` (the held-out ones), or `rollouts`")],
 ) -> StreamingResponse:
@@ -106,6 +109,10 @@ async def get_table(
 
     Text that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    pieces = await Tables(database).open(run_id, table)
+    if table == "rollouts":
+        run = await store.get(run_id)
+        pieces = heavy_reads.pieces(caller.namespace, RolloutTable(run.id).next_piece)
+    else:
+        pieces = await Tables(database).open(run_id, table)
     headers = {"Content-Disposition": f'attachment; filename="{table}.csv"', "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(pieces, media_type="text/csv", headers=headers)

@@ -6,6 +6,7 @@ from ulid import ULID
 from app.api import presentation
 from app.api.dependencies import (
     CurrentCaller,
+    CurrentHeavyReads,
     CurrentQueries,
     CurrentRunDocuments,
     CurrentRunner,
@@ -74,10 +75,12 @@ async def list_iterations(
 
 
 @router.get("/runs/{run_id}/rewards")
-async def list_rewards(service: CurrentService, queries: CurrentQueries, run_id: RunId) -> RewardHistograms:
+async def list_rewards(
+    heavy_reads: CurrentHeavyReads, queries: CurrentQueries, caller: CurrentCaller, run_id: RunId
+) -> RewardHistograms:
     """Count the rewards of a run's training rollouts. All iterations share the bins."""
-    await queries.require_run(run_id)
-    found = await reward_histogram(service.database, run_id)
+    key = ("rewards", run_id, await queries.next_iteration(run_id))
+    found = await heavy_reads.kept(caller.namespace, key, lambda database: reward_histogram(database, run_id))
     if found is None:
         return RewardHistograms(low=None, high=None, iterations=[])
     iterations = [IterationRewards(iteration=number, counts=counts) for number, counts in found.iterations.items()]

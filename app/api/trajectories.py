@@ -102,7 +102,10 @@ async def list_trajectories(
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[TrajectoryBrief]:
-    """List the trajectories of a run, oldest first. Their messages are left out."""
+    """List the trajectories of a run, oldest first. Their messages are left out.
+
+    Values of a task or an outcome are cut after 4,000 characters, and are texts then.
+    """
     await queries.require_run(run_id)
 
     def read(database: Database) -> Coroutine[Any, Any, Sequence[Row[Any]]]:
@@ -118,8 +121,8 @@ async def list_trajectories(
             where=conditions(success=success, end=end, part=part, tool=tool, text=text),
         )
 
-    # What is in messages takes seconds to find in a long run.
-    is_heavy = tool is not None or text is not None
+    # Nothing but the rows leads to these; what is in messages takes seconds to find in a long run.
+    is_heavy = any(each is not None for each in (end, part, tool, text))
     found = await (heavy_reads.do(caller.namespace, read) if is_heavy else read(service.database))
     return page(
         found,
@@ -145,8 +148,9 @@ async def list_finished_rollouts(
 
 @router.get("/runs/{run_id}/outcomes")
 async def list_outcomes(
-    service: CurrentService,
+    heavy_reads: CurrentHeavyReads,
     queries: CurrentQueries,
+    caller: CurrentCaller,
     run_id: RunId,
     kind: Annotated[Kind, Query(description="Only rollouts made for this")] = "train",
 ) -> Outcomes:
@@ -154,8 +158,8 @@ async def list_outcomes(
 
     The parts of their rewards are averaged in the same columns of iterations.
     """
-    await queries.require_run(run_id)
-    found = await outcomes(service.database, run_id, kind)
+    key = ("outcomes", run_id, kind, await queries.next_iteration(run_id))
+    found = await heavy_reads.kept(caller.namespace, key, lambda database: outcomes(database, run_id, kind))
     return Outcomes(
         every=found.every,
         iterations=found.iterations,

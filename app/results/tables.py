@@ -6,11 +6,12 @@ Parquet files (app/results/documents.py).
 
 import csv
 import io
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Text, cast, func, select
 
 from app.db.database import Database
 from app.db.json_text import dumps
@@ -19,7 +20,10 @@ from app.errors import NotFound
 from training.statistics.shares import wilson
 
 Table = Literal["iterations", "evaluations", "rollouts"]
-_ROWS_AT_ONCE = 500
+SmallTable = Literal["iterations", "evaluations"]
+_ROWS_AT_ONCE = 200
+_BYTES_AT_ONCE = 1_000_000
+"""A piece has more only if a single row has."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _ITERATION = (
     "iteration", "step", "best_step", "reward_mean", "reward_median", "reward_min", "reward_max", "reward_count",
@@ -34,21 +38,23 @@ _ROLLOUT = (
 )  # fmt: skip
 
 
+_BYTES = func.octet_length(cast(Trajectory.scenario, Text)) + func.octet_length(cast(Trajectory.outcome, Text))
+
+
 class Tables:
-    """Reads the tables of runs."""
+    """Reads the tables of runs, except that of their rollouts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def open(self, run_id: str, table: Table) -> AsyncIterator[bytes]:
+    async def open(self, run_id: str, table: SmallTable) -> AsyncIterator[bytes]:
         """Return the table's bytes, piece by piece. Raises NotFound, before the first piece."""
         async with self._database() as tx:
             if await tx.get(Run, run_id) is None:
                 raise NotFound(f"There is no run {run_id!r}.")
-        read: Mapping[Table, Callable[[str], AsyncIterator[bytes]]] = {
+        read: Mapping[SmallTable, Callable[[str], AsyncIterator[bytes]]] = {
             "iterations": self._iterations,
             "evaluations": self._evaluations,
-            "rollouts": self._rollouts,
         }
         return read[table](run_id)
 
@@ -75,19 +81,40 @@ class Tables:
             differences = [found.get(name) for name in of_difference]
             yield _lines([[*figures, *wilson(row.success, row.scenarios), *differences]])
 
-    async def _rollouts(self, run_id: str) -> AsyncIterator[bytes]:
-        """Yield pages in the order of saving. No connection is held while a slow reader takes them."""
-        columns: list[ColumnElement[Any]] = [getattr(Trajectory, name) for name in ("seq", *_ROLLOUT)]
-        query = select(*columns).where(Trajectory.run_id == run_id).order_by(Trajectory.seq).limit(_ROWS_AT_ONCE)
-        yield _lines([_ROLLOUT])
-        after = -1
-        while True:
-            async with self._database() as tx:
-                rows = (await tx.execute(query.where(Trajectory.seq > after))).all()
-            if not rows:
-                return
-            after = rows[-1][0]
-            yield _lines(row[1:] for row in rows)
+
+class RolloutTable:
+    """The table of a run's rollouts, in the order of saving, read in pieces of about a megabyte.
+
+    No connection is held while a slow reader takes them.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._mine = Trajectory.run_id == run_id
+        self._sizes: deque[tuple[int, int]] = deque()
+        """The next rollouts: their `seq` and about how many bytes they have."""
+        self._after = -2
+
+    async def next_piece(self, database: Database) -> bytes | None:
+        """Return the next lines, or None after the last ones."""
+        if self._after == -2:
+            self._after = -1
+            return _lines([_ROLLOUT])
+        async with database() as tx:
+            if not self._sizes:
+                sizes = select(Trajectory.seq, _BYTES).where(self._mine, Trajectory.seq > self._after)
+                found = await tx.execute(sizes.order_by(Trajectory.seq).limit(_ROWS_AT_ONCE))
+                self._sizes.extend((seq, size) for seq, size in found)
+            if not self._sizes:
+                return None
+            last, total = self._sizes.popleft()
+            while self._sizes and total + self._sizes[0][1] <= _BYTES_AT_ONCE:
+                last, size = self._sizes.popleft()
+                total += size
+            columns: list[ColumnElement[Any]] = [getattr(Trajectory, name) for name in _ROLLOUT]
+            these = (self._mine, Trajectory.seq > self._after, Trajectory.seq <= last)
+            rows = (await tx.execute(select(*columns).where(*these).order_by(Trajectory.seq))).all()
+        self._after = last
+        return _lines(rows)
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:

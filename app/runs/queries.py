@@ -17,8 +17,9 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    type_coerce,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from app.db.database import Database
@@ -37,7 +38,37 @@ SHOWN_ITERATIONS = 200
 
 _REWARDS = ("mean", "median", "min", "max", "count")
 _BULKY = {"messages", "tokens", "tools", "score_explanation", "score_parts", "reward_parts"}
-_COMPACT_COLUMNS = [column for column in Trajectory.__table__.columns if column.name not in _BULKY]
+_WHOLE_BYTES = 1_000
+_LONGEST = 4_000
+"""Maximum number of characters of a value of an outcome or task in a list."""
+_MOST_VALUES = 64
+
+
+def _cut(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a JSON object whose long values are cut, and are texts then. Short objects, also by how they are
+    compressed, stay as they are."""
+    each = select(func.jsonb_each(column).table_valued("key", "value")).limit(_MOST_VALUES).subquery()
+    text = type_coerce(each.c.value, JSONB).op("#>>")(literal_column("'{}'::text[]"))
+    shortened = func.to_jsonb(func.concat(func.left(text, _LONGEST), "…"))
+    value = case((func.length(text) > _LONGEST, shortened), else_=each.c.value)
+    cut = select(func.coalesce(func.jsonb_object_agg(each.c.key, value), literal_column("'{}'::jsonb")))
+    return case((func.pg_column_size(column) < _WHOLE_BYTES, column), else_=cut.scalar_subquery())
+
+
+def _cut_parts(column: ColumnElement[Any], *parts: str) -> ColumnElement[Any]:
+    cut = func.jsonb_build_object(*(piece for part in parts for piece in (part, _cut(column[part]))))
+    return case((func.pg_column_size(column) < _WHOLE_BYTES, column), else_=cut)
+
+
+_CUT = {
+    "outcome": _cut(Trajectory.__table__.c.outcome),
+    "scenario": _cut_parts(Trajectory.__table__.c.scenario, "task", "reference"),
+}
+_COMPACT_COLUMNS: list[ColumnElement[Any]] = [
+    type_coerce(_CUT[column.name], JSONB).label(column.name) if column.name in _CUT else column
+    for column in Trajectory.__table__.columns
+    if column.name not in _BULKY
+]
 
 
 class RunFigures(NamedTuple):
@@ -276,9 +307,15 @@ class RunQueries:
 
     async def require_run(self, run_id: str) -> None:
         """Raise NotFound if the run does not exist."""
+        await self.next_iteration(run_id)
+
+    async def next_iteration(self, run_id: str) -> int:
+        """Return the number of the iteration after the newest saved one. Raises NotFound."""
         async with self._database() as tx:
-            if (await tx.execute(select(Run.id).where(Run.id == run_id))).scalar_one_or_none() is None:
-                raise NotFound(f"There is no run {run_id!r}.")
+            found = (await tx.execute(select(Run.next_iteration).where(Run.id == run_id))).scalar_one_or_none()
+        if found is None:
+            raise NotFound(f"There is no run {run_id!r}.")
+        return found
 
     async def held_out_seed(self, run_id: str) -> int:
         """Return the seed of a run's held-out scenarios. Raises NotFound."""
