@@ -56,6 +56,7 @@ from app.api import (
 )
 from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import open_run_documents
+from app.api.stored_texts import StoredTexts
 from app.auth.callers import open_callers
 from app.auth.failed_keys import FailedKeys
 from app.auth.guard import Guard
@@ -170,6 +171,7 @@ def create_app(
             looking(scheduler_of(app.state.service, app.state.proxy.http)),
         ):
             app.state.heavy_reads = HeavyReads(app.state.service.database_engine.url)
+            app.state.stored_texts = StoredTexts(app.state.heavy_reads)
             app.state.judging = HeavyReads(app.state.service.database_engine.url)
             app.state.scoring = HeavyReads(app.state.service.database_engine.url)
             app.state.metrics = MetricsPage(app.state.service)

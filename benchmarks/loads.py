@@ -1,25 +1,42 @@
 """Measure what one client, or one lost connection, costs everybody else.
 
-    python -m benchmarks.loads forgotten
+    python -m benchmarks.loads forgotten tables sets outcomes
 
 `forgotten`: a service trains on an engine behind a network that forgets all connections in the middle of a run. Prints
 the seconds until the run progresses, and what the run said meanwhile.
+
+The others send requests of one tenant, and print the waits of another one's `GET /health/live` and `GET /runs/{id}`,
+and the service's memory. `tables`: twenty readers of the rollouts of a run with 500 of them, each with 0.9 MB of
+outcome. `sets`: sixty clients that ask for a stored set of 24 MB, and do not read. `outcomes`: twenty readers of the
+outcomes of a run with 64,000 rollouts.
 """
 
 import argparse
 import asyncio
 import json
+import random
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import psutil
+from sqlalchemy import text
 
 from app.cli.client import Service
 from app.cli.service_process import free_port
+from app.db.database import Database, make_database, make_engine
+from app.db.migration import migrate
+from app.db.tables import Trajectory
+from app.processes.postgres import EmbeddedPostgres
+from app.runs import documents
 from benchmarks import processes
+from benchmarks.service.hostile_http import Memory, Stage, ask_meanwhile, prepared
 from environment.json_type import Json
 from tests.fakes.forgetful_network import forgetful_network
 
@@ -46,7 +63,7 @@ async def forgotten(directory: Path) -> Json:
         ):
             with processes.service(directory, port, LEARNLOOP_ENGINE_URL=network.url) as child:
                 with Service(f"http://127.0.0.1:{port}") as client:
-                    await asyncio.to_thread(processes.wait_for, child, processes.answers(client))
+                    await asyncio.to_thread(_wait_for, child, client)
                 run = f"/runs/{(await http.post('/learn-loop', json=_LEARN_LOOP)).raise_for_status().json()['run_id']}"
                 await _until(http, run, lambda said: said["progress"] and said["progress"]["iteration"] == 1)
                 before = (await http.get(run)).json()["progress"]
@@ -69,6 +86,10 @@ async def forgotten(directory: Path) -> Json:
                 }
 
 
+def _wait_for(child: "subprocess.Popen[bytes]", client: Service) -> None:
+    processes.wait_for(child, processes.answers(client), most_s=_MOST_S)
+
+
 async def _until(http: httpx.AsyncClient, path: str, holds: Callable[[Json], object]) -> Json:
     async with asyncio.timeout(_MOST_S):
         while not holds(said := (await http.get(path)).json()):
@@ -76,7 +97,117 @@ async def _until(http: httpx.AsyncClient, path: str, holds: Callable[[Json], obj
         return said
 
 
-LOADS = {each.__name__: each for each in (forgotten,)}
+@asynccontextmanager
+async def _stage(directory: Path) -> AsyncIterator[tuple[Stage, Database, int, int]]:
+    """Run a service over a database with two projects: the stage, the database, the port and the service's pid."""
+    postgres, port = EmbeddedPostgres(directory), free_port()
+    await postgres.start()
+    engine = make_engine(postgres.url)
+    try:
+        await migrate(engine)
+        stage = await prepared(make_database(engine))
+        settings = {
+            "DATABASE_URL": postgres.url.set(drivername="postgresql").render_as_string(hide_password=False),
+            "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
+            "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
+            "LEARNLOOP_REQUIRE_KEYS": "always",
+            "LEARNLOOP_RATE_PER_S": "0",
+        }
+        (directory / "data").mkdir()
+        with processes.service(directory / "data", port, **settings) as child:
+            with Service(f"http://127.0.0.1:{port}") as client:
+                await asyncio.to_thread(_wait_for, child, client)
+            await asyncio.sleep(3)  # wait for the service's late imports
+            yield stage, make_database(engine), port, child.pid
+    finally:
+        await engine.dispose()
+        await postgres.stop()
+
+
+async def _beside(stage: Stage, port: int, pid: int, load: Callable[[], Awaitable[Json]]) -> Json:
+    """Run the load; return another tenant's waits and the service's memory."""
+    memory, over = Memory(psutil.Process(pid)), asyncio.Event()
+    before = memory.now_mb()
+    asked = (("/health/live", None), (f"/runs/{stage.bystander_run}", stage.bystander_key))
+    asking = [asyncio.create_task(ask_meanwhile(port, path, key, over)) for path, key in asked]
+    began = time.monotonic()
+    found = await load()
+    seconds = time.monotonic() - began
+    over.set()
+    live, runs = [(await waits).figures() for waits in asking]
+    grew = round(memory.stop() - before)
+    return {"seconds": round(seconds, 1), "live": live, "runs": runs, "grew_mb": grew, **found}
+
+
+async def _read(port: int, path: str, key: str, times: int) -> Json:
+    """Read the path that many times simultaneously."""
+
+    async def one() -> int:
+        async with (
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, trust_env=False) as http,
+            http.stream("GET", path, headers={"authorization": f"Bearer {key}"}) as reply,
+        ):
+            async for _ in reply.aiter_raw():
+                pass
+            return reply.status_code
+
+    statuses = Counter(await asyncio.gather(*(one() for _ in range(times))))
+    return {"statuses": {str(status): count for status, count in statuses.items()}}
+
+
+async def tables(directory: Path) -> Json:
+    async with _stage(directory) as (stage, database, port, pid):
+        words = "".join(random.choices("abcdefgh ", k=900_000))
+        long = f"jsonb_build_object('output', '{words}', 'number', g)"
+        await _add_rollouts(database, stage.run_id, 500, long)
+        path = f"/runs/{stage.run_id}/tables/rollouts"
+        return await _beside(stage, port, pid, lambda: _read(port, path, stage.key, 20))
+
+
+async def outcomes(directory: Path) -> Json:
+    async with _stage(directory) as (stage, database, port, pid):
+        await _add_rollouts(database, stage.run_id, 64_000, "jsonb_build_object('finish', 'answered', 'number', g)")
+        path = f"/runs/{stage.run_id}/outcomes"
+        return await _beside(stage, port, pid, lambda: _read(port, path, stage.key, 20))
+
+
+async def sets(directory: Path) -> Json:
+    async with _stage(directory) as (stage, database, port, pid):
+        new = documents.document("hostile", "scenarios", [{"id": str(n), "text": "word " * 200} for n in range(23_000)])
+        async with database.begin() as tx:
+            await documents.save(tx, [new])
+
+        async def unread() -> Json:
+            head = f"GET /scenarios/{new.reference['sha256']} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {stage.key}"
+            writers = []
+            for _ in range(60):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+                writer.write(f"{head}\r\n\r\n".encode())
+                writers.append((reader, writer))
+            await asyncio.sleep(20)
+            for _, writer in writers:
+                writer.close()
+            return {}
+
+        return await _beside(stage, port, pid, unread)
+
+
+async def _add_rollouts(database: Database, run_id: str, count: int, outcome: str) -> None:
+    """Copy a rollout of the run that many times, with another outcome."""
+    async with database.begin() as tx:
+        await tx.execute(text("SET LOCAL statement_timeout = 0"))
+        copied = [each.name for each in Trajectory.__table__.columns if each.name not in ("id", "seq", "outcome")]
+        names = ", ".join(copied)
+        await tx.execute(
+            text(
+                f"INSERT INTO trajectory (id, outcome, {names}) SELECT 'copy-' || g, {outcome}, {names} FROM "
+                f"(SELECT * FROM trajectory WHERE run_id = :run_id LIMIT 1), generate_series(1, :count) AS g"
+            ),
+            {"run_id": run_id, "count": count},
+        )
+
+
+LOADS = {each.__name__: each for each in (forgotten, tables, sets, outcomes)}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from app.api.dependencies import (
     CurrentHeavyReads,
     CurrentSettings,
     CurrentStore,
+    CurrentStoredTexts,
     IdCursor,
     Limit,
     RunId,
@@ -140,9 +141,11 @@ async def list_demonstrations(
 
 
 @router.get("/demonstrations/{sha256}")
-async def get_demonstrations(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_demonstrations(
+    texts: CurrentStoredTexts, database: CurrentDatabase, caller: CurrentCaller, sha256: Hash
+) -> StreamingResponse:
     """Get stored demonstrations, as `{"demonstrations": [...]}`."""
-    return await stored(database, caller.project, "demonstrations", sha256)
+    return await stored(texts, database, caller.project, "demonstrations", sha256)
 
 
 @router.delete("/demonstrations/{sha256}")

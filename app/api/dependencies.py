@@ -6,6 +6,7 @@ from fastapi import Depends, Path, Query, Request
 
 from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import RunDocuments
+from app.api.stored_texts import StoredTexts
 from app.auth.caller import Caller
 from app.db.database import Database
 from app.events.feed import EventFeed
@@ -75,6 +76,11 @@ async def _heavy_reads(request: Request) -> HeavyReads:
     return heavy_reads
 
 
+async def _stored_texts(request: Request) -> StoredTexts:
+    texts: StoredTexts = request.app.state.stored_texts
+    return texts
+
+
 async def _judging(request: Request) -> HeavyReads:
     judging: HeavyReads = request.app.state.judging
     return judging
@@ -105,6 +111,7 @@ CurrentEndpoints = Annotated[Endpoints, Depends(_endpoints)]
 CurrentStarter = Annotated[RunStarter, Depends(_starter)]
 CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
+CurrentStoredTexts = Annotated[StoredTexts, Depends(_stored_texts)]
 CurrentJudging = Annotated[HeavyReads, Depends(_judging)]
 """Like CurrentHeavyReads but with a separate queue, because a judge model can take minutes."""
 CurrentScoring = Annotated[HeavyReads, Depends(_scoring)]

@@ -1,18 +1,26 @@
 """Graphs and sets of scenarios: stored once, then passed to learn-loops by hash."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import Path
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 import environment.registry
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentQueries, CurrentSettings, CurrentStore, RunId
+from app.api.dependencies import (
+    CurrentCaller,
+    CurrentDatabase,
+    CurrentQueries,
+    CurrentSettings,
+    CurrentStore,
+    CurrentStoredTexts,
+    RunId,
+)
 from app.api.large_bodies import BigBodyRoute, GraphBody, ScenariosBody
 from app.api.routers import keyed_router
+from app.api.stored_texts import StoredTexts
 from app.auth.caller import Caller
 from app.datasets import rows
 from app.datasets.references import UnknownDataset, pin
@@ -29,7 +37,6 @@ from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 
 router = keyed_router("documents", route_class=BigBodyRoute)
-_PART_CHARACTERS = 262_144
 _LISTED = 200
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the canonical JSON")]
 
@@ -58,9 +65,11 @@ async def list_graphs(database: CurrentDatabase, caller: CurrentCaller) -> Graph
 
 
 @router.get("/graphs/{sha256}")
-async def get_graph(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_graph(
+    texts: CurrentStoredTexts, database: CurrentDatabase, caller: CurrentCaller, sha256: Hash
+) -> StreamingResponse:
     """Get a stored graph. It has the form in which `POST /graphs` takes it."""
-    return await stored(database, caller.project, "graph", sha256)
+    return await stored(texts, database, caller.project, "graph", sha256)
 
 
 @router.post("/scenarios", status_code=201)
@@ -101,15 +110,17 @@ async def store_scenarios(
 
 
 @router.get("/scenarios/{sha256}")
-async def get_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha256: Hash) -> StreamingResponse:
+async def get_scenarios(
+    texts: CurrentStoredTexts, database: CurrentDatabase, caller: CurrentCaller, sha256: Hash
+) -> StreamingResponse:
     """Get stored scenarios. They have the form in which they were posted."""
-    return await stored(database, caller.project, "scenarios", sha256)
+    return await stored(texts, database, caller.project, "scenarios", sha256)
 
 
 @router.get("/runs/{run_id}/graph")
 async def get_run_graph(
-    store: CurrentStore, queries: CurrentQueries, database: CurrentDatabase, run_id: RunId
-) -> StreamingResponse:
+    store: CurrentStore, queries: CurrentQueries, texts: CurrentStoredTexts, database: CurrentDatabase, run_id: RunId
+) -> Response:
     """Get the graph of a run.
 
     It is the one that the run was started with, or else the invented one whose nodes have its node scores.
@@ -118,8 +129,8 @@ async def get_run_graph(
     sha256 = documents.reference(run.stored_request.environment, "graph")
     if sha256 is None:
         nodes = await _invented_graph(queries, run)
-        return StreamingResponse(_parts("graph", json.dumps(nodes)), media_type="application/json")
-    return await stored(database, run.model_project, "graph", sha256)
+        return JSONResponse({"graph": nodes})
+    return await stored(texts, database, run.model_project, "graph", sha256)
 
 
 async def _invented_graph(queries: RunQueries, run: Run) -> list[Any]:
@@ -167,17 +178,19 @@ async def _save(database: Database, new: NewDocument) -> None:
         await documents.save(tx, [new])
 
 
-async def stored(database: Database, project: str | None, kind: Kind, sha256: str) -> StreamingResponse:
+async def stored(
+    texts: StoredTexts, database: Database, project: str | None, kind: Kind, sha256: str
+) -> StreamingResponse:
     """Return the document with that hash, as an object with its kind as the key. Raises NotFound."""
     try:
-        text = await documents.stored_text(database, project, kind, sha256)
+        parts = await texts.parts(database, project, kind, sha256)
     except UnknownDocument as error:
         raise NotFound(str(error)) from error
-    return StreamingResponse(_parts(kind, text), media_type="application/json")
+    return StreamingResponse(_object(kind, parts), media_type="application/json")
 
 
-async def _parts(kind: Kind, text: str) -> AsyncIterator[str]:
+async def _object(kind: Kind, parts: AsyncIterator[str]) -> AsyncIterator[str]:
     yield f'{{"{kind}": '
-    for start in range(0, len(text), _PART_CHARACTERS):
-        yield text[start : start + _PART_CHARACTERS]
+    async for part in parts:
+        yield part
     yield "}"

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import Text, cast, func, literal, select
+from sqlalchemy import ColumnElement, Text, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -94,14 +94,25 @@ async def users_of(tx: AsyncSession, project: str, hash: str | None) -> dict[str
 
 async def stored_text(database: Database, project: str | None, kind: Kind, hash: str) -> str:
     """Return the JSON text of a document that the project (None: any) can use. Raises UnknownDocument."""
-    query = select(cast(Document.content, Text)).where(Document.sha256 == hash, Document.kind == kind).limit(1)
+    return await _of_document(database, cast(Document.content, Text), project, kind, hash)
+
+
+async def is_stored(database: Database, project: str | None, kind: Kind, hash: str) -> None:
+    """Raise UnknownDocument if there is no such document that the project (None: any) can use."""
+    await _of_document(database, cast(Document.sha256, Text), project, kind, hash)
+
+
+async def _of_document(
+    database: Database, column: ColumnElement[str], project: str | None, kind: Kind, hash: str
+) -> str:
+    query = select(column).where(Document.sha256 == hash, Document.kind == kind).limit(1)
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
     async with database() as tx:
-        text = (await tx.execute(query)).scalar_one_or_none()
-    if text is None:
+        found = (await tx.execute(query)).scalar_one_or_none()
+    if found is None:
         raise UnknownDocument(kind, hash)
-    return text
+    return found
 
 
 async def listed(
