@@ -33,6 +33,7 @@ from training.phases import Phase, Purpose
 from training.recorded_calls import RecordedCalls
 from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
+from training.rollout.environment_calls import off_loop
 from training.rollout.rollout import Player, RolloutLimits, failed, rollout
 from training.rollout_gate import RolloutGate
 from training.rollout_progress import FailureCount, Report, RolloutProgress
@@ -182,9 +183,12 @@ class RolloutCollector:
         groups = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
         self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
         judgements = await self._judgements(purpose, scenarios, groups)
+        environment = self._run.environment
         return tuple(
-            assign_rewards(self._run.environment, scenario, group, judgement)
-            for scenario, group, judgement in zip(scenarios, groups, judgements, strict=True)
+            [
+                await off_loop(environment, assign_rewards, environment, scenario, group, judgement)
+                for scenario, group, judgement in zip(scenarios, groups, judgements, strict=True)
+            ]
         )
 
     async def _judgements(

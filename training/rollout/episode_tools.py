@@ -5,12 +5,13 @@ import json
 from environment.base import Episode, Json, ToolError, ToolResult
 from environment.genai_spans import execute_tool
 from training.protocol.full_context import is_full_context
+from training.rollout.environment_calls import watched
 
 
 async def call_tool(episode: Episode, name: str, arguments: str, call_id: str) -> ToolResult:
     """Execute a tool call, given its arguments as the text that the model wrote. Raises ToolError."""
     with execute_tool(name, call_id=call_id, arguments=arguments) as traced:
-        result = await episode.call(name, _arguments(name, arguments))
+        result = await watched(episode, episode.call, name, _arguments(name, arguments))
         traced.output = result.content
     return result
 

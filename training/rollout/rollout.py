@@ -6,7 +6,7 @@ import math
 import time
 from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
@@ -33,6 +33,7 @@ from training.rollout.agents import own_loop, remote
 from training.rollout.agents.base import Agent
 from training.rollout.agents.remote import RemoteRollouts, RemoteTask, RolloutName
 from training.rollout.chat import Chat, message_of
+from training.rollout.environment_calls import lasting_timeout, off_loop, watched
 from training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from training.rollout.fork import Fork, ForkReached, NoModel, ReplayDiffers, ReplayedCalls
 from training.rollout.model_calls import ModelCalls, Sampling
@@ -97,6 +98,13 @@ async def rollout(
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
     attempt = _Attempt(environment, scenario, id, limits.max_turns)
+    try:
+        async with lasting_timeout(limits.timeout_s):
+            await attempt.restart()
+    except TimeoutError as error:
+        late = Failure(FailureKind.TIMEOUT, f"no episode within {limits.timeout_s:g} s{_notes(error)}")
+        seconds = time.monotonic() - clock
+        return Rollout(id, scenario, _empty_trajectory(id, scenario), {}, late, started_at, seconds)
     sampling = Sampling(limits.temperature, limits.max_completion_tokens)
     if isinstance(agent, RemoteRollouts):
         if fork is not None:
@@ -119,7 +127,7 @@ async def rollout(
         environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
     ) as traced:
         failure = await _failure_of(playing, limits.timeout_s)
-        outcome = attempt.episode.outcome()
+        outcome, failure = await _outcome_of(attempt.episode, failure, limits.timeout_s)
         traced.output = {"outcome": dict(outcome), "error": failure and failure.message}
     waited = time.monotonic() - clock
     seconds = float(attempt.trajectory.metrics.setdefault("duration", waited))
@@ -134,6 +142,8 @@ async def replay(
     Raises ReplayDiffers if the environment does not repeat them, TimeoutError, and the environment's errors.
     """
     attempt = _Attempt(environment, scenario, "replay", limits.max_turns)
+    async with lasting_timeout(limits.timeout_s):
+        await attempt.restart()
 
     def calls(trajectory: "Trajectory") -> ModelCalls:
         sampling = Sampling(limits.temperature, limits.max_completion_tokens)
@@ -154,16 +164,39 @@ class _Attempt:
         self._scenario = scenario
         self._max_turns = max_turns
         self.id = id
-        self.restart()
 
-    def restart(self) -> None:
+    async def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
-        self.episode = self._environment.episode(self._scenario, self._max_turns)
-        messages, tools = self.episode.messages(), _tools_of(self.episode)
-        self.trajectory = import_art().Trajectory(messages_and_choices=messages, tools=tools)
-        self.trajectory.metadata |= {"rollout_id": self.id, "scenario_id": self._scenario.id}
-        zero = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
-        self.trajectory.metrics |= zero
+        made = self._environment
+        self.episode = await off_loop(made, made.episode, self._scenario, self._max_turns)
+        messages, tools = await off_loop(self.episode, self.episode.messages), _tools_of(self.episode)
+        self.trajectory = _empty_trajectory(self.id, self._scenario)
+        self.trajectory.messages_and_choices, self.trajectory.tools = messages, tools  # type: ignore[assignment]
+
+
+def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
+    trajectory: Trajectory = import_art().Trajectory(messages_and_choices=[])
+    trajectory.metadata |= {"rollout_id": id, "scenario_id": scenario.id}
+    zero = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "sampling_s": 0.0, "tools_s": 0.0}
+    trajectory.metrics |= zero
+    return trajectory
+
+
+async def _outcome_of(
+    episode: Episode, failure: Failure | None, timeout_s: float
+) -> tuple[Mapping[str, Json], Failure | None]:
+    """Return the episode's outcome, and why the rollout failed; the outcome is empty if it does not return in time."""
+    try:
+        async with lasting_timeout(timeout_s):
+            return await off_loop(episode, episode.outcome), failure
+    except TimeoutError as error:
+        why = f"no outcome within {timeout_s:g} s{_notes(error)}"
+        return {}, failure or Failure(FailureKind.TIMEOUT, why)
+
+
+def _notes(error: TimeoutError) -> str:
+    """Return which call of the environment did not return in time, as the end of a sentence."""
+    return "".join(f": {note}" for note in getattr(error.__cause__, "__notes__", ()))
 
 
 async def _play_with_restarts(
@@ -180,7 +213,7 @@ async def _play_with_restarts(
     """
     away: Exception | None = None
     try:
-        async with asyncio.timeout(timeout_s) as limit:
+        async with lasting_timeout(timeout_s) as limit:
             for restart in itertools.count():
                 try:
                     return await _play_once(agent, attempt, calls(attempt.trajectory), limit, fork)
@@ -190,7 +223,7 @@ async def _play_with_restarts(
                     away = error
                     log.info("rollout restarts: its endpoint was away", rollout_id=attempt.id, error=str(error))
                 await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
-                attempt.restart()
+                await attempt.restart()
     except TimeoutError:
         if away is None:
             raise
@@ -214,8 +247,8 @@ async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> F
         return await playing
     except (BudgetReached, ReplayDiffers):
         raise
-    except TimeoutError:
-        return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s")
+    except TimeoutError as error:
+        return Failure(FailureKind.TIMEOUT, f"the rollout took longer than {timeout_s:g} s{_notes(error)}")
     except Exception as error:
         return Failure(_failure_kind(error), f"{type(error).__name__}: {error}")
 
@@ -231,13 +264,13 @@ async def _opened_episode(episode: Episode, trajectory: "Trajectory", limit: asy
     left = (limit.when() or math.inf) - now()
     limit.reschedule(None)
     try:
-        await episode.open()
+        await watched(episode, episode.open)
         limit.reschedule(now() + left)
-        trajectory.messages_and_choices = [*episode.messages()]  # type: ignore[list-item]
+        trajectory.messages_and_choices = [*await off_loop(episode, episode.messages)]  # type: ignore[list-item]
         trajectory.tools = _tools_of(episode)
         yield
     finally:
-        await episode.close()
+        await watched(episode, episode.close)
 
 
 def _tools_of(episode: Episode) -> Any:
@@ -278,7 +311,7 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls, f
         except Exception as error:
             if (detail := full_context(error)) is None:
                 raise
-            return episode.end("full_context", detail)
+            return await off_loop(episode, episode.end, "full_context", detail)
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)
         clock = time.monotonic()
@@ -290,7 +323,7 @@ async def _play(episode: Episode, trajectory: "Trajectory", calls: ModelCalls, f
         if over:
             return
         messages += [message_of(choice), *results]
-    episode.end("out_of_turns", out_of_turns(episode))
+    await off_loop(episode, episode.end, "out_of_turns", out_of_turns(episode))
 
 
 async def execute_reply(episode: Episode, choice: "Choice") -> tuple[list[dict[str, Json]], bool]:
@@ -298,18 +331,18 @@ async def execute_reply(episode: Episode, choice: "Choice") -> tuple[list[dict[s
     calls = [call for call in choice.message.tool_calls or () if call.type == "function"]
     if not calls:
         if isinstance(episode, TextEpisode):
-            answered = episode.reply(choice.message.content or "")
+            answered = await off_loop(episode, episode.reply, choice.message.content or "")
             return [] if answered.final else [{"role": "user", "content": answered.content}], answered.final
         said = (choice.message.content or "")[:200]
         why = (choice.model_extra or {}).get(MALFORMED) or "There is no tool call in the reply."
-        episode.end("malformed", f"{why} ({choice.finish_reason}): {said!r}")
+        await off_loop(episode, episode.end, "malformed", f"{why} ({choice.finish_reason}): {said!r}")
         return [], True
     results: list[dict[str, Json]] = []
     for call in calls:
         try:
             result = await call_tool(episode, call.function.name, call.function.arguments, call.id)
         except ToolError as error:
-            episode.end("malformed", str(error))
+            await off_loop(episode, episode.end, "malformed", str(error))
             return results, True
         if result.final:
             return results, True

@@ -55,6 +55,7 @@ from training.budget import Usage
 from training.phases import Phase
 from training.rollout.agents.remote import RolloutName
 from training.rollout.chat import Chat, open_chat
+from training.rollout.environment_calls import off_loop
 from training.rollout.fork import Fork
 from training.rollout.prompted import PromptedChat
 from training.rollout.rollout import Player, RolloutLimits, rollout
@@ -407,7 +408,8 @@ class _EvaluationWork:
         async with self.budget.judging() as judged:
             judgement = await judge_group(self.judge, scenario, rollouts)
             judged(judgement)
-        scored = assign_rewards(self.environment, scenario, rollouts, judgement).rollouts
+        made = self.environment
+        scored = (await off_loop(made, assign_rewards, made, scenario, rollouts, judgement)).rollouts
         verdicts = [
             {"id": each.rollout.id, "why_no_success": each.why_no_success} | verdict_row(each) for each in scored
         ]

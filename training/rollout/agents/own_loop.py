@@ -15,6 +15,7 @@ from environment.base import Ending, Episode, Json, ReportedEpisode, TextEpisode
 from environment.first_line import last_line
 from training.rollout.agents.base import Agent, AgentTask, NoOutcome
 from training.rollout.agents.gateway import Gateway, Refused, agent_model, on_loop
+from training.rollout.environment_calls import off_loop
 from training.rollout.episode_tools import call_tool, full_context, out_of_turns
 from training.rollout.histories import record
 from training.rollout.model_calls import Message, ModelCalls, cut_off
@@ -48,7 +49,7 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
     gateway = Gateway(calls.model, rollout.complete, asyncio.get_running_loop())
     async with agent_model(gateway) as model:
         task = AgentTask(
-            tuple(episode.messages()),
+            tuple(await off_loop(episode, episode.messages)),
             tuple(episode.tools),
             rollout.call_tool,
             episode.max_turns,
@@ -65,7 +66,7 @@ async def play(agent: Agent, episode: Episode, trajectory: "Trajectory", calls: 
             record(trajectory, calls.answered)
     if rollout.stopped.done():
         rollout.stopped.result()
-    rollout.finish(agent.name, working.ended)
+    await rollout.finish(agent.name, working.ended)
 
 
 class _EpisodeBridge:
@@ -101,7 +102,7 @@ class _EpisodeBridge:
         if not self._over and self._calls.begun >= self._episode.max_turns:
             if isinstance(self._episode, ReportedEpisode):  # over only when the agent reports its outcome
                 raise Refused(400, "out_of_turns", out_of_turns(self._episode))
-            self._end("out_of_turns", out_of_turns(self._episode))
+            await self._end("out_of_turns", out_of_turns(self._episode))
         if self._over or self.closed:
             self._stop(None)
             raise Refused(400, "rollout_over", "the rollout is over: the model answers nothing more in it")
@@ -131,7 +132,7 @@ class _EpisodeBridge:
             try:
                 result = await call_tool(self._episode, name, arguments, call_id)
             except ToolError as error:
-                self._end("malformed", str(error))
+                await self._end("malformed", str(error))
                 return str(error)
             except Exception as error:
                 self._stop(error)
@@ -141,12 +142,12 @@ class _EpisodeBridge:
             self._over = result.final
             return result.content
 
-    def finish(self, agent: str, ended: "asyncio.Future[str]") -> None:
+    async def finish(self, agent: str, ended: "asyncio.Future[str]") -> None:
         """Report the agent's result to the episode. Raises AgentFailed."""
         error = ended.exception() if ended.done() else None
         full = self._full
         if full and error is not None and not self._over and not isinstance(error, NoOutcome):
-            return self._end("full_context", full)  # the agent could have shortened the conversation
+            return await self._end("full_context", full)  # the agent could have shortened the conversation
         if not self._calls.answered and not full:
             how = f"raised {type(error).__name__}: {error}" if error else "ended"
             raise AgentFailed(f"the agent {agent} {how} without an answer of its model")
@@ -155,21 +156,22 @@ class _EpisodeBridge:
         if error is not None:
             how = f"the agent {agent} raised {type(error).__name__}: {error}"
             if not isinstance(error, NoOutcome) and (cut := cut_off(self._calls.answered)):
-                return self._end("malformed", f"{cut}; then {last_line(how)}")
+                return await self._end("malformed", f"{cut}; then {last_line(how)}")
             raise AgentFailed(how) from error
         output = str(ended.result())
         if isinstance(self._episode, ReportedEpisode):
             try:
-                return self._episode.report(output)
+                return await off_loop(self._episode, self._episode.report, output)
             except ValueError as bad:
                 raise AgentFailed(f"the agent {agent} reported {bad}") from bad
-        if not (isinstance(self._episode, TextEpisode) and self._episode.reply(output).final):
+        text = self._episode if isinstance(self._episode, TextEpisode) else None
+        if text is None or not (await off_loop(text, text.reply, output)).final:
             why = f"the agent ended without a final tool call: {output[:200]!r}"
-            self._end("full_context" if full else "malformed", full or why)
+            await self._end("full_context" if full else "malformed", full or why)
 
-    def _end(self, reason: Ending, detail: str) -> None:
+    async def _end(self, reason: Ending, detail: str) -> None:
         self._over = True
-        self._episode.end(reason, detail)
+        await off_loop(self._episode, self._episode.end, reason, detail)
 
     def _stop(self, error: Exception | None) -> None:
         if self.stopped.done():

@@ -12,6 +12,7 @@ from training.budget import Reservation, Usage
 from training.protocol.model_name import ModelName
 from training.rollout.agents.own_loop import AgentFailed
 from training.rollout.agents.sessions import RolloutSession, RolloutSessions, SessionEnd, SessionLimits
+from training.rollout.environment_calls import off_loop
 from training.rollout.histories import record
 from training.rollout.model_calls import AnsweredCall, Sampling, cut_off
 from training.types import Failure, FailureKind
@@ -91,7 +92,7 @@ async def play(
     if played.seconds is not None:
         trajectory.metrics["duration"] = played.seconds
     if played.malformed is not None:
-        episode.end("malformed", played.malformed)
+        await off_loop(episode, episode.end, "malformed", played.malformed)
         return None
     if played.report is None:
         return played.failure
@@ -99,7 +100,7 @@ async def play(
         raise AgentFailed("the agent reported an outcome without an answer of its model")
     assert isinstance(episode, ReportedEpisode)
     try:
-        episode.report(played.report)
+        await off_loop(episode, episode.report, played.report)
     except ValueError as bad:
         raise AgentFailed(f"the agent reported {bad}") from bad
     return None
