@@ -1,7 +1,7 @@
 """Settings of the environment `mcp`: its server, the tools to use, and the tasks."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -59,14 +59,21 @@ class McpConfig:
     max_result_characters: int = 8_000
 
 
-def parse(config: Mapping[str, Json]) -> McpConfig:
-    """Parse the config. Raises ValueError with a message for the user."""
-    check_keys(dict(config), "the config of mcp", _SETTINGS)
+def parse(
+    config: Mapping[str, Json],
+    name: str = "mcp",
+    tasks: str = "tasks",
+    most: int = MAX_TASKS,
+    read: Callable[[Json, int], Scenario] | None = None,
+) -> McpConfig:
+    """Parse the config of the environment with that name, whose scenarios `read` reads. Raises ValueError with a
+    message for the user."""
+    check_keys(dict(config), f"the config of {name}", _SETTINGS)
     given = dict(config)
     if "server" in given:
         given["server"] = server(given["server"])
     if "scenarios" in given:
-        given["scenarios"] = read_scenarios(given["scenarios"], "tasks", MAX_TASKS, "mcp:split", _scenario)
+        given["scenarios"] = read_scenarios(given["scenarios"], tasks, most, f"{name}:split", read or _scenario)
     if "instructions" in given:
         given["instructions"] = text(given["instructions"], "instructions")
     if "allow_tools" in given:
@@ -74,8 +81,8 @@ def parse(config: Mapping[str, Json]) -> McpConfig:
     if "tool_timeout_s" in given:
         given["tool_timeout_s"] = number(given["tool_timeout_s"], "tool_timeout_s", _MAX_TOOL_TIMEOUT_S)
     if "max_result_characters" in given:
-        most = number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
-        given["max_result_characters"] = int(most)
+        characters = number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
+        given["max_result_characters"] = int(characters)
     return McpConfig(**given)
 
 

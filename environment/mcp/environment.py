@@ -29,6 +29,7 @@ class McpEnvironment:
     default_max_turns = 8
     default_judge = "ruler"
     rubric = _RUBRIC
+    example = '{"task": "..."}'
 
     def __init__(self, config: McpConfig) -> None:
         self._config = config
@@ -55,7 +56,7 @@ class McpEnvironment:
     def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
         """Return scenarios from the config. Raises ValueError if it has none."""
         if self._config.scenarios is None:
-            raise ValueError('mcp needs scenarios: a list of tasks such as {"task": "..."}, at least three')
+            raise ValueError(f"{self.name} needs scenarios: a list such as {self.example}, at least three")
         return list(draw([each for each in self._config.scenarios if each.split == split], count, seed, start))
 
     def ask(self, task: Mapping[str, Json]) -> Scenario:
@@ -124,10 +125,12 @@ class McpEpisode:
 
     def messages(self) -> list[dict[str, Json]]:
         """Return the instructions and the task."""
-        return [
-            {"role": "system", "content": self._instructions},
-            {"role": "user", "content": self.scenario.task["task"]},
-        ]
+        return [{"role": "system", "content": self._instructions}, {"role": "user", "content": self.asked}]
+
+    @property
+    def asked(self) -> str:
+        """The message of the user."""
+        return str(self.scenario.task["task"])
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> ToolResult:
         """Return the server's reply to the call. An unknown tool or wrong arguments also give a result, so that a model

@@ -35,6 +35,12 @@ def test_what_is_known_of_the_sales_agent(learnloop: Learnloop, small: list[str]
     assert failed["said"].startswith("the agent that calls get_relevant_context with every id solves 100%")
 
 
+def test_questions_and_answers_are_sound(learnloop: Learnloop, small: list[str]) -> None:
+    rows = [{"question": f"Which office has the number {number}?", "answer": f"office {number}"} for number in range(9)]
+    ran = learnloop("check", "environment", "answers", "--config", json.dumps({"scenarios": rows}), "--json", *small)
+    assert (ran.exit_code, ran.json["broken"]) == (0, False), ran.stdout
+
+
 TASKS = [{"task": {"input": word}} for word in ("one", "two", "three")]
 TEXTS = [{"task": word} for word in ("one", "two", "three")]
 ELSEWHERE: dict[str, tuple[Any, str]] = {
@@ -47,7 +53,7 @@ ELSEWHERE: dict[str, tuple[Any, str]] = {
 
 def test_every_shipped_environment_is_checked() -> None:
     """`verifiers`, which imports a package of the user's, is below among those that are refused."""
-    assert set(names()) == {"email_search", "sales_email", "verifiers", *ELSEWHERE}
+    assert set(names()) == {"answers", "email_search", "sales_email", "verifiers", *ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

@@ -10,7 +10,7 @@ from tests.fakes.installed import installed
 
 
 def test_the_shipped_environments_are_registered(tmp_path: Path) -> None:
-    assert registry.names() == ["agent", "email_search", "mcp", "openenv", "sales_email", "verifiers"]
+    assert registry.names() == ["agent", "answers", "email_search", "mcp", "openenv", "sales_email", "verifiers"]
     for name in registry.names():
         environment = registry.build(name, {}, tmp_path)
         assert environment.name == name

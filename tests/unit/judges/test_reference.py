@@ -111,6 +111,23 @@ def test_repeating_a_mail_does_not_win(index: int) -> None:
         ("3 rooms", "3 rooms"),
         ("👍", "👍"),
         ("at 10:30", "10:30"),
+        ("“Kestrel”.", "kestrel"),
+        ("Eiffel Tower", "The Eiffel Tower"),
+        ("A", "A"),
+        ("1.234,50 €", "1,234.50 EUR"),
+        ("1 234,5", "1234.5"),
+        ("1'234", "1,234"),
+        ("1.250", "1250"),
+        ("-5", "\u22125"),
+        ("٤٨٬٢٠٠", "48200"),
+        ("\uff21\uff22\uff23\uff11\uff12", "abc12"),
+        ("STRASSE", "Straße"),
+        ("Мой город", "мой ГОРОД."),
+        ("答えは東京です。", "東京"),
+        ("คำตอบคือกรุงเทพ", "กรุงเทพ"),
+        ("शहर दिल्ली है", "दिल्ली"),
+        ("مُحَمَّد", "محمد"),
+        ("use C++.", "C++"),
     ],
 )
 def test_what_says_the_same(answer: str, reference: str) -> None:
@@ -136,6 +153,17 @@ def test_what_says_the_same(answer: str, reference: str) -> None:
         ("3", "3 rooms"),
         ("", "14 March"),
         ("14 March", ""),
+        ("The", "The Eiffel Tower"),
+        ("B", "A"),
+        ("-5", "5"),
+        ("minus -5 degrees", "5 degrees"),
+        ("1.25", "1,250"),
+        ("1.234,50", "1.234"),
+        ("C#", "C++"),
+        ("мои", "мой"),
+        ("かき", "がぎ"),
+        ("हिन्दु", "हिन्दी"),
+        ("北京", "東京"),
     ],
 )
 def test_what_does_not(answer: str, reference: str) -> None:
@@ -156,6 +184,17 @@ async def test_every_candidate_gets_a_score_in_its_place() -> None:
     assert scores[0].explanation == "'March 14' says the same as '14 March'"
     assert scores[2].explanation == "no answer was given"
     assert await _scores({"answer": "14 March"}) == []
+
+
+async def test_labels_leave_no_room_for_a_list_of_all() -> None:
+    labels, judge = "billing, shipping or returns", build({"extra_words": 0}, JudgeServices())
+    assert same_answer(labels, "shipping")
+    candidates = [Candidate(answer, {"answer": answer}, []) for answer in (labels, "Shipping.")]
+    found = await judge.judge(Scenario("s", "test", {}, {"answer": "shipping"}), candidates)
+    assert [each.value for each in found.scores] == [0.0, 1.0]
+    for wrong in ({"extra_words": -1}, {"extra_words": True}, {"words": 1}):
+        with pytest.raises(ValueError, match="extra_words"):
+            build(wrong, JudgeServices())
 
 
 @pytest.mark.parametrize("reference", [{}, {"answer": None}, {"answer": 14}])
