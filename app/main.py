@@ -21,7 +21,6 @@ from app.api import (
     ask,
     catalogue,
     comparisons,
-    conversations,
     datasets,
     demonstrations,
     documents,
@@ -31,6 +30,7 @@ from app.api import (
     feedback,
     film,
     health,
+    imports,
     keys,
     ledger,
     metrics,
@@ -101,7 +101,7 @@ _PARTS = (
     run_list,
     runs,
     comparisons,
-    conversations,
+    imports,
     film,
     results,
     reports,
@@ -219,7 +219,7 @@ def _failed_keys(settings: Settings) -> FailedKeys | None:
     return FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
 
 
-_RAW = ("/inboxes", "/demonstrations", "/conversations")
+_RAW = ("/inboxes", "/demonstrations", "/imports")
 """Paths whose bodies are not JSON."""
 
 
@@ -227,7 +227,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """Add the middleware. The last one added is the outermost, so the keys are checked before a body is read."""
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(
-        ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/conversations"), settings.max_graph_bytes
+        ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/imports"), settings.max_graph_bytes
     )
     big["/inboxes"] = settings.max_inbox_bytes
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)

@@ -104,8 +104,8 @@ def same_answer(answer: str, reference: str, extra_words: int = _EXTRA_WORDS) ->
     answer, reference = _fold(answer), _fold(reference)
     if answer == reference:
         return True
-    words, expected = _words(answer), _words(reference)
-    if not expected or len(words) > len(expected) + extra_words:
+    said, expected = _words(answer), _words(reference)
+    if not expected or len(said) > len(expected) + extra_words:
         return False
     days, beside = dates_in(reference)
     if days and _BESIDE_A_VALUE.issuperset(_words(beside)):
@@ -118,12 +118,17 @@ def same_answer(answer: str, reference: str, extra_words: int = _EXTRA_WORDS) ->
         return same and not dates_in(answer)[0] and _units_agree(answer, reference)
     if expected[0] in _ARTICLES:
         expected = expected[1:] or expected
-    return any(words[i : i + len(expected)] == expected for i in range(len(words) - len(expected) + 1))
+    return any(said[i : i + len(expected)] == expected for i in range(len(said) - len(expected) + 1))
 
 
 def _fold(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).casefold().translate(_SIGNS)
     return unicodedata.normalize("NFC", _ACCENTS.sub("", plain)).strip()
+
+
+def words(text: str) -> list[str]:
+    """Return the words that are compared."""
+    return _words(_fold(text))
 
 
 def _words(text: str) -> list[str]:

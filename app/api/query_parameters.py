@@ -1,11 +1,13 @@
 """Rejects unknown query parameters, because a misspelled filter would otherwise be ignored silently."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from app.domain.unknown_name import unknown
 
@@ -30,6 +32,8 @@ async def known_only(request: Request) -> None:
 
 def _names(dependant: Dependant) -> Iterator[str]:
     """Yield the query parameters of a handler and of its dependencies."""
-    yield from (field.alias for field in dependant.query_params)
+    for field in dependant.query_params:
+        kind: Any = field.field_info.annotation
+        yield from kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else [field.alias]
     for each in dependant.dependencies:
         yield from _names(each)

@@ -179,10 +179,10 @@ class Service:
         """Store a JSON Lines file of conversations, and return its version."""
         return self._call("POST", "/demonstrations", params={"name": name}, content=lines)
 
-    def import_conversations(self, lines: bytes, **parameters: Json) -> Json:
-        """Import a file of conversations, and return what they have become."""
+    def import_file(self, content: bytes, **parameters: Json) -> Json:
+        """Import a file, and return what it has become."""
         given = {key: value for key, value in parameters.items() if value is not None}
-        return self._call("POST", "/conversations", params=given, content=lines)
+        return self._call("POST", "/imports", params=given, content=content)
 
     def store_best_rollouts(self, run_id: str, wanted: Mapping[str, Json]) -> Json:
         """Store the best rollouts of a run as demonstrations, and return their version."""

@@ -1,4 +1,5 @@
-"""`learnloop data`: inboxes and questions about them, prepared once and reused, and tasks for MCP servers."""
+"""`learnloop data`: inboxes and questions about them, prepared once and reused, tasks for MCP servers, and files
+of one's own."""
 
 import asyncio
 import json
@@ -13,7 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from app.cli import conversations
+from app.cli import imports
 from app.cli.client import Service
 from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url, config_file
 from app.cli.serve import data_directory, settings_with
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, list and delete it.")
-app.command("import-conversations")(conversations.import_conversations)
+app.command("import")(imports.import_file)
 _SHOWN_QUESTIONS = 3
 
 Name = Annotated[str, typer.Argument(help="Name of the data: letters, digits, '-' and '_'.")]

@@ -69,8 +69,8 @@ class ScenarioSetOut(ResponseModel):
     inbox_sha256: str | None
     """Hash of the inbox that they are about; null if they are about none, or about an imported one."""
     origin: dict[str, Json]
-    """What it was made from: `source` is `api`, `prepared`, `templates` or `conversations`; then settings, hashes of
-    the sources and counts."""
+    """What it was made from: `source` is `api`, `prepared`, `templates`, `conversations` or `questions`; then settings,
+    hashes of the sources and counts."""
     created_at: datetime
     """When it was stored or first seen by the service."""
     links: dict[str, str]

@@ -278,8 +278,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         written = io.StringIO()
         with redirect_stdout(written):
             exec(next(block.text for block in PYTHON if "customer-" in block.text and "hours" in block.text), {})
-        made = service.import_conversations(written.getvalue().encode(), name="chats")
-        assert (made["liked"], made["disliked"], made["tasks"]["count"]) == (365, 135, 135)
+        made = service.import_file(written.getvalue().encode(), name="chats")
+        assert (made["conversations"]["liked"], made["tasks"]["count"]) == (365, 135)
         yield Trained(service, *runs)
 
 

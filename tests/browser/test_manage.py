@@ -42,6 +42,7 @@ async def test_runs_are_compared_deliveries_sent_again_and_data_is_stored(
         await _store_demonstrations(visit)
         await _learn_from_them(visit, client)
         await _import_conversations(visit)
+        await _import_questions(visit)
 
 
 async def _make_endpoint(visit: Visit, address: str) -> None:
@@ -139,16 +140,40 @@ async def _import_conversations(visit: Visit) -> None:
     stars = [{"prompt": f"question {number}", "response": "so", "rating": number % 5 + 1} for number in range(50)]
     content = "\n".join(json.dumps(each) for each in [*stars, {"prompt": "unrated", "response": "so"}, {"odd": 1}])
     file = FilePayload(name="chats.jsonl", mimeType="application/jsonl", buffer=content.encode())
-    await page.get_by_label("Import conversations").set_input_files(file)
-    await visit.button("Import").click()
+    await page.get_by_label("Import a file").set_input_files(file)
     await expect(page.get_by_role("alert").filter(has_text="numbers from 1 to 5")).to_be_visible()
     await page.get_by_label("Liked from").fill("4")
-    await visit.button("Import").click()
+    await page.get_by_label("Liked from").press("Tab")
     await expect(visit.text("20 liked, 30 disliked, 1 without a clear opinion")).to_be_visible()
+    await expect(visit.text("30 tasks as chats (preview)")).to_be_visible()
+    await visit.button("Import").click()
     await expect(visit.text("30 tasks as chats, version 1")).to_be_visible()
-    left_out = page.get_by_role("table", name="Conversations that were left out")
+    left_out = page.get_by_role("table", name="What was left out")
     await expect(left_out.get_by_role("row").filter(has_text="it has no opinion")).to_contain_text("51")
     await expect(left_out.get_by_role("row").filter(has_text="it has none of: messages")).to_contain_text("52")
+
+
+async def _import_questions(visit: Visit) -> None:
+    await visit.go("/data")
+    page = visit.page
+    colors = ("rot", "grün", "blau", "weiß", "gelb", "grau")
+    rows = "".join(f"{number};Welche Farbe hat die Lampe {color}?;{color}\n" for number, color in enumerate(colors))
+    content = f'Nr;Text;Farbe\n{rows};ohne Antwort;\n"offen;x;y'.encode("cp1252")
+    file = FilePayload(name="Lampen & mehr.csv", mimeType="text/csv", buffer=content)
+    await page.get_by_label("Import a file").set_input_files(file)
+    await expect(visit.text("name the column of the question")).to_be_visible()
+    await page.get_by_label("Column of the questions").select_option("Text")
+    await page.get_by_label("Column of the answers").select_option("Farbe")
+    await expect(page.get_by_role("table", name="First rows")).to_contain_text("Lampe grün?")
+    await expect(visit.text("6 tasks as lampen-mehr (preview)")).to_be_visible()
+    await expect(visit.text("learnloop bases add")).to_be_visible()
+    assert await visit.inaccessible() == []
+    await visit.button("Import").click()
+    await expect(visit.text("6 tasks as lampen-mehr, version 1")).to_be_visible()
+    left_out = page.get_by_role("table", name="What was left out")
+    await expect(left_out.get_by_role("row").filter(has_text="it has no answer")).to_contain_text("8")
+    await expect(left_out.get_by_role("row").filter(has_text="a quote is opened")).to_contain_text("9")
+    await expect(page.get_by_role("row").filter(has_text="answers").filter(has_text="lampen-mehr")).to_be_visible()
 
 
 async def _learn_from_them(visit: Visit, client: httpx.AsyncClient) -> None:

@@ -191,20 +191,6 @@ export interface Continued {
   "next": (NextAction)[];
 }
 
-export interface ConversationsImported {
-  "lines": number;
-  "conversations": number;
-  "forms": Record<string, number>;
-  "users": number;
-  "without_user": number;
-  "liked": number;
-  "disliked": number;
-  "unrated": number;
-  "demonstrations": ImportedDemonstrations | null;
-  "tasks": ImportedTasks | null;
-  "left_out": (LeftOut)[];
-}
-
 export interface DecidedScenarioOut {
   "scenario_id": string;
   "scenario": Record<string, any>;
@@ -459,6 +445,17 @@ export interface FeedbackOut {
   "iteration": number | null;
 }
 
+export interface FileImported {
+  "kind": "conversations" | "questions";
+  "lines": number;
+  "conversations": ImportedConversations | null;
+  "questions": ImportedQuestions | null;
+  "problem": string | null;
+  "demonstrations": ImportedDemonstrations | null;
+  "tasks": ImportedTasks | null;
+  "left_out": (LeftOut)[];
+}
+
 export interface FilmCheckpoint {
   "iteration": number;
   "step": number;
@@ -540,18 +537,42 @@ export interface History {
   "tools": (any)[];
 }
 
+export interface ImportedConversations {
+  "conversations": number;
+  "forms": Record<string, number>;
+  "users": number;
+  "without_user": number;
+  "liked": number;
+  "disliked": number;
+  "unrated": number;
+}
+
 export interface ImportedDemonstrations {
   "name": string;
-  "version": number;
+  "version": number | null;
   "sha256": string;
   "count": number;
 }
 
+export interface ImportedQuestions {
+  "form": string;
+  "columns": (string)[];
+  "rows": (ShownRow)[];
+  "question": string | null;
+  "answer": string | null;
+  "facts": string | null;
+  "near_duplicates": number;
+  "different": number;
+  "answers": number;
+  "base": string;
+}
+
 export interface ImportedTasks {
   "name": string;
-  "version": number;
+  "version": number | null;
   "sha256": string;
   "count": number;
+  "environment": string;
   "train": number;
   "validation": number;
   "test": number;
@@ -1215,6 +1236,11 @@ export interface ShowcaseEmail {
 export interface ShowcaseScenario {
   "id": string;
   "task": Record<string, any>;
+}
+
+export interface ShownRow {
+  "line": number;
+  "cells": (string)[];
 }
 
 export interface SideOut {

@@ -11,7 +11,7 @@ from environment.json_type import Json
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 
-BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes", "/demonstrations", "/conversations")
+BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes", "/demonstrations", "/imports")
 """They may hold a graph, an archive of mail, or conversations."""
 _ID = "01KAJ3M7F5T2V8Q9X0C4D6E8GA"
 COSTLY = {

@@ -12,6 +12,7 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_demonstrations import NOT_EVALUATED, ImitatingBackend
 
+CHATS = {"name": "chats", "kind": "conversations"}
 HELLO = {"role": "assistant", "content": "hello"}
 
 
@@ -35,17 +36,18 @@ async def service(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.Asyn
 
 
 async def imported(client: httpx.AsyncClient, content: bytes, **parameters: Any) -> Any:
-    reply = await client.post("/conversations", params={"name": "chats", **parameters}, content=content)
+    reply = await client.post("/imports", params=CHATS | parameters, content=content)
     assert reply.status_code == 201, reply.text
     return reply.json()
 
 
 async def test_liked_ones_become_demonstrations_and_disliked_ones_tasks(service: httpx.AsyncClient) -> None:
     made = await imported(service, conversations(300))
-    assert {key: made[key] for key in ("lines", "conversations", "forms", "users", "without_user")} == {
-        "lines": 300, "conversations": 300, "forms": {"openai": 300}, "users": 30, "without_user": 0
+    assert (made["kind"], made["lines"], made["questions"]) == ("conversations", 300, None)
+    assert made["conversations"] == {
+        "conversations": 300, "forms": {"openai": 300}, "users": 30, "without_user": 0, "liked": 200, "disliked": 100,
+        "unrated": 0,
     }  # fmt: skip
-    assert (made["liked"], made["disliked"], made["unrated"]) == (200, 100, 0)
     tasks, learned = made["tasks"], made["demonstrations"]
     assert tasks["train"] + tasks["validation"] + tasks["test"] == tasks["count"] == 100
     assert tasks["judge"] == "ruler"
@@ -115,7 +117,7 @@ async def test_demonstrations_of_one_user_alone_are_deleted_whole(service: httpx
 async def test_what_cannot_be_taken_is_refused(
     service: httpx.AsyncClient, content: bytes, parameters: dict[str, Any], place: list[str], why: str
 ) -> None:
-    reply = await service.post("/conversations", params={"name": "chats", **parameters}, content=content)
+    reply = await service.post("/imports", params=CHATS | parameters, content=content)
     assert reply.status_code == 422
     [error] = reply.json()["errors"]
     assert error["loc"] == place

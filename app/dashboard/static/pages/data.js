@@ -4,8 +4,8 @@ import { useState } from "../vendor/hooks.js";
 import { all, get, path, remove } from "../api.js";
 import { compact, counted, moment, whole } from "../format.js";
 import { Action } from "../parts/action.js";
-import { ImportConversations } from "../parts/conversations.js";
 import { html } from "../parts/html.js";
+import { ImportFile } from "../parts/imports.js";
 import { HOW_MADE, MakeQuestions, questionsAbout, questionsOf, scenariosFor } from "../parts/questions.js";
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
@@ -98,7 +98,7 @@ export function Data() {
       ${(inboxes.data?.length ?? 0) > 0 && html`<p class="muted">${HOW_MADE}</p>`}</section>
     <section class="card"><h2>Sets of scenarios</h2><${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />
       <${Loaded} state=${sets}>${(/** @type {ScenarioSet[]} */ found) => listed("Sets of scenarios", found, setColumns(sets.reload), (each) => `${each.name}@${each.version}`, "No named set yet: environments make scenarios of their own.")}<//></section>
-    <section class="card"><h2>Conversations</h2><${ImportConversations} done=${() => (demonstrations.reload(), sets.reload())} /></section>
+    <section class="card"><h2>Your own files</h2><${ImportFile} done=${() => (demonstrations.reload(), sets.reload())} /></section>
     <section class="card"><h2>Demonstrations</h2><${Upload} kind=${DEMONSTRATIONS} done=${demonstrations.reload} />
       <${Loaded} state=${demonstrations}>${(/** @type {Demonstrations[]} */ found) => listed("Demonstrations", found, demonstrationsColumns(demonstrations.reload), (each) => `${each.name}@${each.version}`, "None yet: runs learn by reinforcement alone, or from an environment's own oracle.")}<//></section>
     <section class="card"><h2>Knowledge graphs</h2>

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from app.agent_sessions.task_draw import split_of
 from app.datasets.conversation_forms import Unusable, conversation
 from app.datasets.conversation_opinions import NoThreshold, Scale, opinions
-from app.operations.import_conversations import Imported, NoConversations, Wanted, read_conversations
+from app.operations.import_conversations import (
+    ImportedConversations,
+    Wanted,
+    read_conversations,
+)
+from app.operations.imported import NothingToImport
 
 ASKED, SAID = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}
@@ -22,7 +27,7 @@ TRAINED = next(user for user in map(str, range(99)) if split_of(sha256(user.enco
 """A user whose hash is in the training split."""
 
 
-def read(*lines: Any, **wanted: Any) -> Imported:
+def read(*lines: Any, **wanted: Any) -> ImportedConversations:
     content = b"\n".join(each if isinstance(each, bytes) else json.dumps(each).encode() for each in lines)
     return read_conversations(content, Wanted(**wanted), hashed)
 
@@ -208,7 +213,7 @@ def test_only_line_feeds_end_a_line_and_a_json_list_is_a_file() -> None:
     assert (one.lines, one.forms) == (2, {"openai": 2})
     whole = read_conversations(json.dumps([odd, talk(2, "up")], indent=1).encode(), Wanted(), hashed)
     assert (whole.lines, whole.forms) == (2, {"openai": 2})
-    with pytest.raises(NoConversations, match="the file is empty"):
+    with pytest.raises(NothingToImport, match="the file is empty"):
         read_conversations(b"\n \r\n", Wanted(), hashed)
 
 

@@ -1,0 +1,129 @@
+"""`learnloop data import`: questions become tasks, and conversations become demonstrations and tasks."""
+
+import re
+from pathlib import PurePath
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from app.cli.client import Service, ServiceRefused
+from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.terminal import plain, print_json, results
+from environment.json_type import Json
+
+_UPLOAD_TIMEOUT_S = 600.0
+_NO_EVALUATION = "--iterations 0 --set evaluation.scenarios=0 --set evaluation.test_scenarios=0"
+_USUAL = "\\[default: one with a usual name]"
+
+
+def import_file(
+    file: Annotated[
+        typer.FileBinaryRead,
+        typer.Argument(
+            metavar="FILE",
+            help="Questions with answers as CSV, TSV, XLSX, JSON or JSON Lines; or conversations as JSON Lines or one "
+            "JSON list, in OpenAI's or ShareGPT's form, or as Langfuse and Weave export them. - reads standard input.",
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of what it becomes. \\[default: that of the file, in lower case]")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="questions or conversations. \\[default: by the content]")] = None,
+    preview: Annotated[bool, typer.Option("--preview", help="Store nothing: show what it would become.")] = False,
+    question: Annotated[str | None, typer.Option(help=f"Questions: their column. {_USUAL}")] = None,
+    answer: Annotated[str | None, typer.Option(help=f"Questions: column of the expected answers. {_USUAL}")] = None,
+    facts: Annotated[str | None, typer.Option(help=f"Questions: column of what the agent reads. {_USUAL}")] = None,
+    header: Annotated[bool, typer.Option(help="Questions: whether the first row names the columns.")] = True,
+    encoding: Annotated[
+        str | None, typer.Option(help="Questions: such as gb18030. \\[default: by the content]")
+    ] = None,
+    opinion: Annotated[
+        str | None, typer.Option(help="Conversations: the field or score that counts. \\[default: all known]")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Conversations: least number of a liked one. \\[default: thumbs only]")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Conversations: the field with the user's key. \\[default: the usual ones]")
+    ] = None,
+    unrated: Annotated[
+        str, typer.Option(help="Conversations: what those without opinion become: leave_out, demonstrations or tasks.")
+    ] = "leave_out",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Import a file: questions become tasks; of conversations what was liked becomes demonstrations, the rest tasks."""
+    given = {**locals(), "name": name or _name_of(file.name)}
+    wanted = {key: value for key, value in given.items() if key not in ("file", "url", "as_json")}
+    with Service(url, timeout_s=_UPLOAD_TIMEOUT_S) as service:
+        try:
+            made = service.import_file(file.read(), **wanted)
+        except ServiceRefused as refused:
+            raise ServiceRefused(refused.status, f"{file.name} was not imported: {refused}") from refused
+    print_json(made) if as_json else _print(made, url)
+
+
+def _name_of(path: str) -> str:
+    """Return a valid name for what is in the file."""
+    return re.sub(r"[^a-z0-9_-]+", "-", PurePath(path).stem.lower()).strip("-_")[:63] or "data"
+
+
+def _print(made: Json, url: str) -> None:
+    _print_questions(made) if made["questions"] else _print_conversations(made)
+    learned, tasks = made["demonstrations"], made["tasks"]
+    if learned is not None:
+        results.print(f"demonstrations {_called(learned)}: {learned['count']} conversations")
+    if tasks is not None:
+        splits = ", ".join(f"{tasks[split]} {split}" for split in ("train", "validation", "test"))
+        fits = f"the judge that fits: {tasks['judge']}"
+        results.print(f"tasks {_called(tasks)}: {tasks['count']} ({splits}); {fits}", soft_wrap=True)
+    if made["left_out"]:
+        table = Table("left out", "why", "lines", box=None, pad_edge=False)
+        for each in made["left_out"]:
+            more = ", ..." if each["count"] > len(each["lines"]) else ""
+            table.add_row(str(each["count"]), plain(each["reason"]), ", ".join(map(str, each["lines"])) + more)
+        results.print(table)
+    if learned is not None and learned["version"]:
+        command = f"learnloop train --demonstrations {learned['name']} {_NO_EVALUATION} --url {url}"
+        results.print(f"learn from what was liked: {command}", soft_wrap=True)
+    if made["questions"] and tasks is not None and tasks["version"]:
+        start = f"--set warm_start.demonstrations.oracle={tasks['train']}"
+        command = (
+            f"learnloop train --environment {tasks['environment']} --set environment.config.scenarios={tasks['name']}"
+        )
+        results.print(f"learn from them: {command} {start} --url {url}", soft_wrap=True)
+        results.print(f"the base: {made['questions']['base']}", soft_wrap=True)
+
+
+def _called(document: Json) -> str:
+    return f"{document['name']}@{document['version']}" if document["version"] else f"{document['name']} (preview)"
+
+
+def _print_questions(made: Json) -> None:
+    found = made["questions"]
+    chosen = ", ".join(f"{part}: {found[part] or 'none'}" for part in ("question", "answer", "facts"))
+    results.print(plain(f"{made['lines']} rows ({found['form']}); {chosen}"), soft_wrap=True)
+    table = Table("row", *(escape(each) for each in found["columns"]), box=None, pad_edge=False)
+    for row in found["rows"]:
+        table.add_row(str(row["line"]), *map(plain, row["cells"]))
+    results.print(table)
+    if made["problem"]:
+        results.print(plain(f"it cannot be imported like this: {made['problem']}"), soft_wrap=True)
+        return
+    near = f"{found['near_duplicates']} nearly the same as another, which are in one split"
+    results.print(
+        f"{found['different']} different questions, {near}; {found['answers']} different answers", soft_wrap=True
+    )
+
+
+def _print_conversations(made: Json) -> None:
+    found = made["conversations"]
+    forms = ", ".join(f"{count} {form}" for form, count in found["forms"].items())
+    results.print(
+        f"{made['lines']} lines: {found['conversations']} conversations ({forms}) of {found['users']} users, "
+        f"{found['without_user']} without a user; {found['liked']} liked, {found['disliked']} disliked, "
+        f"{found['unrated']} without a clear opinion",
+        soft_wrap=True,
+    )

@@ -1,0 +1,70 @@
+"""What an imported file has become: demonstrations and tasks, and why the rest was left out."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal, get_args
+
+from app.agent_sessions.task_draw import split_of
+from environment.base import Split
+from environment.json_type import Json
+
+SPLITS: Sequence[Split] = get_args(Split)
+_NAMED_LINES = 5
+
+
+class NothingToImport(ValueError):
+    """Nothing in the file can be taken; the message says why. `field` is the parameter that is wrong, if it is one."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(slots=True)
+class Imported:
+    """What a file has become."""
+
+    kind: Literal["conversations", "questions"]
+    environment: str
+    """The environment that the tasks are for."""
+    lines: int = 0
+    demonstrations: list[dict[str, Json]] = field(default_factory=list)
+    tasks: list[dict[str, Json]] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
+    """Hash of the user by id of a demonstration or task."""
+    left_out: dict[str, list[int]] = field(default_factory=dict)
+    """Numbers of the lines by the reason why they were left out."""
+    users: set[str] = field(default_factory=set)
+    """Hashes of the users who are named."""
+    problem: NothingToImport | None = None
+    """Why nothing can be stored, although there is something to show."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether each task has the answer that would have been right."""
+        return all("answer" in each.get("reference", each) for each in self.tasks)
+
+    def leave_out(self, line: int, reason: str) -> None:
+        self.left_out.setdefault(reason, []).append(line)
+
+    def reasons(self) -> list[dict[str, Json]]:
+        """Return the reasons, the most frequent first, with their first lines."""
+        ordered = sorted(self.left_out.items(), key=lambda item: -len(item[1]))
+        return [{"reason": why, "count": len(lines), "lines": lines[:_NAMED_LINES]} for why, lines in ordered]
+
+    def details(self) -> Mapping[str, Json]:
+        """Return what is said of this kind of file."""
+        return {}
+
+
+def splits_of(units: Iterable[str], with_tasks: Iterable[str]) -> dict[str, Split]:
+    """Return the split of each unit: by the hash, except that a split without tasks gets a unit that has some."""
+    splits = {each: split_of(each) for each in units}
+    ordered = sorted(set(with_tasks), key=lambda each: sha256(each.encode()).digest())
+    for wanted in SPLITS:
+        counts = Counter(splits[each] for each in ordered)
+        if not counts[wanted] and (spare := [each for each in ordered if counts[splits[each]] > 1]):
+            splits[spare[0]] = wanted
+    return splits
