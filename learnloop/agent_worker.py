@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 from learnloop.errors import LearnloopError
-from learnloop.http_settings import http_settings
+from learnloop.http_settings import http_settings, spare_loopback
 from learnloop.outcome import BadOutcome, Json, is_outcome, parse_outcome
 
 _WAIT_S = 20.0
@@ -207,6 +207,7 @@ def passed_on(named: Sequence[str], environment: Mapping[str, str]) -> dict[str,
                 f"--env {name}: the environment has no {name}; set it, or give its value: --env {name}=VALUE"
             )
         passed[name] = value if has_value else environment[name]
+    spare_loopback(passed)
     return passed
 
 

@@ -9,9 +9,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
-from urllib.request import getproxies
 
 import httpx
+
+from learnloop.http_settings import tls
 
 HEADER = "x-learnloop-request"
 """Names a request, so that the server can be asked for it."""
@@ -36,14 +37,17 @@ def keepalive() -> list[tuple[int, int, int]]:
     ]
 
 
-def kept_alive_mounts(base_url: str, limits: httpx.Limits) -> dict[str, httpx.AsyncBaseTransport]:
-    """Return httpx's transport for the URL's scheme with `keepalive`; none if httpx goes through a proxy of the
-    environment, which a mounted transport would not."""
+def kept_alive_mounts(base_url: str, limits: httpx.Limits, proxy: str | None) -> dict[str, httpx.AsyncBaseTransport]:
+    """Return httpx's transport for the URL's scheme, through a proxy if there is one, with `keepalive`."""
     scheme = httpx.URL(base_url).scheme
-    if {scheme, "all"} & getproxies().keys():
-        return {}
-    verify = scheme == "https"  # loading the certificates takes 20 ms
-    return {f"{scheme}://": httpx.AsyncHTTPTransport(limits=limits, verify=verify, socket_options=keepalive())}
+    made = httpx.AsyncHTTPTransport(
+        limits=limits,
+        verify=tls() if scheme == "https" else False,
+        trust_env=False,
+        proxy=proxy,
+        socket_options=keepalive(),
+    )
+    return {f"{scheme}://": made}
 
 
 class WatchedTransport(httpx.AsyncBaseTransport):
@@ -85,7 +89,7 @@ class WatchedTransport(httpx.AsyncBaseTransport):
         url = request.url.copy_with(path=f"{PATH}/{id}", query=None)
         authorization = {"authorization": request.headers.get("authorization", "")}
         silent = missing = 0
-        verify = url.scheme == "https"
+        verify = tls() if url.scheme == "https" else False
         limits = httpx.Limits(max_keepalive_connections=0)  # an idle connection can be a forgotten one
         async with httpx.AsyncClient(timeout=_ANSWER_S, limits=limits, verify=verify, trust_env=False) as http:
             while missing < 2 and silent < _UNREACHABLE:

@@ -1,5 +1,6 @@
 """The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run."""
 
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -11,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli.terminal import Failure, print_failure, results
+from learnloop.http_settings import spare_loopback
 
 COMMANDS = {
     "demo": "app.cli.demo.command:demo",
@@ -126,6 +128,7 @@ def learnloop(
 def main() -> None:
     """Run the command line. SIGTERM ends a command as cleanly as Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
+    spare_loopback(os.environ)
     app(prog_name="learnloop")
 
 

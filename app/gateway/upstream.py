@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import orjson
 import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
 from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
 from environment.json_type import Json
+from learnloop.http_settings import proxy_of, tls
 from training.backends.base import Endpoint
 from training.protocol import strict_json
 from training.protocol.full_context import CODE as FULL_CONTEXT
@@ -102,16 +102,17 @@ class Upstream:
         import aiohttp
 
         if self._session is None:
-            self._session = client_session(httpx.create_ssl_context(trust_env=False))
+            self._session = client_session(tls())
         headers = {
             "authorization": f"Bearer {endpoint.api_key}",
             "content-type": "application/json",
             "accept-encoding": "identity",
         }
         limits = aiohttp.ClientTimeout(total=self.deadline_s, sock_connect=_CONNECT_S)
+        proxy = None if endpoint.remembers else proxy_of(url)
         try:
             async with self._session.post(
-                url, data=orjson.dumps(body), headers=headers, allow_redirects=False, timeout=limits
+                url, data=orjson.dumps(body), headers=headers, allow_redirects=False, timeout=limits, proxy=proxy
             ) as reply:
                 if not 200 <= reply.status < 300:
                     raise _refusal(reply.status, await reply.read(), endpoint)

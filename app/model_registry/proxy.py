@@ -20,6 +20,7 @@ from app.aio.event_loops import shielded
 from app.errors import BadGateway, Unavailable
 from app.http.openai_errors import openai_error
 from environment.json_type import Json
+from learnloop.http_settings import tls
 from training.backends.base import Endpoint
 from training.lost_connections import WatchedTransport, keepalive
 from training.rollout.http_transport import AiohttpTransport
@@ -106,8 +107,8 @@ async def open_proxy() -> AsyncIterator[ChatProxy]:
     """Open the proxy of a running service."""
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
     plain = WatchedTransport(AiohttpTransport())
-    encrypted = WatchedTransport(httpx.AsyncHTTPTransport(limits=_LIMITS, socket_options=keepalive()))
-    mounts = {"http://": plain, "https://": encrypted}
+    encrypted = httpx.AsyncHTTPTransport(limits=_LIMITS, verify=tls(), trust_env=False, socket_options=keepalive())
+    mounts = {"http://": plain, "https://": WatchedTransport(encrypted)}
     async with httpx.AsyncClient(timeout=timeout, limits=_LIMITS, mounts=mounts, trust_env=False) as http:
         yield ChatProxy(http, DEADLINE_S)
 

@@ -28,6 +28,7 @@ from app.processes import child as child_process
 from app.processes.cores import usable_cores
 from app.processes.data_directory import DataDirectory
 from app.settings import Settings
+from learnloop.http_settings import route
 
 KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
 _QUICK_DEATHS = 5
@@ -187,7 +188,8 @@ def _pulse_of(url: str, note: Callable[[Mapping[str, Any]], None]) -> Pulse:
         import httpx  # imported late, so that the engine's process starts before any slow import
 
         # Each check opens a new connection, because one that stays open says little.
-        async with httpx.AsyncClient(trust_env=False, verify=url.startswith("https"), timeout=None) as http:
+        settings = {**route(url), "proxy": None}
+        async with httpx.AsyncClient(timeout=None, **settings) as http:
             try:
                 reply = await http.get(f"{url}/health")
             except httpx.TransportError as error:

@@ -8,13 +8,13 @@ answer the second time (DNS rebinding) leads to the internal network.
 import asyncio
 import re
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpx
+
+from learnloop.http_settings import tls
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Resolves a host and a port to all its addresses. Raises OSError or UnicodeError."""
@@ -127,13 +127,7 @@ def guarded_transport(guard: AddressGuard) -> GuardedTransport:
     A reused connection could lead to an address that was allowed for another name only.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    return GuardedTransport(guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits, verify=_tls()))
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Return a cached TLS context, because reading the certificates takes 20 ms."""
-    return httpx.create_ssl_context()
+    return GuardedTransport(guard, httpx.AsyncHTTPTransport(trust_env=False, limits=limits, verify=tls()))
 
 
 def parse(url: str) -> httpx.URL:

@@ -6,6 +6,7 @@ The package `weave` could do this, but its import takes ten seconds and patches 
 import httpx
 
 from environment.base import Json
+from learnloop.http_settings import route
 
 _TIMEOUT_S = 10.0
 
@@ -27,7 +28,8 @@ def open_project(project: str, api_key: str, base_url: str) -> str:
 
     Raises ProjectUnavailable, or httpx.HTTPError if W&B is unavailable.
     """
-    with httpx.Client(base_url=base_url, auth=httpx.BasicAuth("api", api_key), timeout=_TIMEOUT_S) as http:
+    settings = {"auth": httpx.BasicAuth("api", api_key), "timeout": _TIMEOUT_S, **route(base_url)}
+    with httpx.Client(base_url=base_url, **settings) as http:
         entity, _, name = project.rpartition("/")
         entity = entity or _default_entity(http)
         found = _graphql(http, _PROJECT, entityName=entity, name=name).get("project")

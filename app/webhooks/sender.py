@@ -17,6 +17,7 @@ from app.security.address_guard import AddressGuard, AddressRefused, GuardedTran
 from app.security.secret_box import SecretBox, SecretUnreadable
 from app.security.webhook_signing import signed_headers
 from app.webhooks.retries import parse_retry_after
+from learnloop.http_settings import tls
 
 TIMEOUT_S = 15.0
 """Time limit for a whole attempt, from resolving the host name to the response headers, in seconds."""
@@ -65,7 +66,9 @@ class Sender:
         self._box = box
         self._timeout_s = timeout_s
         direct = httpx.AsyncHTTPTransport(
-            trust_env=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            trust_env=False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            verify=tls(),
         )
         self._operators = _client(direct, timeout_s)
         self._users = _client(GuardedTransport(guard, direct), timeout_s)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
+from learnloop.http_settings import proxy_of, tls
 from training.backends.art_import import import_art
 from training.backends.base import (
     BackendRefused,
@@ -76,12 +77,19 @@ class Server:
         module = await asyncio.to_thread(import_art, "art.serverless.client")
         client: Client = module.Client(api_key=self.api_key, base_url=self.base_url)
         client.timeout = httpx.Timeout(self.request_timeout_s, connect=10.0)
-        mounts = kept_alive_mounts(self.base_url, limits)
+        proxy = None if self.says_what_is_underway else proxy_of(self.base_url)  # our engine can be elsewhere
+        mounts = kept_alive_mounts(self.base_url, limits, proxy)
         if self.says_what_is_underway:
             mounts = {scheme: WatchedTransport(transport) for scheme, transport in mounts.items()}
         await client._client.aclose()  # ART's client cannot be given another one
         client._client = httpx.AsyncClient(
-            base_url=client.base_url, timeout=client.timeout, limits=limits, mounts=mounts, follow_redirects=True
+            base_url=client.base_url,
+            timeout=client.timeout,
+            limits=limits,
+            mounts=mounts,
+            verify=tls(),
+            trust_env=False,
+            follow_redirects=True,
         )
         return client
 

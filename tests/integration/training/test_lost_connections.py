@@ -132,7 +132,7 @@ async def test_the_operating_system_looks_for_machines_that_are_gone(network: Fo
         [[(protocol, _)]] = sampling._session.connector._conns.values()
         assert protocol.transport
         assert _looks_for_its_peer(protocol.transport.get_extra_info("socket"))
-    training = kept_alive_mounts(network.url, httpx.Limits())["http://"]
+    training = kept_alive_mounts(network.url, httpx.Limits(), None)["http://"]
     async with httpx.AsyncClient(transport=training) as http:
         reply = await http.get(f"{network.url}/health")
         assert _looks_for_its_peer(reply.extensions["network_stream"].get_extra_info("socket"))

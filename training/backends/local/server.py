@@ -108,7 +108,7 @@ class _Api:
     async def chat(self, request: Request) -> Any:
         body = await request.json()
         base_url, key, body["model"] = self._models.sampled_at(body["model"])
-        async with httpx.AsyncClient(timeout=_SAMPLING_TIMEOUT_S) as http:
+        async with httpx.AsyncClient(timeout=_SAMPLING_TIMEOUT_S, trust_env=False) as http:
             headers = {"authorization": f"Bearer {key}"}
             reply = await http.post(f"{base_url}/chat/completions", json=body, headers=headers)
         return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))

@@ -14,6 +14,7 @@ import httpx
 
 from environment.bounded_http import AnswerLimits, AnswerRefused, AnswerTooLarge, BoundedTransport
 from environment.json_type import Json
+from learnloop.http_settings import tls
 from training.engine.http.errors import ApiError
 
 FETCH_S = 120.0
@@ -65,7 +66,9 @@ class TrainingData:
         return raw
 
     async def _fetched(self, url: str) -> bytes:
-        transport = BoundedTransport(httpx.AsyncHTTPTransport(trust_env=False), AnswerLimits(self.max_bytes))
+        transport = BoundedTransport(
+            httpx.AsyncHTTPTransport(trust_env=False, verify=tls()), AnswerLimits(self.max_bytes)
+        )
         try:
             async with (
                 asyncio.timeout(self.fetch_s),
