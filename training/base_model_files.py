@@ -6,7 +6,7 @@ Files have the Hugging Face layout: config, weights and tokenizer. Only headers 
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,6 +30,14 @@ _BITS = {
 """Bits of an element, by safetensors' name of its type."""
 _ADDED_FOLDER = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+_EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings")
+TIED = (
+    "The embedding and the output head of {base} are one matrix, which an adapter on {names} would take apart: "
+    "leave that out of target_modules."
+)
+_HEADS = ("lm_head", "embed_out")
+"""Names of the modules of embeddings and output heads in known model families."""
 
 
 def added_base_models(data_dir: Path) -> dict[str, Path]:
@@ -160,6 +168,20 @@ def tensor_shapes(directory: Path) -> dict[str, list[int]] | None:
         return {name: tensor["shape"] for _, header in headers for name, tensor in header.items()} if files else None
     except (_Fault, OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
         return None
+
+
+def tied_modules(directory: Path, names: Sequence[str]) -> list[str]:
+    """Return the names that are the embedding or the output head of a base model in which the two are one matrix.
+
+    An adapter on one of them would be trained, sampled and exported as different models.
+    """
+    asked = [name for name in names if name.rpartition(".")[2] in _EMBEDDINGS + _HEADS]
+    if not asked:
+        return []
+    has_head = any(name.removesuffix(".weight").endswith(_HEADS) for name in tensor_shapes(directory) or ())
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    tied = {**config, **(config.get("text_config") or {})}.get("tie_word_embeddings", not has_head)
+    return asked if tied else []
 
 
 def _check_weights(path: Path, sizes: dict[str, int]) -> int:

@@ -30,10 +30,14 @@ class StoredModel(_Stored):
     base_model: str
     tuning: Tuning | None = None
     """Which part of the model is trained; None if the request did not say, so that the backend decides."""
+    enable_thinking: bool | None = None
+    """The switch of that name in the chat template; None if the request did not say."""
 
     def as_json(self) -> dict[str, Json]:
         """Return the model as requests name it."""
         found: dict[str, Json] = {"project": self.project, "name": self.name, "base_model": self.base_model}
+        if self.enable_thinking is not None:
+            found["enable_thinking"] = self.enable_thinking
         return found if self.tuning is None else found | {"tuning": self.tuning.as_json()}
 
 

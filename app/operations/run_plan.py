@@ -114,6 +114,7 @@ def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPl
             project=request.model.project or settings.art_project,
             base_model=request.model.base_model or settings.art_base_model,
             tuning=request.model.tuning.tuning() if request.model.tuning else None,
+            enable_thinking=request.model.enable_thinking,
         ),
         backend=request.backend or settings.backend,
         max_turns=_max_turns(request),

@@ -55,7 +55,9 @@ from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
 from training.base_defaults import MOST_DEMONSTRATIONS, Base, Default, usual_rate
+from training.base_model_files import TIED, tied_modules
 from training.protocol.model_name import ModelName
+from training.protocol.tool_formats.chosen import template_text
 from training.rollout.agents.registry import UnknownAgent
 from training.tuning import Tuning
 from training.warm_start import NoOracle, iterations_of
@@ -168,6 +170,7 @@ class RunStarter:
                 f"The backend {backend} decides itself which part of a model it trains; only {EMBEDDED} takes it from "
                 "the request. Leave out model.tuning.",
             )
+        await asyncio.to_thread(_check_thinking, plan, self.resources.settings)
         if backend != EMBEDDED:
             # other backends have their own base models, so an unknown one is only noticed when the run starts
             return None
@@ -210,6 +213,9 @@ class RunStarter:
             return
         directory = self.resources.settings.base_models.get(plan.model.base_model)
         if directory is not None:
+            if tied := await asyncio.to_thread(tied_modules, directory, asked.target_modules):
+                fault = TIED.format(base=plan.model.base_model, names=", ".join(tied))
+                raise InvalidRequest((*where, "target_modules"), fault)
             lacking = await asyncio.to_thread(missing_modules, directory, asked.target_modules)
             if lacking:
                 raise InvalidRequest(
@@ -482,3 +488,16 @@ def _as_fault_of(loc: Location, *errors: type[Exception]) -> Iterator[None]:
         yield
     except errors as fault:
         raise InvalidRequest(loc, str(fault)) from fault
+
+
+def _check_thinking(plan: RunPlan, settings: Settings) -> None:
+    """Raise InvalidRequest if the request sets a switch that the base's chat template does not have. Reads files: call
+    it in a thread. A checkpoint has the template of a base that was checked."""
+    base, where = plan.model.base_model, ("body", "model", "enable_thinking")
+    if plan.model.enable_thinking is None:
+        return
+    if plan.backend != EMBEDDED:
+        raise InvalidRequest(where, f"The backend {plan.backend} does not take enable_thinking; only {EMBEDDED} does.")
+    directory = settings.base_models.get(base)
+    if base == TINY_BASE or (directory is not None and "enable_thinking" not in template_text(directory)):
+        raise InvalidRequest(where, f"The chat template of {base} has no switch enable_thinking. Leave it out.")

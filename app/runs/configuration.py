@@ -64,4 +64,5 @@ def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
 
 def model_spec(run: Run) -> ModelSpec:
     """Return the model that the run trains."""
-    return ModelSpec(run.model_project, run.model_name, run.base_model, run.stored_request.model.tuning)
+    model = run.stored_request.model
+    return ModelSpec(run.model_project, run.model_name, run.base_model, model.tuning, model.enable_thinking)

@@ -140,6 +140,10 @@ class ModelChoice(RequestPart):
     tuning: TuningChoice | None = None
     """Which part of the model is trained. Default: that of the existing model or the checkpoint; of a new model, the
     whole below a billion parameters, and a LoRA of rank 8 above. Only the backend `embedded` takes it."""
+    enable_thinking: bool | None = None
+    """Whether the model thinks before it answers, if its chat template has a switch of that name. The model keeps it,
+    also for `POST /ask`. Default: that of the existing model or of the template. Only the backend `embedded` takes
+    it."""
 
 
 class SourceChoice(RequestPart):

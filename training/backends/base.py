@@ -21,6 +21,8 @@ class ModelSpec:
     base_model: str
     tuning: Tuning | None = None
     """Which part of it is trained; None leaves that to the backend. Only `TuningBackend` takes it."""
+    enable_thinking: bool | None = None
+    """The switch of that name in its chat template; None leaves it to the template. Only `TuningBackend` takes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,20 +43,21 @@ class EmbeddedBackend(HostedBackend):
     async def register(self, model: ModelSpec) -> "EmbeddedPolicy":
         """Create the model, or continue an existing one of that name. Raises BackendUnavailable, or ValueError if an
         existing one has another base or tuning."""
-        registered = await self._get_or_create_model(model) if model.tuning is None else await self._tuned(model)
+        usual = model.tuning is None and model.enable_thinking is None
+        registered = await self._get_or_create_model(model) if usual else await self._tuned(model)
         return EmbeddedPolicy(self.server, self.client, registered, *await self._reproducibility(registered.id))
 
     async def _tuned(self, model: ModelSpec) -> "Model":
-        """Like `_get_or_create_model`, for a model with a tuning, which ART's client cannot send."""
+        """Like `_get_or_create_model`, for a model with settings that ART's client cannot send."""
         from art.serverless.client import Model
 
-        assert model.tuning is not None
         body = {
             "project": model.project,
             "name": model.name,
             "base_model": model.base_model,
             "return_existing": True,
-            "tuning": model.tuning.as_json(),
+            "tuning": None if model.tuning is None else model.tuning.as_json(),
+            "enable_thinking": model.enable_thinking,
         }
         with self.server.translated():
             return await self.client.post("/preview/models", cast_to=Model, body=body)

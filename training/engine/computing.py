@@ -47,6 +47,7 @@ class NewModel:
     entity: str | None = None
     return_existing: bool = False
     tuning: Tuning | None = None
+    enable_thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

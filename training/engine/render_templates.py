@@ -1,7 +1,7 @@
 """A script that renders conversations with a chat template from outside, in a process that can be ended.
 
 Reads JSON lines from stdin: first `{"template"}`, then for each conversation `{"messages", "tools", "reply",
-"special", "seconds"}`, whose first two are JSON text. Writes a JSON line for each: `{"text", "seconds"}` or
+"special", "options", "seconds"}`, whose first two are JSON text. Writes a JSON line for each: `{"text", "seconds"}` or
 `{"error"}`. The kernel ends the process when a rendering takes more processor time than `seconds` (SIGPROF), or when
 there was nothing to render for a while (SIGALRM). The arguments are limits: bytes of memory, and characters of a text.
 """
@@ -11,9 +11,11 @@ import resource
 import signal
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
 
 _IDLE_S = 300
@@ -60,8 +62,26 @@ def _render(template: str, request: dict[str, Any]) -> str:
         chat_template=template,
         add_generation_prompt=request["reply"],
         **request["special"],
+        **_options(**request["options"]),
     )
     return str(rendered[0][0])
+
+
+def _options(enable_thinking: bool | None, date: str | None) -> dict[str, Any]:
+    """Return the variables of a template for the fields of TemplateOptions, and set the day that it can ask for."""
+    day = datetime.fromisoformat(date) if date else None
+    setattr(chat_template_utils, "datetime", _Clock(day))  # noqa: B010
+    return {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+
+
+class _Clock:
+    """Replaces the class that `strftime_now` asks for the time, because a template cannot be given functions."""
+
+    def __init__(self, day: datetime | None) -> None:
+        self._day = day
+
+    def now(self) -> datetime:
+        return self._day or datetime.now().astimezone()
 
 
 if __name__ == "__main__":

@@ -65,13 +65,15 @@ class TemplateProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
-    def render(self, messages: Json, tools: Json, special: Mapping[str, str], *, reply: bool) -> str:
-        """Render a conversation. Raises TemplateFailed."""
+    def render(
+        self, messages: Json, tools: Json, special: Mapping[str, str], options: Mapping[str, Json], *, reply: bool
+    ) -> str:
+        """Render a conversation with the fields of TemplateOptions. Raises TemplateFailed."""
         allowed = _allowance.get() or Allowance(RENDER_S)
         if allowed.left <= 0:
             raise TemplateFailed(_TOO_LONG)
-        request = {"messages": json.dumps(messages), "tools": json.dumps(tools), "reply": reply, "special": special}
-        line = json.dumps({**request, "seconds": allowed.left})
+        request = {"messages": json.dumps(messages), "tools": json.dumps(tools), "reply": reply}
+        line = json.dumps({**request, "special": special, "options": options, "seconds": allowed.left})
         with self._lock:
             answer = self._ask(line, allowed.left)
         if "error" in answer:

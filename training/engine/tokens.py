@@ -8,7 +8,7 @@ them.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from training.engine.plain_tokenizer import PlainTokenizer, is_ours, stand_in
 from training.engine.template_habits import Habits, habits, with_short_ids, without_system_role
 from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
-from training.protocol.tool_formats.chosen import chosen_format
+from training.protocol.tool_formats.chosen import chosen_format, template_options
 from training.protocol.tool_formats.formats import Reply, format_of_template
 from training.protocol.tool_formats.thoughts import THOUGHT_MARKS, opens_thought
 
@@ -60,6 +60,7 @@ class ChatTokenizer:
         stops = [re.escape(self._added[stop].content) for stop in sorted(self.stop_ids) if stop in self._added]
         self._stop = re.compile("|".join(stops) or r"(?!)")
         self._processes: dict[str, TemplateProcess] = {}
+        self._options = asdict(template_options(directory))
         self.habits = Habits() if self.trusts_template else habits(self._shows)
         """What the chat template takes and shows."""
         shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self.habits.tools)
@@ -290,7 +291,7 @@ class ChatTokenizer:
             )
         template = str(self._tokenizer.get_chat_template(None, tools))
         process = self._processes.setdefault(template, template_process(template))
-        return process.render(messages, tools, dict(self._tokenizer.special_tokens_map), reply=reply)
+        return process.render(messages, tools, dict(self._tokenizer.special_tokens_map), self._options, reply=reply)
 
     def _shows(self, messages: Any, tools: Any, text: str) -> bool:
         """Whether the chat template accepts the conversation and renders the text, which is somewhere in it."""

@@ -194,6 +194,8 @@ async def test_the_part_that_is_trained_reaches_the_backend_and_stays(client: ht
         ({"mode": "full", "rank": 8}, [], "describe an adapter"),
         ({"mode": "lora", "ranks": 8}, ["ranks"], "Did you mean rank?"),
         ({"mode": "lora", "target_modules": ["q_proj", "query"]}, ["target_modules"], "no linear layer named query"),
+        ({"mode": "lora", "target_modules": ["embed_tokens"]}, ["target_modules"], "are one matrix"),
+        ({"mode": "lora", "target_modules": ["lm_head"]}, ["target_modules"], "are one matrix"),
     ],
 )
 async def test_a_bad_tuning_is_refused(
@@ -201,6 +203,12 @@ async def test_a_bad_tuning_is_refused(
 ) -> None:
     found, message = await _refused(client, model={"base_model": "other", "tuning": tuning})
     assert (found, said in message) == (["body", "model", "tuning", *place], True)
+
+
+async def test_a_switch_that_the_template_does_not_have_is_refused(client: httpx.AsyncClient) -> None:
+    for base in ("other", "learnloop/tiny"):
+        place, message = await _refused(client, model={"base_model": base, "enable_thinking": False})
+        assert (place, "has no switch" in message) == (["body", "model", "enable_thinking"], True)
 
 
 async def test_other_backends_refuse_a_tuning(tmp_path: Path, database_url: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from training.engine.registry.model_record import (
     UnknownModel,
 )
 from training.engine.registry.registry import Registry
+from training.engine.tokens import ChatTokenizer
 from training.tuning import Tuning
 
 
@@ -301,3 +303,42 @@ def test_an_adapter_has_its_bases_ends_and_names_it_without_a_path(tmp_path: Pat
     assert json.loads((written.directory / "generation_config.json").read_text()) == {"eos_token_id": [0, 2]}
     config = json.loads((written.directory / "adapter_config.json").read_text())
     assert config == {"r": 8, "base_model_name_or_path": "Qwen/Qwen3-0.6B" if known else "learnloop/tiny"}
+
+
+@pytest.mark.parametrize("modules", [("q_proj", "lm_head"), ("model.embed_tokens",)])
+def test_an_adapter_on_a_tied_embedding_is_refused(tmp_path: Path, modules: tuple[str, ...]) -> None:
+    base = make_tiny_model(tmp_path / "tied", "qwen3")
+    registry = _registry(tmp_path / "data", base)
+    with pytest.raises(BadModelName, match="are one matrix"):
+        _create(registry, tuning=Tuning("lora", target_modules=modules))
+    apart = make_tiny_model(tmp_path / "apart", "llama")
+    _create(_registry(tmp_path / "other", apart), tuning=Tuning("lora", target_modules=modules))
+
+
+def test_a_model_keeps_its_switch_for_thinking_and_its_day(tmp_path: Path, base: Path) -> None:
+    place = shutil.copytree(base, tmp_path / "base")
+    template = (
+        "{{ strftime_now('%Y-%m-%d') }}{% if enable_thinking is defined %} thinks {{ enable_thinking }}{% endif %}"
+    )
+    (place / "chat_template.jinja").write_text(template)
+    registry = _registry(tmp_path / "data", place)
+
+    def create(name: str, thinks: bool | None, base_model: str = "learnloop/tiny") -> str:
+        record = registry.create(
+            project="mail", name=name, base_model=base_model, enable_thinking=thinks, return_existing=True
+        )
+        _commit(registry, record)
+        directory = registry.newest(record.id).directory
+        noted = json.loads((directory / "learnloop.json").read_text())
+        (directory / "learnloop.json").write_text(json.dumps({**noted, "date": "2024-02-29"}))
+        tokenizer = ChatTokenizer(directory)
+        return str(tokenizer.fast.decode(tokenizer.prompt([{"role": "user", "content": "a"}], None)))
+
+    assert create("quick", False) == "2024-02-29 thinks False"
+    assert create("usual", None) == "2024-02-29"
+    assert create("fork", None, "mail/quick@0") == "2024-02-29 thinks False"
+    today = datetime.now(UTC).date().isoformat()
+    first = registry.checkpoint(registry.resolve("mail/usual@0").model.id, 0)  # type: ignore[union-attr]
+    assert json.loads((first.directory / "learnloop.json").read_text()) == {"date": today}
+    with pytest.raises(ModelExists, match="exists with false as enable_thinking"):
+        create("quick", True)

@@ -72,6 +72,7 @@ class _CreateModel(_Body):
     base_model: str
     return_existing: bool = False
     tuning: _TuningBody | None = None
+    enable_thinking: bool | None = None
 
 
 class _DeleteCheckpoints(_Body):
@@ -155,9 +156,8 @@ class TrainingApi:
         body = await read_body(request, _CreateModel, self.max_body_bytes)
         tuning = body.tuning.tuning() if body.tuning else None
         await self.checks.admit(body.base_model)
-        record = await self.compute.create_model(
-            NewModel(body.project, body.name, body.base_model, body.entity, body.return_existing, tuning)
-        )
+        named = (body.project, body.name, body.base_model, body.entity, body.return_existing)
+        record = await self.compute.create_model(NewModel(*named, tuning, body.enable_thinking))
         return JSONResponse(_model_json(record))
 
     async def list_models(self, request: Request) -> Response:

@@ -14,7 +14,7 @@ from training.engine.registry import checkpoints
 from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
 from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
-from training.protocol.tool_formats.chosen import hub_name
+from training.protocol.tool_formats.chosen import hub_name, settle_template
 from training.tuning import Tuning
 
 log = structlog.get_logger(__name__)
@@ -39,8 +39,13 @@ _TOKENIZER_FILES = (
 _MODEL_FILES = (*_TOKENIZER_FILES, "config.json", "model.safetensors.index.json")
 
 
-def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
+def make(record: ModelRecord, source: Target, enable_thinking: bool | None = None) -> dict[int, Checkpoint]:
     """Write the model's directory with checkpoint 0, completely or not at all. Raises CheckpointNotWritten."""
+
+    def fill(place: Path) -> None:
+        _copy(source.directory, place, names)
+        settle_template(place, enable_thinking=enable_thinking)
+
     unfinished = record.directory.with_name(f".unfinished-{record.name}-{secrets.token_hex(4)}")
     names: tuple[str, ...] = _TOKENIZER_FILES
     if source.model is not None:
@@ -49,7 +54,7 @@ def make(record: ModelRecord, source: Target) -> dict[int, Checkpoint]:
         names = (*_MODEL_FILES, *(path.name for path in source.directory.glob("*.safetensors")))
     manifest = Manifest(0, record.full_name, record.base_model, source.key if source.model else None)
     try:
-        checkpoints.write(unfinished / CHECKPOINTS, manifest, lambda place: _copy(source.directory, place, names))
+        checkpoints.write(unfinished / CHECKPOINTS, manifest, fill)
         (unfinished / _MODEL_FILE).write_text(record_json(record))
         unfinished.rename(record.directory)
     except OSError as error:

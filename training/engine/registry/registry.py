@@ -4,6 +4,7 @@ Reading and creating are safe from any thread. Deleting belongs to one thread, a
 Files are written without holding the lock that readers take. In a `SharedRegistry` the models are in an object store.
 """
 
+import json
 import secrets
 import shutil
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import structlog
 
+from training.base_model_files import TIED, tied_modules
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.base_models import Bases, parameter_count
 from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Manifest
@@ -28,6 +30,7 @@ from training.engine.registry.model_record import (
     Target,
     UnknownModel,
 )
+from training.protocol.tool_formats.chosen import template_options
 from training.tuning import Tuning, usual_tuning
 
 log = structlog.get_logger(__name__)
@@ -105,26 +108,44 @@ class Registry:
         entity: str | None = None,
         return_existing: bool = False,
         tuning: Tuning | None = None,
+        enable_thinking: bool | None = None,
     ) -> ModelRecord:
         """Create a model with checkpoint 0, from a base model or from another model's checkpoint (`project/name@step`).
 
         Without `tuning`, small base models are trained in full and large ones by LoRA; a fork inherits its source's
-        tuning. Raises BadModelName, UnknownModel, BadBaseModel, ModelExists or CheckpointNotWritten.
+        tuning. `enable_thinking` is the switch of that name in its chat template, for good. Raises BadModelName,
+        UnknownModel, BadBaseModel, ModelExists or CheckpointNotWritten.
         """
         project, name = project or DEFAULT_PROJECT, name or f"model-{secrets.token_hex(4)}"
         for part in (project, name, entity or DEFAULT_ENTITY):
             if not NAME.fullmatch(part):
                 raise BadModelName(f"{part!r} is no name: letters, digits and ._- after a first letter or digit")
         with self._creating:
-            return self._create(project, name, base_model, entity or DEFAULT_ENTITY, return_existing, tuning)
+            return self._create(
+                project, name, base_model, entity or DEFAULT_ENTITY, return_existing, tuning, enable_thinking
+            )
 
     def _create(
-        self, project: str, name: str, base_model: str, entity: str, return_existing: bool, tuning: Tuning | None
+        self,
+        project: str,
+        name: str,
+        base_model: str,
+        entity: str,
+        return_existing: bool,
+        tuning: Tuning | None,
+        enable_thinking: bool | None,
     ) -> ModelRecord:
         with self._lock:
             self._put_back(project, name)
             if existing := self._named(project, name):
-                return self._existing(existing.record, base_model, return_existing, tuning)
+                found = self._existing(existing.record, base_model, return_existing, tuning)
+                kept = template_options(self.newest(found.id).directory).enable_thinking
+                if enable_thinking not in (None, kept):
+                    said = "without" if kept is None else f"with {json.dumps(kept)} as"
+                    raise ModelExists(
+                        f"{found.full_name} exists {said} enable_thinking; leave it out, or take a new name"
+                    )
+                return found
             if f"{project}/{name}" in self._bases:
                 raise ModelExists(f"{project}/{name} is a base model's name")
             source = self._source(base_model, tuning)
@@ -139,7 +160,7 @@ class Registry:
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             self._root / project / name,
         )
-        entry = Entry(record, model_files.make(record, source))
+        entry = Entry(record, model_files.make(record, source, enable_thinking))
         with self._lock:
             self._entries[record.id] = entry
         log.info("model created", model=record.full_name, origin=record.origin, tuning=record.tuning.mode)
@@ -381,6 +402,8 @@ class Registry:
             if tuning is not None and not tuning.equals(source.tuning):
                 raise BadModelName(f"{source.key} is trained {source.tuning}; a fork keeps that") from None
             return source
+        if tuning is not None and (tied := tied_modules(directory, tuning.target_modules)):
+            raise BadModelName(TIED.format(base=base_model, names=", ".join(tied)))
         return Target(base_model, directory, directory, tuning or usual_tuning(parameter_count(directory)))
 
     def _checkpoint(self, entry: Entry, step: int) -> Checkpoint:

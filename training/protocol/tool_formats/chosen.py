@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,38 @@ def choose(directory: Path, tool_format: ToolFormat) -> None:
 def note(directory: Path, **chosen: Any) -> None:
     """Add choices to a model's file."""
     (directory / FILE).write_text(json.dumps({**_chosen(directory), **chosen}) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """What a model's chat template is given besides the conversation, the same in every rendering."""
+
+    enable_thinking: bool | None = None
+    """The template's switch of that name; None leaves it to the template."""
+    date: str | None = None
+    """The day that a template that asks for the time gets, as YYYY-MM-DD; None is today."""
+
+
+def template_options(directory: Path) -> TemplateOptions:
+    """Return the options in a model's file. Raises ValueError."""
+    chosen = _chosen(directory)
+    return TemplateOptions(chosen.get("enable_thinking"), chosen.get("date"))
+
+
+def settle_template(directory: Path, *, enable_thinking: bool | None = None) -> None:
+    """Note the options of a new model's chat template. If it shows the date, all of its renderings show today's."""
+    if enable_thinking is not None:
+        note(directory, enable_thinking=enable_thinking)
+    if "strftime_now" in template_text(directory) and template_options(directory).date is None:
+        note(directory, date=datetime.now(UTC).date().isoformat())
+
+
+def template_text(directory: Path) -> str:
+    """Return the chat template in a model's directory, or an empty text."""
+    if (template := directory / "chat_template.jinja").is_file():
+        return template.read_text(encoding="utf-8")
+    config = directory / "tokenizer_config.json"
+    return json.dumps(json.loads(config.read_text(encoding="utf-8")).get("chat_template")) if config.is_file() else ""
 
 
 def hub_name(directory: Path) -> str | None:
