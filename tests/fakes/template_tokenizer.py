@@ -14,12 +14,16 @@ OWN = Path(training.engine.tiny_base.__path__[0]) / "model"
 
 
 def template_tokenizer(
-    directory: Path, template: str | None, special: Sequence[str] = (), ends: Sequence[str] | None = ()
+    directory: Path,
+    template: str | None,
+    special: Sequence[str] = (),
+    ends: Sequence[str] | None = (),
+    bos: str | None = None,
 ) -> ChatTokenizer:
     """Make the directory with the template of that name, or none, and load it.
 
     `special` are added to the special tokens. `ends` are those that end replies, the first of which is the tokenizer's
-    own end; with None, there is no generation config.
+    own end; with None, there is no generation config. `bos` is the token that a template calls bos_token.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
@@ -27,6 +31,9 @@ def template_tokenizer(
     if template is not None:
         (directory / "chat_template.jinja").write_text((TEMPLATES / f"{template}.jinja").read_text())
     ids = _with_special(directory / "tokenizer.json", special)
+    if bos:
+        settings = json.loads((directory / "tokenizer_config.json").read_text())
+        (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": bos}))
     if ends:
         settings = json.loads((directory / "tokenizer_config.json").read_text())
         (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": ends[0]}))

@@ -21,7 +21,7 @@ from training.engine.template_habits import Habits, habits, with_short_ids, with
 from training.engine.template_process import TemplateFailed, TemplateProcess, render_allowance, template_process
 from training.engine.tool_text import with_tools_as_text
 from training.protocol.tool_formats.chosen import chosen_format, template_options
-from training.protocol.tool_formats.formats import Reply, format_of_template
+from training.protocol.tool_formats.formats import TEXT, Reply, format_of_template
 from training.protocol.tool_formats.thoughts import THOUGHT_MARKS, opens_thought
 
 CACHED_TEXTS = 4096
@@ -64,14 +64,39 @@ class ChatTokenizer:
         self.habits = Habits() if self.trusts_template else habits(self._shows)
         """What the chat template takes and shows."""
         shown = format_of_template(str(self._tokenizer.chat_template), shows_tools=self.habits.tools)
-        self.tool_format = chosen_format(directory) or shown
+        chosen = chosen_format(directory)
+        self.tool_format = chosen or shown
         """How the model writes tool calls."""
         self.thinks = any(mark in str(self._tokenizer.chat_template) for mark in THOUGHT_MARKS)
         """Whether the chat template knows thoughts."""
+        self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
+        self._show_tools()
+        if chosen is None and not self._tools_as_text and not self.trusts_template and not self._reads_back():
+            self.tool_format = TEXT
+            self._show_tools()
+
+    def _show_tools(self) -> None:
+        """Show tools and calls in the tool format from now on."""
         self._control = self._control_text()
         self._tools_as_text = self.tool_format.shown_as_text or not self.habits.tools
         self._render_cached = lru_cache(CACHED_TEXTS)(self._render)
-        self._encode_cached = lru_cache(CACHED_TEXTS)(self._encode)
+
+    def _reads_back(self) -> bool:
+        """Whether a call as the template shows it is read as that call. A model learns to write it so."""
+        fields = {"query": {"type": "string"}, "limit": {"type": "integer"}}
+        tool = {"name": _PROBE, "description": "b", "parameters": {"type": "object", "properties": fields}}
+        arguments = {"query": "a b", "limit": 5}
+        call = {"id": "a1B2c3D4e", "type": "function", "function": {"name": _PROBE, "arguments": arguments}}
+        talk: list[dict[str, Any]] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        try:
+            reply = self._reply_text(talk, _text_of([{"type": "function", "function": tool}]), 1)
+        except BadConversation:
+            return True  # it shows no reply from which that could be told
+        calls = self.parse(self._stop.sub("", reply)).tool_calls
+        return [(each.name, json.loads(each.arguments)) for each in calls] == [(_PROBE, arguments)]
 
     @property
     def fast(self) -> Any:
@@ -159,13 +184,20 @@ class ChatTokenizer:
         """Return the text that the model would have to sample to produce message `index`."""
         before = self._rendered(messages[:index], tools, reply=True)
         through = self._rendered(messages[: index + 1], tools, reply=False)
-        if not through.startswith(before):
+        mark = next((mark for mark in THOUGHT_MARKS if before.rstrip().endswith(mark)), "")
+        thoughtless = before.rstrip().removesuffix(mark)
+        if mark and not through.startswith(before) and through.startswith(thoughtless):
+            # The prompt opens a thought, which a reply of an earlier turn is shown without.
+            ends = [match.end() for match in self._stop.finditer(through, len(thoughtless))]
+            return f"\n{THOUGHT_MARKS[mark]}\n\n{through[len(thoughtless) : ends[0] if ends else None]}"
+        start = _end_of(before, through, messages[index - 1]["content"] if index else "")
+        if start is None:
             raise BadConversation(f"the chat template does not show assistant message {index} as a reply")
-        ends = [match.end() for match in self._stop.finditer(through, len(before))]
+        ends = [match.end() for match in self._stop.finditer(through, start)]
         mine = self._stops(messages[: index + 1], tools) - len(self._stop.findall(before))
         if ends or mine > 0:
-            return through[len(before) : ends[min(mine, len(ends)) - 1] if ends and mine > 0 else None]
-        return through[len(before) :] + self._next_mark(messages[: index + 1], tools)
+            return through[start : ends[min(mine, len(ends)) - 1] if ends and mine > 0 else None]
+        return through[start:] + self._next_mark(messages[: index + 1], tools)
 
     def _next_mark(self, messages: list[dict[str, Any]], tools: str) -> str:
         """Return the stop token that opens the turn after a reply if it is what ends the reply, as in GLM's template,
@@ -346,10 +378,12 @@ class ChatTokenizer:
         """Whether a reply to the prompt begins inside a thought."""
         return self.thinks and opens_thought(str(self._tokenizer.decode(list(prompt[-_TAIL:]))))
 
-    def parse(self, text: str, *, call_seed: str = "", in_thought: bool = False) -> Reply:
+    def parse(
+        self, text: str, *, call_seed: str = "", in_thought: bool = False, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Reply:
         """Return the content and the calls of a sampled text; see ToolFormat.read. If the template takes one call in a
         message, the first call ends the reply."""
-        reply = self.tool_format.read(text, call_seed=call_seed, in_thought=in_thought)
+        reply = self.tool_format.read(text, call_seed=call_seed, in_thought=in_thought, tools=tools)
         return replace(reply, tool_calls=reply.tool_calls[:1]) if self.habits.single_call else reply
 
     def through_first_call(self, ids: Sequence[int], *, in_thought: bool) -> int:
@@ -364,6 +398,19 @@ class ChatTokenizer:
         if _CALL_ENDS.isdisjoint(self.piece(ids[-1])):
             return False
         return bool(self.parse(self.decode(ids), in_thought=in_thought).tool_calls)
+
+
+def _end_of(before: str, through: str, last: str) -> int | None:
+    """Return where a conversation ends in its continuation, or None if that does not show it.
+
+    Some templates show the beginning differently once a reply follows, such as a system text in the last user message
+    only. What they show from the `last` content on counts then.
+    """
+    if through.startswith(before):
+        return len(before)
+    tail = before[before.rfind(last) :] if last and last in before else ""
+    place = through.rfind(tail) if tail else -1
+    return place + len(tail) if place >= 0 else None
 
 
 def _of_transformers(directory: Path) -> Any:

@@ -61,7 +61,8 @@ def _read(request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt
         return Reply(text, ())
     # The same call in two turns gets different ids, and the same sample always gets the same id.
     digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
-    return tokenizer.parse(text, call_seed=digest, in_thought=tokenizer.opens_thought(prompt))
+    opened = tokenizer.opens_thought(prompt)
+    return tokenizer.parse(text, call_seed=digest, in_thought=opened, tools=request.offered_tools)
 
 
 def _message(reply: Reply) -> dict[str, Json]:

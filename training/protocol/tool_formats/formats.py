@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
+from environment.json_type import Json
 from training.protocol.tool_formats import bare_json, hermes, mistral
 from training.protocol.tool_formats.thoughts import find_outside
-from training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls
+from training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls, of_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,20 @@ class ToolFormat:
     shown_as_text: bool = False
     """Whether tools, calls and results are shown as text even if the chat template can show them."""
 
-    def read(self, text: str, *, call_seed: str = "", in_thought: bool = False) -> Reply:
+    def read(
+        self, text: str, *, call_seed: str = "", in_thought: bool = False, tools: Sequence[Mapping[str, Json]] = ()
+    ) -> Reply:
         """Extract the calls from a sampled text, which begins `in_thought` if the prompt opened one. Never raises.
 
         Thoughts are content, also the calls in them. If any call is malformed, the whole text is content, so that the
-        caller sees what the model wrote. Ids of calls are digests of `call_seed`, the text and their position.
+        caller sees what the model wrote. Ids of calls are digests of `call_seed`, the text and their position. The
+        schemas of `tools` say which arguments are strings if the format does not.
         """
         found = find_outside(text, self.find, opened=in_thought)
         if not found.calls:
             return Reply(text, (), found.malformed)
-        calls = [_identified(call, f"{call_seed}\n{number}\n{text}") for number, call in enumerate(found.calls)]
+        typed = [_typed(call, tools) if call.texts else call for call in found.calls]
+        calls = [_identified(call, f"{call_seed}\n{number}\n{text}") for number, call in enumerate(typed)]
         return Reply(found.content.strip() or None, tuple(calls))
 
     def write(self, calls: Sequence[WrittenCall]) -> str:
@@ -91,6 +96,15 @@ _LETTERS = string.ascii_letters + string.digits
 
 def _identified(call: WrittenCall, seed: str) -> ToolCall:
     return ToolCall(call_id(seed), call.name, call.arguments)
+
+
+def _typed(call: WrittenCall, tools: Sequence[Mapping[str, Json]]) -> WrittenCall:
+    """Return a call with strings where the tool's schema has them."""
+    functions = (tool.get("function", tool) for tool in tools)
+    called: Mapping[str, Json] = next((each for each in functions if each.get("name") == call.name), {})
+    schemas = ((called.get("parameters") or {}).get("properties") or {}).items()
+    strings = [key for key, schema in schemas if isinstance(schema, Mapping) and schema.get("type") == "string"]
+    return of_texts(call.name, call.texts, strings)
 
 
 _JSON_MARKS = ("{", "[{", "```", "<tool_call>", "<tools>")

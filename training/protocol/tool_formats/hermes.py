@@ -1,11 +1,25 @@
-"""Calls between marks, as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+"""Calls between marks, as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+Families whose templates show another text between the same marks are read as well: Qwen3-Coder's
+`<function=NAME><parameter=KEY>VALUE</parameter></function>`, and GLM's
+`NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`.
+"""
 
 import re
 
-from training.protocol.tool_formats.written_calls import MalformedCall, WrittenCalls, call_at
+from training.protocol.tool_formats.written_calls import MalformedCall, WrittenCall, WrittenCalls, call_at, of_texts
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _OPEN, _CLOSE = re.compile(rf"{OPENING}[ \t\r\n]*"), re.compile(rf"[ \t\r\n]*{CLOSING}")
+_FUNCTION = re.compile(r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>", re.DOTALL)
+_NAMED = re.compile(
+    rf"(?<=>)(?P<name>[\w.-]+)(?:\s*(?=<arg_key>)|\n(?={CLOSING}))"
+    rf"(?P<body>(?:<arg_key>.*?</arg_value>\s*)*)(?={CLOSING})",
+    re.DOTALL,
+)
+"""A call without arguments has its name right behind the mark, and a line's end after it."""
+_PARAMETER = re.compile(r"\s*<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL)
+_ARGUMENT = re.compile(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
 _UNMARKED = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:')
 
 
@@ -18,7 +32,7 @@ def find(text: str) -> WrittenCalls:
     content, position = "", 0
     try:
         while opening := _OPEN.search(text, position):
-            call, end = call_at(text, opening.end(), ("arguments",))
+            call, end = _call(text, opening.end())
             closing = _CLOSE.match(text, end)
             if closing is None:
                 raise MalformedCall(f"The call of {call.name} does not end with {CLOSING}.")
@@ -33,3 +47,14 @@ def find(text: str) -> WrittenCalls:
     except MalformedCall as error:
         return WrittenCalls(malformed=str(error))
     return WrittenCalls(tuple(calls), content)
+
+
+def _call(text: str, start: int) -> tuple[WrittenCall, int]:
+    """Return the call that begins there, and where it ends. Raises MalformedCall."""
+    for form, argument in ((_FUNCTION, _PARAMETER), (_NAMED, _ARGUMENT)):
+        if (found := form.match(text, start)) is not None:
+            values = {each["key"].strip(): each["value"] for each in argument.finditer(found["body"])}
+            if argument.sub("", found["body"]).strip():
+                raise MalformedCall(f"There is text between the arguments of {found['name']}.")
+            return of_texts(found["name"], values), found.end()
+    return call_at(text, start, ("arguments",))

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 _COLON = re.compile(r"\s*:\s*")
 
@@ -14,6 +14,8 @@ class WrittenCall:
 
     name: str
     arguments: str
+    texts: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Arguments that were written without JSON, by name. They are strings if the tool says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,24 @@ def as_call(call: object, text: str, keys: Collection[str]) -> WrittenCall:
     if not isinstance(call[key], dict):
         raise MalformedCall(f"The {key} of {call['name']} are not a JSON object.")
     return WrittenCall(call["name"], value_text(text, key))
+
+
+def of_texts(name: str, texts: Mapping[str, str], strings: Collection[str] = ()) -> WrittenCall:
+    """Return a call whose arguments were written without JSON. Values of `strings`, and those that are not JSON, become
+    JSON strings."""
+    values = (f"{json.dumps(key)}: {_json_of(text, key in strings)}" for key, text in texts.items())
+    return WrittenCall(name, f"{{{', '.join(values)}}}", texts)
+
+
+def _json_of(text: str, is_string: bool) -> str:
+    if not is_string:
+        try:
+            JSON.decode(text)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return text.strip()
+    return json.dumps(text, ensure_ascii=False)
 
 
 def value_text(text: str, key: str) -> str:
