@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy import URL
 
 from app import instruments
+from app.aio import freed_memory
 from app.aio.retry import retry_while_database_is_down
 from app.claims.claims import Claims
 from app.claims.heartbeat import Heartbeat
@@ -265,6 +266,7 @@ class Runner:
             del self._active[active.lease.id]
             active.jobs.instruments.driven.dec()
             self.wake()
+            await asyncio.to_thread(freed_memory.give_back)
 
     async def _settle(self, active: _ActiveWork, work: asyncio.Task[Any]) -> None:
         match active.end if not work.done() or work.cancelled() else None:

@@ -1,0 +1,30 @@
+"""Memory that is no longer used goes back to the operating system."""
+
+import gc
+
+import psutil
+
+from app.aio.freed_memory import give_back
+
+
+class _Cycle:
+    def __init__(self, held: list[bytes]) -> None:
+        self.held = held
+        self.itself = self
+
+
+def test_what_a_cycle_held_is_given_back() -> None:
+    """Also pieces that something small after them keeps in the middle of the heap."""
+    process = psutil.Process()
+    gc.disable()
+    try:
+        pieces = [bytes([number % 256]) * 2_000 for number in range(100_000)]
+        last = pieces.pop()
+        _Cycle(pieces)
+        del pieces
+        held = process.memory_info().rss
+        give_back()
+        assert held - process.memory_info().rss > 100_000_000
+    finally:
+        gc.enable()
+    assert len(last) == 2_000
