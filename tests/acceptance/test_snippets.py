@@ -73,6 +73,7 @@ ILLUSTRATIONS = {
     "AGENT ": "what the check of an environment prints",
     "ok       ": "what the preflight prints",
     "500 lines: ": "what importing conversations prints",
+    "200 rows (": "what importing questions prints",
     "step 1: mean reward": "what the script above it prints",
     "server {": "lines for nginx; tests/integration/app/test_proxies.py runs them",
     "learn.example {": "lines for Caddy, which the page says were not run",
@@ -224,6 +225,7 @@ def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, mon
     (tmp_path / "time.json").write_text("{}")
     (tmp_path / "calls.jsonl").touch()
     (tmp_path / "chats.jsonl").touch()
+    (tmp_path / "tickets.csv").touch()
     (tmp_path / "report-RUN_ID.html").touch()
     monkeypatch.chdir(tmp_path)
     _, *arguments = shlex.split(command.replace("PLACEHOLDER", "x"), comments=True)

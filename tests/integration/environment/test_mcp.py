@@ -107,6 +107,20 @@ async def test_a_server_of_others_is_used_and_recorded() -> None:
     assert made.answer(done.outcome) == {"answer": "the answer", "source_ids": [], "success": True}
 
 
+async def test_questions_can_be_answered_with_its_tools() -> None:
+    config = {"server": {"command": COMMAND}, "allow_tools": ["add"]}
+    made = build("answers", config, Path("unused"), access())
+    replies = [call("add", a=2, b=3), Reply(content="5")]
+    asked = made.ask({"question": "What is 2 + 3?", "facts": "Use the tool."})
+    async with scripted_chat(in_turn(replies)) as model, open_chat(model.endpoint()) as chat:
+        done = await rollout(made, asked, chat, id="r1", seed=7, limits=RolloutLimits(timeout_s=60.0))
+    made.close()
+    assert done.error is None
+    assert messages_of(done.trajectory)[1]["content"] == "Use the tool.\n\nWhat is 2 + 3?"
+    assert results(done) == ["5"]
+    assert (done.outcome["answer"], done.outcome["tool_calls"]) == ("5", 1)
+
+
 async def test_a_replay_meets_the_same_results_or_says_which_one_differs() -> None:
     made = environment({"command": TIME_SERVER})
     convert = call("convert_time", source_timezone="Europe/Berlin", time="12:00", target_timezone="Asia/Kolkata")

@@ -20,6 +20,7 @@ import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.
 const _TASKS = /** @type {Record<string, string>} */ ({
   email_search: "Answers questions by searching a mailbox, and names the emails that the answer rests on.",
   sales_email: "Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales email.",
+  answers: "Answers questions of your own, which the page Data imports. The base learnloop/tiny needs demonstrations of the oracle first (Warm start); for more, add a base of 1.5B parameters: learnloop bases add Qwen/Qwen2.5-1.5B-Instruct.",
   agent: "Your own agent, in any language: it keeps its loop, prompts, tools and memory, and works with a model of this service.",
 });
 const _NOT_FORKED = new Set(["backend", "model.base_model"]);
