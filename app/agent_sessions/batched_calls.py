@@ -36,7 +36,7 @@ WITH asked AS (
     WHERE session.id = asked.id AND session.xmin = seen.xmin
         AND seen.state = 'open' AND seen.expires_at > clock_timestamp()
         AND (seen.max_calls IS NULL OR seen.uses < seen.max_calls)
-        AND (seen.max_tokens IS NULL OR seen.prompt_tokens + seen.completion_tokens < seen.max_tokens)
+        AND seen.max_tokens IS NULL
         AND NOT EXISTS (SELECT FROM agent_session_key AS key
             WHERE key.sha256 = asked.key AND key.session_id = asked.id AND key.replaced_at IS NOT NULL)
         AND NOT EXISTS (SELECT FROM session_call AS call

@@ -47,7 +47,10 @@ from training.rollout.model_calls import AnsweredCall
 CallKey = tuple[str, str, int]
 """Session id, digest and occurrence."""
 _RENEW_EVERY_S = 2.0
-_POLL_S = 0.1
+_POLL_S, _LONGEST_POLL_S = 0.1, 1.0
+_USUAL_TOKENS = 1_024
+"""Tokens that a reply is expected to have if its request sets no limit."""
+_BYTES_OF_TOKEN = 4
 _DELIVERY_DELAY_S = 0.2
 _MAX_RETRY_S = 60.0
 """Longest time to retry recording an answer while the database is down, in seconds."""
@@ -84,8 +87,12 @@ _USE = (
 _HOLD = (
     "INSERT INTO session_call (session_id, number, digest, occurrence, protocol, request, seed, holder, held_until, "
     "prompt_tokens, completion_tokens) VALUES (:id, :number, :digest, :occurrence, :protocol, :request, :seed, "
-    ":holder, clock_timestamp() + :held, 0, 0) "
+    ":holder, clock_timestamp() + :held, 0, :expected) "
     "ON CONFLICT (session_id, number) DO UPDATE SET holder = excluded.holder, held_until = excluded.held_until"
+)
+_EXPECTED = text(
+    "SELECT coalesce(sum(completion_tokens), 0) FROM session_call "
+    "WHERE session_id = :id AND answered_at IS NULL AND held_until > clock_timestamp()"
 )
 _REPLAYED = text(f"WITH used AS ({_USE}) {_COUNT}")
 _TAKEN = text(f"WITH used AS ({_USE}), held AS ({_HOLD}) {_COUNT}")
@@ -185,9 +192,10 @@ class SessionCalls:
         asked: Repetition,
         seeds: CallSeeds | None = None,
     ) -> BegunCall:
-        """Claim the call that the request is, or find its answer. Waits while someone else works on the call. The
-        caller must `finish` it. With `seeds`, which are those of a first request with this digest, the fast path is
-        tried first.
+        """Claim the call that the request is, or find its answer. The caller must `finish` it. With `seeds`, which are
+        those of a first request with this digest, the fast path is tried first.
+
+        Waits while someone else works on the call, and while calls under way can use up the session's tokens.
 
         Raises SessionOver, SessionRestarted, SessionLimitReached.
         """
@@ -197,8 +205,10 @@ class SessionCalls:
             new = NewCall(*who, request.digest, protocol, key, packed, self._holder, *seeds)
             if (call := await self._claim_batched(self._batched, new)) is not None:
                 return call
+        pause_s = _POLL_S
         while (found := await self._claim(asker, request, packed, protocol, asked)) is None:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.2 * pause_s, _LONGEST_POLL_S)
         return found
 
     async def require_open(self, asker: Asker) -> None:
@@ -265,10 +275,12 @@ class SessionCalls:
                 if isinstance(decision, Answered):
                     await tx.execute(_REPLAYED, values)
                     call = replace(call, recorded=await _answer_of(tx, call))
+                elif not await _has_tokens(tx, call.session_id, row):
+                    return None
                 else:
-                    _check_limit("tokens", row.tokens, row.max_tokens)
                     held = {"number": number, "seed": seed, "holder": self._holder, "held": HELD}
-                    await tx.execute(_TAKEN, values | held | {"protocol": protocol, "request": packed})
+                    what = {"protocol": protocol, "request": packed, "expected": _expected_tokens(request)}
+                    await tx.execute(_TAKEN, values | held | what)
                     self._sampling.add(call.key)
             unless_begun.pop_all()
         return call
@@ -357,6 +369,7 @@ class SessionCalls:
                 "seed": call.seed,
                 "holder": self._holder,
                 "held": HELD,
+                "expected": 0,
             },
         )
 
@@ -522,6 +535,24 @@ def _new_answer(call: BegunCall, completion: Mapping[str, Json]) -> NewAnswer:
     used, model = usage_of(completion), completion.get("model")
     said = storable_text(model) if isinstance(model, str) else None
     return NewAnswer(*call.key, pack_answer(completion), said, used.prompt_tokens, used.completion_tokens)
+
+
+async def _has_tokens(tx: AsyncSession, session_id: str, row: Any) -> bool:
+    """Return whether calls under way leave any of the session's tokens. Raises SessionLimitReached if none is left."""
+    _check_limit("tokens", row.tokens, row.max_tokens)
+    if row.max_tokens is None:
+        return True
+    under_way: int = (await tx.execute(_EXPECTED, {"id": session_id})).scalar_one()
+    return row.tokens + under_way < row.max_tokens
+
+
+def _expected_tokens(request: CanonicalRequest) -> int:
+    """Estimate the tokens of a call, which count toward its session's limit until it is answered."""
+    given = request.parameters
+    limit = given.get("max_completion_tokens") or given.get("max_tokens")
+    reply = limit if isinstance(limit, int) and limit > 0 else _USUAL_TOKENS
+    asked = sum(len(str(each.get("content") or "").encode(errors="replace")) for each in request.messages)
+    return min(asked // _BYTES_OF_TOKEN + reply, 2**31 - 1)
 
 
 def _check_limit(of: str, count: int, most: int | None) -> None:

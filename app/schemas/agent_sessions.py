@@ -24,7 +24,8 @@ class AgentSessionLimits(RequestPart):
     """Maximum number of requests of one start of the agent. Default: the service's `LEARNLOOP_SESSION_MAX_CALLS`,
     usually 500."""
     max_tokens: int | None = Field(default=None, ge=1, le=2_000_000_000)
-    """Maximum number of tokens of all prompts and replies that are sampled. Default: no limit."""
+    """Maximum number of tokens of all prompts and replies that are sampled. Those of calls under way are estimated, and
+    a call waits while these could use up the rest. Default: no limit."""
 
 
 class AgentSessionRequest(RequestBody):

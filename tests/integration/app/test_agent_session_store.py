@@ -209,6 +209,24 @@ async def test_limits(database: Database) -> None:
         await store.open(spec(), most_open=1)
 
 
+async def test_tokens_under_way_count_toward_the_limit(database: Database) -> None:
+    store, calls = AgentSessions(database), SessionCalls(database)
+    asker = Asker((await store.open(spec(limits=SessionLimits(max_tokens=1_000)))).row.id)
+    first = await begun(calls, asker)
+    with pytest.raises(TimeoutError):  # the first one is expected to use up the limit
+        async with asyncio.timeout(1):
+            await begun(calls, asker, QUESTION)
+    await calls.answer(first, completion("hi", 5, 6))
+    await calls.finish(first, delivered=True)
+    small = [canonical({"messages": [{"role": "user", "content": f"{n}?"}], "max_tokens": 400}, None) for n in range(3)]
+    second, third = [await begun(calls, asker, each) for each in small[:2]]
+    last = asyncio.create_task(begun(calls, asker, small[2]))
+    await calls.answer(third, completion("long", *range(1_000)))
+    with pytest.raises(SessionLimitReached, match="limit of tokens is reached"):
+        await last
+    await calls.answer(second, completion("what was begun is answered", 5))
+
+
 async def test_other_projects_see_nothing(database: Database) -> None:
     store, stranger = AgentSessions(database), Caller("key:x", "other", frozenset())
     id = (await store.open(spec())).row.id
