@@ -60,7 +60,7 @@ class Claims(Generic[Row]):
         async with self._database.begin() as tx:
             await tx.execute(select(func.pg_advisory_xact_lock(_CLAIMING)))
             while (found := await self._next(tx)) is not None:
-                if found.claims < MAX_CLAIMS:
+                if found.claims < MAX_CLAIMS or self._lost_it(found):
                     return await self._take(tx, found)
                 await self._give_up(tx, found)
         return None
@@ -82,12 +82,17 @@ class Claims(Generic[Row]):
         )
         return (await tx.execute(query)).scalar_one_or_none()
 
+    def _lost_it(self, row: Row) -> bool:
+        """Whether this worker has the row and could not renew its lease, as when the database crashed. Nothing died:
+        each worker process has a name of its own."""
+        return row.owner == self.worker
+
     async def _take(self, tx: AsyncSession, found: Row) -> tuple[Row, Lease[Row]]:
         table, previous = self.table, found.owner
         values = {
             "owner": self.worker,
             "epoch": table.epoch + 1,
-            "claims": table.claims + 1,
+            "claims": table.claims + (0 if self._lost_it(found) else 1),
             "claimed_at": func.clock_timestamp(),
             "lease_until": until(self.ttl_s),
             "started_at": func.coalesce(table.started_at, func.now()),

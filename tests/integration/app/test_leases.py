@@ -334,17 +334,30 @@ async def test_an_iteration_is_saved_once_and_none_is_left_out(database: Databas
 async def test_work_that_ends_its_workers_ends_alone(kind: Kind) -> None:
     poison = await kind.queue()
     other = await kind.queue()
-    claims = kind.worker("w")
     for attempt in range(MAX_CLAIMS):
-        lease = await claimed(claims)
+        lease = await claimed(kind.worker(f"w{attempt}"))
         assert lease.id == poison, attempt
         await lapse(kind.database, poison, kind.table)
-    assert (await claimed(claims)).id == other
+    assert (await claimed(kind.worker("w"))).id == other
     row = await kind.get(poison)
     assert row.status == "failed"
     assert row.error is not None
     assert row.error.startswith(f"given up: 5 workers took the {kind.noun}")
     assert (await kind.log(poison))[-1][1] == f"{kind.noun}.failed"
+
+
+async def test_a_worker_that_lives_through_crashes_of_the_database_counts_once(kind: Kind) -> None:
+    id = await kind.queue(claims=MAX_CLAIMS - 1)
+    claims = kind.worker("w")
+    epochs = []
+    for _ in range(2 * MAX_CLAIMS):
+        epochs.append((await claimed(claims)).epoch)
+        await lapse(kind.database, id, kind.table)  # the database was down longer than a lease lasts
+    assert epochs == sorted(set(epochs)), "each claim has a fencing token of its own"
+    row = await kind.get(id)
+    assert (row.status, row.claims) == ("running", MAX_CLAIMS)
+    assert await kind.worker("another").claim() is None
+    assert (await kind.get(id)).status == "failed"
 
 
 async def test_progress_makes_earlier_losses_forgotten(kind: Kind) -> None:
