@@ -24,7 +24,8 @@ SmallTable = Literal["iterations", "evaluations"]
 _ROWS_AT_ONCE = 200
 _BYTES_AT_ONCE = 1_000_000
 """A piece has more only if a single row has."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
+"""How a cell begins that a spreadsheet can take for a formula, also with full-width signs."""
 _ITERATION = (
     "iteration", "step", "best_step", "reward_mean", "reward_median", "reward_min", "reward_max", "reward_count",
     "success", "malformed", "failed_rollouts", "no_signal", "sampled_step", "staleness", "finished_at",

@@ -31,6 +31,8 @@ def test_every_error_is_described_as_a_problem(api: Json) -> None:
             if is_public(path):
                 continue
             assert {"401", "403", "429", "503"} <= replies.keys(), (method, path)
+            if method != "get" or ("{" in path and model_path(path) is None):
+                assert "409" in replies, (method, path)
             if method == "post":
                 assert "Idempotency-Key" in [each["name"] for each in operation["parameters"]]
             kind = "application/json" if model_path(path) is not None else "application/problem+json"

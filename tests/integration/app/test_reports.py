@@ -172,10 +172,13 @@ async def test_what_others_wrote_is_no_formula(data_dir: Path, database_url: str
         body = {"iterations": 1, "model": {"name": "formula"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
-        await change(database_url, "UPDATE iteration SET no_signal = '=1+1' WHERE iteration = 1")
-        response = (await client.get(f"/runs/{run_id}/tables/iterations")).raise_for_status()
-        assert response.headers["content-disposition"] == 'attachment; filename="iterations.csv"'
-        assert ",'=1+1," in response.text
+        for sign in ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n"):
+            said = f"{sign}1+1".replace("\r", "\\r").replace("\n", "\\n")
+            await change(database_url, f"UPDATE iteration SET no_signal = E'{said}' WHERE iteration = 1")
+            response = (await client.get(f"/runs/{run_id}/tables/iterations")).raise_for_status()
+            assert response.headers["content-disposition"] == 'attachment; filename="iterations.csv"'
+            [_, row] = csv.DictReader(io.StringIO(response.text, newline=""))
+            assert row["no_signal"] == f"'{sign}1+1"
         assert (await client.get("/runs/none/tables/rollouts")).status_code == 404
         assert (await client.get(f"/runs/{run_id}/tables/events")).status_code == 422
 

@@ -227,7 +227,8 @@ function Figures({ title, x, lines, xLabel, format }) {
 
 /** The figures, unrounded, as the address of a CSV file. @param {string} xLabel @param {number[]} x @param {Line[]} lines */
 function asCsv(xLabel, x, lines) {
-  const rows = [[xLabel, ...lines.map((line) => line.label)], ...x.map((value, row) => [value, ...lines.map((line) => line.values[row] ?? "")])];
+  const header = [xLabel, ...lines.map((line) => line.label)].map((label) => (/^[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/.test(label) ? `'${label}` : label));
+  const rows = [header, ...x.map((value, row) => [value, ...lines.map((line) => line.values[row] ?? "")])];
   const text = rows.map((row) => row.map((cell) => (/[",\n]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell)).join(",")).join("\r\n");
   return `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`;
 }
