@@ -19,6 +19,11 @@ from typing import IO
 import psutil
 
 PR_SET_PDEATHSIG = 1
+_PASSED_ON = frozenset(
+    {"CC", "CXX", "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
+    | {"REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV"}
+)
+_PASSED_ON_PREFIXES = ("LC_", "LD_", "MALLOC_", "XDG_")
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -45,6 +50,13 @@ async def spawn(
         start_new_session=True,
         preexec_fn=_in_child(os.getpid(), user, death_signal),
     )
+
+
+def inherited(*prefixes: str) -> dict[str, str]:
+    """Return the variables of our environment that a child needs: those of the system, and those that begin with a
+    prefix. Our keys, and those of providers, are not among them."""
+    begins = (*_PASSED_ON_PREFIXES, *prefixes)
+    return {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(begins)}
 
 
 def _in_child(parent: int, user: tuple[int, int] | None, death_signal: int) -> Callable[[], None]:

@@ -10,7 +10,6 @@ listen within ten minutes of its start.
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import signal
 import sys
@@ -49,6 +48,11 @@ _STOP_TIMEOUT_S = 10.0
 """Time to finish writing a checkpoint."""
 _KEPT_LINES = 20
 _LINE_LIMIT = 1 << 20
+_VARIABLES = (
+    "ATEN_", "CUBLAS_", "CUDA", "GLOO_", "GOMP_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON",
+    "PYTORCH_", "RAY_", "TORCH", "TRITON_", "VLLM_",
+)  # fmt: skip
+"""How variables begin that the engine and its libraries read. Those of its checkpoint store come with a store only."""
 
 log = structlog.get_logger(__name__)
 engine_log = structlog.get_logger("engine")
@@ -212,6 +216,7 @@ class EngineProcess:
         self._ready_file = self._directory / "ready.json"
         self._pid_file = self._directory / "process.json"
         self._key = secrets.token_urlsafe(32)
+        self._variables = (*_VARIABLES, *(["AWS_"] if settings.engine_checkpoint_store is not None else []))
         self._command = (*(command or (sys.executable, "-m", "training.engine")), *self._options(settings))
         self._port = 0
         self.health: Mapping[str, Any] = {}
@@ -330,7 +335,7 @@ class EngineProcess:
         self._ready_file.unlink(missing_ok=True)
         self._last_lines.clear()
         self.health = {}
-        env = {**os.environ, KEY_VARIABLE: self._key}
+        env = {**child_process.inherited(*self._variables), KEY_VARIABLE: self._key}
         argv = (*self._command, "--port", str(self._port))
         log.info("engine starts")
         process = await child_process.spawn(argv, stderr=asyncio.subprocess.PIPE, env=env)

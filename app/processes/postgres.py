@@ -169,7 +169,7 @@ class EmbeddedPostgres:
         self._accepted = False
         with self._log_file.open("wb") as log_file:
             self._process = await child_process.spawn(
-                argv, stderr=log_file, user=self._user, death_signal=signal.SIGINT
+                argv, stderr=log_file, env=child_process.inherited(), user=self._user, death_signal=signal.SIGINT
             )
         return self._process
 
@@ -289,6 +289,7 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
         user=uid,
         group=gid,
         extra_groups=None if user is None else [],
+        env=child_process.inherited(),
         capture_output=True,
         text=True,
         check=False,

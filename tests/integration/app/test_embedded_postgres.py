@@ -172,6 +172,17 @@ async def test_only_its_own_user_can_reach_it_and_nobody_by_network(used_dir: Pa
         await server.stop()
 
 
+async def test_it_gets_no_key_of_ours_or_of_a_provider(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEARNLOOP_OPERATOR_KEY", "OPENAI_API_KEY", "PGPASSWORD"):
+        monkeypatch.setenv(name, "a canary")
+    server = EmbeddedPostgres(data_dir)
+    await server.start()
+    try:
+        assert "a canary" not in psutil.Process(_pid(data_dir)).environ().values()
+    finally:
+        await server.stop()
+
+
 async def test_a_pid_file_of_another_process_is_not_believed(used_dir: Path) -> None:
     pid_file = used_dir / "postgres" / "postmaster.pid"
     pid_file.write_text(f"{os.getpid()}\n{used_dir / 'postgres'}\n1700000000\n5432\n\n\n1 1\nready\n")

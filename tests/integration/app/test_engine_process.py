@@ -19,6 +19,7 @@ from app.processes import child as child_process
 from app.processes.engine import EngineProcess, EngineState, EngineUnavailable
 from tests.conditions import until
 from tests.integration.app.served import settings_for
+from training.engine_flags import KEY_VARIABLE
 
 _CHILD = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "engine_child.py"))
 
@@ -57,11 +58,26 @@ async def test_it_comes_up_behind_the_start_and_goes_with_us(data_dir: Path) -> 
     assert not psutil.pid_exists(pid)
 
 
-async def test_it_is_given_the_checkpoint_store(data_dir: Path) -> None:
+async def test_it_is_given_the_checkpoint_store(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the store")
     async with _engine(data_dir, engine_checkpoint_store="s3://bucket/models") as engine:
         await engine.address()
-        flags = psutil.Process(_pid(data_dir)).cmdline()
+        process = psutil.Process(_pid(data_dir))
+        flags = process.cmdline()
         assert flags[flags.index("--checkpoint-store") + 1] == "s3://bucket/models"
+        assert process.environ()["AWS_SECRET_ACCESS_KEY"] == "of the store"
+
+
+async def test_it_gets_no_key_of_ours_or_of_a_provider(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEARNLOOP_OPERATOR_KEY", "OPENAI_API_KEY", "DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "a canary")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    async with _engine(data_dir) as engine:
+        address = await engine.address()
+        found = psutil.Process(_pid(data_dir)).environ()
+        assert "a canary" not in found.values()
+        assert (found["OMP_NUM_THREADS"], found["PATH"]) == ("1", os.environ["PATH"])
+        assert found[KEY_VARIABLE] == address.key
 
 
 async def test_a_killed_engine_comes_back_on_its_port(data_dir: Path) -> None:
