@@ -542,8 +542,8 @@ async def _has_tokens(tx: AsyncSession, session_id: str, row: Any) -> bool:
     _check_limit("tokens", row.tokens, row.max_tokens)
     if row.max_tokens is None:
         return True
-    under_way: int = (await tx.execute(_EXPECTED, {"id": session_id})).scalar_one()
-    return row.tokens + under_way < row.max_tokens
+    left: int = row.max_tokens - row.tokens - (await tx.execute(_EXPECTED, {"id": session_id})).scalar_one()
+    return left > 0
 
 
 def _expected_tokens(request: CanonicalRequest) -> int:
