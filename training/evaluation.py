@@ -10,6 +10,7 @@ from training.backends.base import Policy
 from training.best_checkpoint import BestCheckpoint, Validation
 from training.collector import RolloutCollector, RunContext
 from training.phases import Phase, Purpose
+from training.rollout.environment_calls import off_loop
 from training.rollout.rollout import total
 from training.rollout_tasks import rollout_tasks
 from training.scoring import held_out_figures, successes
@@ -80,7 +81,8 @@ class Evaluator:
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:
             return []
-        scenarios = different(self._run.environment.scenarios(split, count, self._config.held_out_seed))
+        made, seed = self._run.environment, self._config.held_out_seed
+        scenarios = different(await off_loop(made, made.scenarios, split, count, seed))
         return await all_of(
             self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
             self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),

@@ -20,6 +20,7 @@ from training.evaluation import Evaluator
 from training.iteration_record import IterationRecord
 from training.journal import Journal, NoJournal
 from training.phases import Phase, Purpose
+from training.rollout.environment_calls import off_loop
 from training.rollout.rollout import Player
 from training.rollout_gate import RolloutGate
 from training.rollout_progress import Report
@@ -192,10 +193,10 @@ class _Loop:
             return None
         with span("reflect", phase=Phase.REFLECT, step=self._step):
             seed, endpoint = self._run.config.seed, self._policy.endpoint(self._step)
-            environment.reflect(rewarded(groups))
+            await off_loop(environment, environment.reflect, rewarded(groups))
             # before the state is read, because it can determine what is learned about
-            scenario = environment.showcase(seed)
-            state = environment.state()
+            scenario = await off_loop(environment, environment.showcase, seed)
+            state = await off_loop(environment, environment.state)
             self._schedule.begin_after(iteration, Snapshot(self._step, state))
             tasks = [RolloutTask(scenario, seed_of(seed, "showcase"))]
             rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, endpoint, temperature=0.0)

@@ -21,6 +21,7 @@ from environment.trace import span
 from training.backends.base import Policy
 from training.collector import RolloutCollector, RunContext
 from training.phases import Phase, Purpose
+from training.rollout.environment_calls import off_loop
 from training.rollout_tasks import rollout_tasks
 from training.types import Group, Progress, RunConfig, Snapshot
 
@@ -165,7 +166,8 @@ class _IterationRollouts:
         start = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
         with self._environment() as environment:
             making = collector.within(replace(self._run, environment=environment, progress=self._report))
-            scenarios = environment.scenarios("train", config.groups_per_iteration, config.seed, start)
+            each = config.groups_per_iteration
+            scenarios = await off_loop(environment, environment.scenarios, "train", each, config.seed, start)
             tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", self._iteration)
             endpoint = self._policy.endpoint(step)
             began = time.monotonic()

@@ -378,9 +378,9 @@ class _EvaluationWork:
 
     async def _scenarios(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
         """Make and judge the scenarios from number `start` to before `end`. No task is left running."""
-        request = self.request
+        request, made = self.request, self.environment
         if self.forked is None:
-            scenarios = self.environment.scenarios(request.split, end - start, request.seed, start)
+            scenarios = await off_loop(made, made.scenarios, request.split, end - start, request.seed, start)
         else:
             scenarios = [self.forked.scenario] * (end - start)
         with first_of_several(LeaseLost):
