@@ -19,7 +19,8 @@ CMD finds its model by OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL (or ANTH
 its task as JSON in LEARNLOOP_TASK, and its session in LEARNLOOP_SESSION. Of the variables of this command it gets PATH,
 HOME, LANG, LC_ALL, LC_CTYPE, TZ, TMPDIR and those named by --env. The last line that it prints is the outcome, if it is
 a JSON object such as {{"reward": 1}}; else it is the output that a judge scores. If CMD fails, it is started again for
-the task; after three times in a row without a new answer of its model, the rollout counts for nothing. Ctrl-C gives the
+the task; after three times in a row without a new answer of its model, the rollout counts for nothing. With --keep, CMD
+reads for each task a line of JSON with these variables, prints the outcome as a line, and goes on. Ctrl-C gives the
 tasks back. {KEY_VARIABLE} holds the API key of the service, if it wants one."""
 
 
@@ -33,7 +34,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "learnloop-agent
             raise CannotWork(f"there is no command to start; give it as in: {program} run -- ./agent.sh")
         environment = passed_on(options.env, os.environ)
         name = socket.gethostname()
-        worker = AgentWorker(options.url, command, environment, options.run, options.concurrency, name, options.once)
+        worker = AgentWorker(
+            options.url, command, environment, options.run, options.concurrency, name, options.once, options.keep
+        )
         asyncio.run(_until_stopped(worker))
     except CannotWork as error:
         sys.stderr.write(f"{program}: {error}\n")
@@ -59,6 +62,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     run.add_argument(
         "--concurrency", type=_task_count, default=1, metavar="N", help="maximum number of simultaneous tasks (1)"
     )
+    run.add_argument("--keep", action="store_true", help="let CMD do one task after another, a line of JSON each")
     run.add_argument("--once", action="store_true", help="stop when no task has come for a minute")
     url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     run.add_argument("--url", default=url, help=f"URL of the service ({URL_VARIABLE}, or {DEFAULT_URL})")

@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import httpx
 
 from learnloop.errors import LearnloopError
 from learnloop.http_settings import http_settings, spare_loopback
+from learnloop.kept_commands import CommandEnded, KeptCommands
 from learnloop.outcome import BadOutcome, Json, is_outcome, parse_outcome
 
 _WAIT_S = 20.0
@@ -56,6 +57,8 @@ class AgentWorker:
     concurrency: int
     name: str
     once: bool
+    keep: bool = False
+    """Whether a process does one task after another (`KeptCommands`)."""
 
     async def work(self) -> None:
         """Work on tasks until cancelled; then running commands end, and their tasks are given back.
@@ -68,6 +71,7 @@ class AgentWorker:
             raise CannotWork(str(error)) from error
         async with (
             httpx.AsyncClient(**settings) as self._http,
+            aclosing(KeptCommands(self.command, self.environment)) as self._kept,
             asyncio.TaskGroup() as group,
         ):
             for _ in range(self.concurrency):
@@ -105,9 +109,8 @@ class AgentWorker:
 
     async def _run_task(self, claim: Json) -> None:
         id, attempt = claim["session"]["id"], claim["attempt"]
-        command = await self._start_command(claim)
         beating = asyncio.ensure_future(self._beat(id, attempt))
-        finishing = asyncio.ensure_future(_result(command))
+        finishing = asyncio.ensure_future(self._outcome(claim))
         try:
             await asyncio.wait({beating, finishing}, return_when=asyncio.FIRST_COMPLETED)
             if finishing.done():
@@ -127,6 +130,25 @@ class AgentWorker:
         finally:
             beating.cancel()
             finishing.cancel()
+            await asyncio.wait({finishing})
+
+    async def _outcome(self, claim: Mapping[str, Json]) -> dict[str, Json]:
+        """Have the command do the task. It has ended when this is cancelled. Raises CommandFailed, CannotWork."""
+        try:
+            if self.keep:
+                return await self._kept.do(variables(claim))
+            command = await self._start_command(claim)
+        except CommandEnded as ended:
+            raise CommandFailed(str(ended)) from ended
+        except OSError as error:
+            attempt, reason = claim["attempt"], f"{self.command[0]} cannot be started: {error}"
+            await self._http.post(
+                f"/sessions/{claim['session']['id']}/release", json={"attempt": attempt, "reason": reason}
+            )
+            raise CannotWork(reason) from error
+        try:
+            return await _result(command)
+        finally:
             await _end_process(command)
 
     async def _start_command(self, claim: Mapping[str, Json]) -> "_Command":
@@ -140,18 +162,14 @@ class AgentWorker:
                 stderr=stderr.writer,
                 start_new_session=True,
             )
-            return _Command(process, stdout, stderr)
-        except OSError as error:
+        except OSError:
             stdout.close()
             stderr.close()
-            attempt, reason = claim["attempt"], f"{self.command[0]} cannot be started: {error}"
-            await self._http.post(
-                f"/sessions/{claim['session']['id']}/release", json={"attempt": attempt, "reason": reason}
-            )
-            raise CannotWork(reason) from error
+            raise
         finally:
             os.close(stdout.writer)
             os.close(stderr.writer)
+        return _Command(process, stdout, stderr)
 
     async def _beat(self, id: str, attempt: int) -> None:
         """Renew the lease until the claim is lost. If the service is unreachable, the command keeps running."""
