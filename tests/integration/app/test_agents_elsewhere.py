@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.conditions import answered, until
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.hostile_provider import Answer, bomb, gigabyte, hostile_provider, saying
 from tests.fakes.runner import Behaviour, ask_model, runner, send_outcome
-from tests.fakes.scripted_chat import scripted_chat
+from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_own_agents import by_seed, get, request
@@ -335,9 +336,12 @@ async def agent_run(
 
 
 async def test_a_command_that_fetches_its_tasks_is_trained_and_evaluated(data_dir: Path, database_url: str) -> None:
-    async with service(data_dir, database_url) as (client, _), agent_run(client, SCORES, "--concurrency", "4"):
-        run_id = await started(client, {"pull": {}})
+    clock = time.monotonic()
+    async with service(data_dir, database_url) as (client, _), agent_run(client, SCORES, "--concurrency", "2"):
+        run_id = await started(client, {"pull": {}}, concurrency=8)
         rows = await finished(client, run_id)
+        worked_s = sum(each["seconds"] for each in rows)
+        assert 0 < worked_s < 2 * (time.monotonic() - clock)  # two at a time, without what the others wait for them
         assert not [each["error"] for each in rows if each["error"]]
         assert {each["reward"] for each in rows} == {0.0, 1.0}
 
@@ -402,6 +406,28 @@ async def lapse(database_url: str) -> None:
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE agent_task SET lease_until = clock_timestamp() - interval '1 second'"))
     await engine.dispose()
+
+
+async def test_a_runner_that_breaks_on_a_reply_that_was_cut_off_has_a_bad_rollout(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.worker.agent_dispatch.DELAYS_S", (0.0, 0.0))
+
+    async def half_cut_off(asked: Mapping[str, Json]) -> Reply:
+        return Reply(content="0.", cut_off=True) if asked["seed"] % 2 else Reply(content="0.5")
+
+    async def behave(document: Mapping[str, Json]) -> tuple[int, Json]:
+        said = await ask_model(document["session"], document["task"]["question"])
+        return (200, {"reward": float(said)}) if said == "0.5" else (500, "Traceback (most recent call last):\nE: cut")
+
+    async with runner(behave) as it, scripted_chat(half_cut_off) as chat:
+        backend = ScriptedBackend(chat.url)
+        async with served(reachable(data_dir, database_url), learn_loop, backend) as client:  # type: ignore[arg-type]
+            rows = await finished(client, await started(client, {"push": {"url": it.url}}))
+    assert {(each["reward"], each["error"], each["outcome"]["finish"]) for each in rows} == {
+        (0.5, None, "reported"),
+        (0.0, None, "malformed"),
+    }
 
 
 @pytest.mark.long
