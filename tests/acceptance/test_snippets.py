@@ -222,6 +222,7 @@ def test_modules_exist() -> None:
 def test_the_command_line_takes_it(place: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "graph.json").write_text("[]")
+    (tmp_path / "run.yaml").write_text("iterations: 1")
     (tmp_path / "time.json").write_text("{}")
     (tmp_path / "calls.jsonl").touch()
     (tmp_path / "chats.jsonl").touch()
@@ -324,6 +325,7 @@ def _subject(command: str, trained: Trained) -> Iterator[str]:
 @pytest.mark.parametrize("block", PYTHON, ids=[block.place for block in PYTHON])
 def test_python_runs(block: Block, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEARNLOOP_TASK", '{"question": "Who are you?"}')
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"LEARNLOOP_ATTEMPT": "1"}\n'))
     monkeypatch.setenv("OPENAI_BASE_URL", f"{trained.service.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none is needed on loopback")
     monkeypatch.setenv("OPENAI_MODEL", "learnloop/tiny")
