@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from app.db.json_text import flaw
 from app.schemas.base import RequestPart
@@ -27,6 +27,13 @@ class _Part(RequestPart):
         return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
+def _without_nulls(value: Json) -> Json:
+    """Drop null fields at any depth. Arrow, through which data sets go, has them for all that another row has."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 class _Text(_Part):
     type: Literal["text"]
     text: str
@@ -46,7 +53,7 @@ class _Function(_Part):
     @classmethod
     def _arguments_as_text(cls, value: Json) -> Json:
         """Convert arguments that a tool wrote as an object to JSON text, which is the API's format."""
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+        return json.dumps(_without_nulls(value), ensure_ascii=False) if isinstance(value, dict) else value
 
     @field_validator("arguments")
     @classmethod
@@ -114,7 +121,7 @@ _Message = Annotated[
 class _ToolFunction(_Part):
     name: str = Field(min_length=1)
     description: str | None = None
-    parameters: dict[str, Json] | None = None
+    parameters: Annotated[dict[str, Json], BeforeValidator(_without_nulls)] | None = None
     strict: bool | None = None
 
 

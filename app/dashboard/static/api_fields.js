@@ -100,7 +100,7 @@ export const FIELDS = {
     "type": "integer"
   },
   "temperature": {
-    "help": "Sampling temperature of the training rollouts.",
+    "help": "Sampling temperature of the training rollouts. The log-probabilities that training uses are those without it, so any other than 1 turns the gradient away: its cosine to the exact one was 0.984 at 0.5 and 0.93 at 0.3.",
     "type": "number",
     "standard": 1.0
   },
