@@ -246,7 +246,10 @@ def test_without_a_chat_template_ours_stands_in(tmp_path: Path) -> None:
 def test_a_template_that_drops_results_is_named(tmp_path: Path) -> None:
     base = make_tiny_model(tmp_path)
     template = (
-        "{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ m.tool_calls }}<|im_end|>{% endfor %}{{ tools }}"
+        "{{ tools }}{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        '{% for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": '
+        "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     (base / "chat_template.jinja").write_text(template)
     found = _found(_examined(base))["conversation"]

@@ -99,7 +99,10 @@ def _template(directory: Path) -> Finding:
 
 def _read_back(tokenizer: ChatTokenizer) -> Finding:
     """Check that the reply with the call, as training would show it, is read as the same call."""
-    ids, owner = tokenizer.supervised_sequence(_MESSAGES, [_TOOL])
+    try:
+        ids, owner = tokenizer.supervised_sequence(_MESSAGES, [_TOOL])
+    except BadConversation as error:
+        return Finding("conversation", Severity.WARNING, f"Demonstrations cannot train it: {error}.")
     reply = tokenizer.decode([id for id, message in zip(ids, owner, strict=True) if message == _REPLY])
     calls = tokenizer.parse(reply).tool_calls
     if [(call.name, json.loads(call.arguments)) for call in calls] == [("search_inbox", _ARGUMENTS)]:
