@@ -181,14 +181,22 @@ class SharedRegistry(Registry):
     # Changes by this engine.
 
     def _create(
-        self, project: str, name: str, base_model: str, entity: str, return_existing: bool, tuning: Tuning | None
+        self,
+        project: str,
+        name: str,
+        base_model: str,
+        entity: str,
+        return_existing: bool,
+        tuning: Tuning | None,
+        enable_thinking: bool | None,
     ) -> ModelRecord:
         """Create a model. If several engines create one of the same name concurrently, one succeeds and the others find
         its model.
 
         Raises StoreUnavailable too.
         """
-        create = partial(super()._create, project, name, base_model, entity, return_existing, tuning)
+        given = (project, name, base_model, entity, return_existing, tuning, enable_thinking)
+        create = partial(super()._create, *given)
         self.refresh()
         if base_model not in self._bases and INFERENCE_NAME.fullmatch(base_model):
             with suppress(UnknownModel):  # `create` reports it
