@@ -52,7 +52,9 @@ _VARIABLES = (
     "ATEN_", "CUBLAS_", "CUDA", "GLOO_", "GOMP_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON",
     "PYTORCH_", "RAY_", "TORCH", "TRITON_", "VLLM_",
 )  # fmt: skip
-"""How variables begin that the engine and its libraries read. Those of its checkpoint store come with a store only."""
+"""How variables begin that the engine and its libraries read."""
+_OF_STORE = ("AWS_", "ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "all_proxy", "https_proxy", "no_proxy")
+"""Those that a checkpoint store needs, which can be behind a proxy."""
 
 log = structlog.get_logger(__name__)
 engine_log = structlog.get_logger("engine")
@@ -216,7 +218,7 @@ class EngineProcess:
         self._ready_file = self._directory / "ready.json"
         self._pid_file = self._directory / "process.json"
         self._key = secrets.token_urlsafe(32)
-        self._variables = (*_VARIABLES, *(["AWS_"] if settings.engine_checkpoint_store is not None else []))
+        self._variables = _VARIABLES if settings.engine_checkpoint_store is None else (*_VARIABLES, *_OF_STORE)
         self._command = (*(command or (sys.executable, "-m", "training.engine")), *self._options(settings))
         self._port = 0
         self.health: Mapping[str, Any] = {}
