@@ -53,6 +53,15 @@ settings.load_profile("commit")
 pytest_plugins = ["tests.workers", "tests.fakes.forked_checks"]
 
 
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Restore the mask that commands run in this process change."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Undo ART's patch of Transformers before any fixture runs.

@@ -67,7 +67,7 @@ ILLUSTRATIONS = {
     "learn_loop                      run_id": "a drawing",
     "POST /hooks": "the form of a message",
     "learnloop: the engine needs": "what a command prints",
-    "iteration   ": "what training prints",
+    "iteration  ": "what training prints",
     "MODEL           SUCCESS": "what evaluating prints",
     "29,000 euros": "what asking prints",
     "AGENT ": "what the check of an environment prints",

@@ -66,7 +66,8 @@ async def base(postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Async
     """The URL of a service whose database is full of hostile rows. No test changes anything there."""
     async with database(postgres, MIGRATED) as url:
         await make_rows(url)
-        async with served(settings_for(tmp_path_factory.mktemp("hostile"), url), ScriptedLoop()) as client:
+        settings = settings_for(tmp_path_factory.mktemp("hostile"), url, require_keys="never")
+        async with served(settings, ScriptedLoop()) as client:
             yield str(client.base_url).rstrip("/")
 
 

@@ -223,10 +223,10 @@ async def test_the_report_on_the_run_mentions_it(data_dir: Path, database_url: s
         assert f"Judged again by correctness: {sentence}</p>" in page
         for written in (before, before | {"rejudgings": None}, after):  # None: by a version without them
             report = {name: value for name, value in written.items() if value is not None}
-            assert compared_with(report, after).differences == []
-            assert compared_with(report, before).differences == []
+            assert compared_with(report, after, signed=True).differences == []
+            assert compared_with(report, before, signed=True).differences == []
         changed = after | {"rejudgings": [after["rejudgings"][0] | {"text": "Nothing would have changed."}]}
-        [difference] = compared_with(changed, after).differences
+        [difference] = compared_with(changed, after, signed=True).differences
         assert difference == (f"rejudging {found['evaluation_id']}.text", "Nothing would have changed.", sentence)
 
 

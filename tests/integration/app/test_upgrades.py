@@ -139,6 +139,7 @@ async def test_todays_service_goes_on_where_the_old_one_was(old: AsyncEngine, da
             old.url.render_as_string(hide_password=False),
             allowed_private_hosts="127.0.0.0/8",
             max_concurrent_runs=8,
+            require_keys="never",  # the old database holds keys
         )
         async with served(settings, ScriptedLoop(), _trained()) as client:
             for verb, status in (("resume", "paused"), ("retry", "failed")):
