@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _TEMPLATES = files("app.cli") / "templates"
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "pyproject.toml": "environment/pyproject.toml.txt",
     "README.md": "environment/README.md.txt",
     "{name}/environment.py": "environment/environment.py.txt",
@@ -73,7 +73,7 @@ def environment(
 ) -> None:
     """Write an environment as a package of its own, with tests that pass."""
     _check_name(name)
-    texts = {**rendered(_ENVIRONMENT, name), f"{name}/__init__.py": ""}
+    texts = {**rendered(ENVIRONMENT, name), f"{name}/__init__.py": ""}
     folder = _write(path / name, texts)
     results.print(
         f"\nNow: cd {folder} && pytest && pip install --editable . && learnloop check environment {name}",

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Text, cast, func, literal, select
+from sqlalchemy import ColumnElement, Text, cast, func, literal, literal_column, select
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -30,6 +30,8 @@ from environment.registry import documents as environment_documents
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
 """Kinds of documents that are settings of an environment, with the same names."""
+_VERSION = literal_column(f"{Document.__tablename__}.xmin::text", Text)
+"""Id of the transaction that wrote the row."""
 
 
 class UnknownDocument(ValueError):
@@ -92,20 +94,30 @@ async def users_of(tx: AsyncSession, project: str, hash: str | None) -> dict[str
     return {row.scenario_id: row.user_hash for row in await tx.execute(query)}
 
 
-async def stored_text(database: Database, project: str | None, kind: Kind, hash: str) -> str:
-    """Return the JSON text of a document that the project (None: any) can use. Raises UnknownDocument."""
-    return await _of_document(database, cast(Document.content, Text), project, kind, hash)
+async def stored_text(
+    database: Database, project: str | None, kind: Kind, hash: str, version: str | None = None
+) -> str:
+    """Return the JSON text of a document that the project (None: any) can use. Raises UnknownDocument, also if the
+    version is no longer the given one."""
+    return await _of_document(database, cast(Document.content, Text), project, kind, hash, version)
 
 
-async def is_stored(database: Database, project: str | None, kind: Kind, hash: str) -> None:
-    """Raise UnknownDocument if there is no such document that the project (None: any) can use."""
-    await _of_document(database, cast(Document.sha256, Text), project, kind, hash)
+async def version_of(database: Database, project: str | None, kind: Kind, hash: str) -> str:
+    """Return the version of a document, which changes when a user is deleted from it. Raises UnknownDocument."""
+    return await _of_document(database, _VERSION, project, kind, hash)
 
 
 async def _of_document(
-    database: Database, column: ColumnElement[str], project: str | None, kind: Kind, hash: str
+    database: Database,
+    column: ColumnElement[str],
+    project: str | None,
+    kind: Kind,
+    hash: str,
+    version: str | None = None,
 ) -> str:
     query = select(column).where(Document.sha256 == hash, Document.kind == kind).limit(1)
+    if version is not None:
+        query = query.where(version == _VERSION)
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
     async with database() as tx:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.new import rendered
+from app.cli.new import ENVIRONMENT, rendered
 from environment import registry
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
@@ -37,7 +37,7 @@ def stock(tmp_path: Path) -> Iterator[None]:
 
 def test_it_is_short_and_what_the_command_writes() -> None:
     assert len([line for line in CODE.splitlines() if line.strip()]) < 60
-    assert rendered("stock")["stock/environment.py"] == CODE
+    assert rendered(ENVIRONMENT, "stock")["stock/environment.py"] == CODE
 
 
 @pytest.mark.usefixtures("stock")
