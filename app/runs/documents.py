@@ -117,7 +117,7 @@ async def _of_document(
 ) -> str:
     query = select(column).where(Document.sha256 == hash, Document.kind == kind).limit(1)
     if version is not None:
-        query = query.where(version == _VERSION)
+        query = query.where(_VERSION.in_((version,)))
     if project is not None:
         query = query.where(Document.project.in_((project, ANY_PROJECT)))
     async with database() as tx:

@@ -98,7 +98,7 @@ async def test_watchers_of_any_replica_are_told_and_nothing_of_it_is_kept(data_d
         told = [json.loads(each["data"]) for each in seen if each["event"] == "progress"]
         assert not any("id" in each for each in seen if each["event"] == "progress")
         assert 1 <= len(told) <= seconds / LOOK_S + 1 < learn.told  # what bounds it is the look, once a LOOK_S
-        assert told[0].keys() == {"run_id", "iteration", "phase", "done", "total"}
+        assert told[0].keys() == {"run_id", "iteration", "phase", "done", "total", "failures"}
         assert (told[0]["run_id"], told[0]["phase"], told[0]["total"]) == (run_id, "rollout", 1_000_000)
         done = [each["done"] for each in told]
         assert done == sorted(set(done))
@@ -138,7 +138,7 @@ async def test_only_a_run_that_is_driven_makes_progress(database_url: str, statu
     moved = found[run_id].moved
     if status is RunStatus.RUNNING:
         assert moved is not None
-        told = {"run_id": run_id, "iteration": 2, "phase": "judge", "done": 7, "total": 9}
+        told = {"run_id": run_id, "iteration": 2, "phase": "judge", "done": 7, "total": 9, "failures": None}
         assert json.loads(moved.document) == told
     else:
         assert moved is None
