@@ -114,6 +114,7 @@ async def test_progress_is_shown_while_a_run_works(data_dir: Path, database_url:
             "phase": "rollout",
             "done": 3,
             "total": 64,
+            "failures": None,
         }
 
 
