@@ -54,15 +54,19 @@ async def expected_work(database: Database, run: Run) -> ExpectedWork:
     warm_start = run.request.get("warm_start") or {"iterations": 0}
     rollouts = expected_rollouts(run.request, run.iterations_total - warm_start["iterations"])
     same = (Run.model_project, Run.base_model, Run.environment, Run.backend)
-    comparable = (
-        select(Run.rollouts, func.sum(LedgerEntry.seconds))
-        .join(LedgerEntry, LedgerEntry.run_id == Run.id)
+    newest = (
+        select(Run.id, Run.rollouts)
         .where(Run.status == RunStatus.COMPLETED, Run.rollouts > 0)
         .where(*(column == getattr(run, column.key) for column in same))
-        .group_by(Run.id)
         .order_by(Run.id.desc())
         .limit(1)
+        .subquery()
+    )
+    took = (
+        select(newest.c.rollouts, func.sum(LedgerEntry.seconds))
+        .join(LedgerEntry, LedgerEntry.run_id == newest.c.id)
+        .group_by(newest.c.rollouts)
     )
     async with database() as tx:
-        found = (await tx.execute(comparable)).one_or_none()
+        found = (await tx.execute(took)).one_or_none()
     return ExpectedWork(rollouts, None if found is None else rollouts.total * found[1] / found[0])
