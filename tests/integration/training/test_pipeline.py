@@ -299,6 +299,7 @@ class SlowJudge(ReferenceJudge):
     """Judges the rollouts of an iteration only when that is allowed."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked, self.allowed = asyncio.Event(), asyncio.Event()
         self._iterations = iterations_of(CONFIG)
 
@@ -361,6 +362,7 @@ class InTurn(ReferenceJudge):
     """Notes how many iterations were saved when it judged the rollouts of each."""
 
     def __init__(self, results: list[IterationResult]) -> None:
+        super().__init__()
         self.saved: dict[int, set[int]] = defaultdict(set)
         self._results = results
         self._iterations = iterations_of(CONFIG)
