@@ -132,7 +132,7 @@ MUTATIONS = (
     _one(
         "poisonous work is given up",
         _CLAIMS,
-        "if found.claims < MAX_CLAIMS:",
+        "if found.claims < MAX_CLAIMS or self._lost_it(found):",
         "if True:",
         f"{_LEASES}::test_work_that_ends_its_workers",
     ),
@@ -305,7 +305,7 @@ MUTATIONS = (
     _one(
         "an agent that asked nothing has no outcome",
         "training/rollout/agents/own_loop.py",
-        "if not self._calls.answered:",
+        "if not self._calls.answered and not full:",
         "if False:",
         "tests/integration/training/test_own_loop.py::test_an_agent_that_fails_has_no_outcome",
     ),
