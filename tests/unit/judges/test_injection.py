@@ -167,7 +167,7 @@ async def test_a_slow_text_does_not_hold_the_event_loop(make: Callable[[], Judge
         turns += 1
     [score] = (await judging).scores
     assert (score.value, "ignore all previous instructions" in score.explanation) == (0.0, True)
-    assert turns > 10
+    assert turns > 5
 
 
 async def test_at_most_two_of_500_ordinary_answers_are_taken_for_orders() -> None:

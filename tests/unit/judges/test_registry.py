@@ -24,5 +24,5 @@ def test_an_unknown_name_tells_the_known_ones() -> None:
 
 @pytest.mark.parametrize("config", [{"strict": True}, {"": None}])
 def test_a_setting_it_does_not_have_is_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no settings"):
+    with pytest.raises(ValueError, match="has no setting"):
         registry.build("reference", config, JudgeServices())
