@@ -256,6 +256,19 @@ def test_a_template_that_drops_results_is_named(tmp_path: Path) -> None:
     assert (found.severity, "results" in found.found) == (Severity.WARNING, True)
 
 
+def test_what_a_template_refuses_first_is_named(tmp_path: Path) -> None:
+    base = make_tiny_model(tmp_path)
+    template = (base / "chat_template.jinja").read_text()
+    check = "{% if messages | selectattr('role', 'equalto', 'user') | list | length > 1 %}"
+    (base / "chat_template.jinja").write_text(
+        f"{check}{{{{ raise_exception('one question only') }}}}{{% endif %}}{template}"
+    )
+    found = _found(_examined(base))["conversation"]
+    assert found.severity is Severity.WARNING
+    assert "refuses a question after a call" in found.found
+    assert "one question only" in found.found
+
+
 def _count(tool_format: str, calls: int) -> FormatCount:
     return FormatCount(tool_format, calls, 32 - calls, 0, {"no JSON": 32 - calls})
 

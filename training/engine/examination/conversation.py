@@ -28,20 +28,39 @@ _TOOL: Json = {
         },
     },
 }
-_CALL = {"id": "call-1", "type": "function", "function": {"name": "search_inbox", "arguments": json.dumps(_ARGUMENTS)}}
+_SECOND_ARGUMENTS = {"keywords": ["review", "Bern"], "max_results": 1}
+_SECOND_RESULT = "The review is on 3 June."
+
+
+def _asked(id: str, arguments: Json) -> Message:
+    function = {"name": "search_inbox", "arguments": json.dumps(arguments)}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": id, "type": "function", "function": function}]}
+
+
 _MESSAGES: list[Message] = [
     {"role": "system", "content": _SYSTEM},
     {"role": "user", "content": "When is the kickoff?"},
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    _asked("call-1", _ARGUMENTS),
     {"role": "tool", "content": _RESULT, "tool_call_id": "call-1", "name": "search_inbox"},
+    {"role": "assistant", "content": "On 12 May."},
+    {"role": "user", "content": "And the review?"},
+    _asked("call-2", _SECOND_ARGUMENTS),
+    {"role": "tool", "content": _SECOND_RESULT, "tool_call_id": "call-2", "name": "search_inbox"},
 ]
-_REPLY = 2
-"""Index of the message with the call."""
+_STAGES = {
+    2: "a system text with a tool",
+    4: "a call with its result",
+    6: "a question after a call",
+    8: "a second call",
+}
+"""What a conversation of the first messages has, by their number."""
+_CALLS = {2: _ARGUMENTS, 6: _SECOND_ARGUMENTS}
+"""Arguments of the calls, by the index of their message."""
 
 
 def shown(tokenizer: ChatTokenizer) -> str:
-    """Return the text of a conversation with a system message, a tool, a call and its result, as the model gets it, or
-    an empty text if the template refuses it."""
+    """Return the text of a conversation of two turns with a system message, a tool, calls and their results, as the
+    model gets it, or an empty text if the template refuses it."""
     try:
         return tokenizer.decode(tokenizer.prompt(_MESSAGES, [_TOOL]))
     except BadConversation:
@@ -57,12 +76,7 @@ def findings(directory: Path, tokenizer: ChatTokenizer, text: str) -> Iterator[F
     """Yield what the template shows of the conversation that `shown` rendered as `text`."""
     yield _template(directory)
     if not text:
-        yield Finding(
-            "conversation",
-            Severity.WARNING,
-            "Its chat template refuses a conversation with a system message, a tool, a call and its result.",
-            "Replace its chat_template.jinja with one that accepts tools.",
-        )
+        yield _refused(tokenizer)
         return
     missing = [name for name, part in _PARTS.items() if part not in text]
     if missing:
@@ -70,7 +84,7 @@ def findings(directory: Path, tokenizer: ChatTokenizer, text: str) -> Iterator[F
             "conversation",
             Severity.WARNING,
             f"Its chat template leaves out {', '.join(missing)}.",
-            "Replace its chat_template.jinja with one that shows them.",
+            "The model will act without them: take another base, or put them into the user's message.",
         )
         return
     yield _read_back(tokenizer)
@@ -81,7 +95,23 @@ _PARTS = {
     "the tools": "max_results",
     "calls": '"kickoff"',
     "results": _RESULT,
+    "results after the first turn": _SECOND_RESULT,
 }
+
+
+def _refused(tokenizer: ChatTokenizer) -> Finding:
+    """Say what the template refuses first, and what will not work."""
+    for count, what in _STAGES.items():
+        try:
+            tokenizer.prompt(_MESSAGES[:count], [_TOOL])
+        except BadConversation as error:
+            return Finding(
+                "conversation",
+                Severity.WARNING,
+                f"Its chat template refuses {what}: {error}.",
+                "Rollouts with that will fail: take another base, or an environment that does without.",
+            )
+    raise AssertionError("a conversation that was refused is refused again")
 
 
 def _template(directory: Path) -> Finding:
@@ -98,20 +128,24 @@ def _template(directory: Path) -> Finding:
 
 
 def _read_back(tokenizer: ChatTokenizer) -> Finding:
-    """Check that the reply with the call, as training would show it, is read as the same call."""
+    """Check that the replies with calls, as training would show them, are read as the same calls."""
     try:
         ids, owner = tokenizer.supervised_sequence(_MESSAGES, [_TOOL])
     except BadConversation as error:
         return Finding("conversation", Severity.WARNING, f"Demonstrations cannot train it: {error}.")
-    reply = tokenizer.decode([id for id, message in zip(ids, owner, strict=True) if message == _REPLY])
-    calls = tokenizer.parse(reply).tool_calls
-    if [(call.name, json.loads(call.arguments)) for call in calls] == [("search_inbox", _ARGUMENTS)]:
-        return Finding(
-            "conversation", Severity.OK, "It shows system message, tools, calls and results; calls are read back."
-        )
+    for index, arguments in _CALLS.items():
+        reply = tokenizer.decode([id for id, message in zip(ids, owner, strict=True) if message == index])
+        calls = tokenizer.parse(reply).tool_calls
+        if [(call.name, json.loads(call.arguments)) for call in calls] != [("search_inbox", arguments)]:
+            return Finding(
+                "conversation",
+                Severity.WARNING,
+                f"A call as its chat template shows it is not read as a call: {reply[:120]!r}",
+                "Name the tool format in a file learnloop.json in its directory, or let `learnloop bases check` find "
+                "it.",
+            )
     return Finding(
         "conversation",
-        Severity.WARNING,
-        f"A call as its chat template shows it is not read as a call: {reply[:120]!r}",
-        "Name the tool format in a file learnloop.json in its directory, or let `learnloop bases check` find it.",
+        Severity.OK,
+        "It shows two turns with system message, tools, calls and results; calls are read back.",
     )
