@@ -14,7 +14,7 @@ SPLIT = "\ufdd0\ufdd1"
 """Stands inside every control token that content spells."""
 _ESCAPED = "\\ufdd0\\ufdd1"
 _STRUCTURE = ("role", "type")
-"""Fields of messages and tools that are not content."""
+"""Fields of messages and tools whose names are not content."""
 
 
 class ControlText:
@@ -34,10 +34,15 @@ class ControlText:
             return [self.split(each, reply=reply) for each in value]
         if isinstance(value, dict):
             return {
-                self.split(key, reply=reply): each if key in _STRUCTURE else self.split(each, reply=reply)
+                self.split(key, reply=reply): each if _is_structure(key, each) else self.split(each, reply=reply)
                 for key, each in value.items()
             }
         return value
+
+
+def _is_structure(key: str, value: Json) -> bool:
+    """Whether this is the name of a role or type. Arguments of calls can have the same keys and any text."""
+    return key in _STRUCTURE and isinstance(value, str) and value.isidentifier()
 
 
 def _pattern(tokens: Collection[str]) -> "re.Pattern[str]":

@@ -89,13 +89,13 @@ def test_a_thought_that_spells_the_end_does_not_remove_the_next_question(tmp_pat
     content=st.text("<|ab>", max_size=20),
 )
 def test_no_piece_has_a_control_token(tokens: list[str], content: str) -> None:
-    split = ControlText(tokens, ()).split({"role": tokens[0], "content": [content]})
-    assert split["role"] == tokens[0]
-    [text] = split["content"]
-    assert text.replace(SPLIT, "") == content
-    assert not any(token in piece for token in tokens for piece in text.split(SPLIT))
-    if not any(token in content for token in tokens):
-        assert text == content
+    split = ControlText(tokens, ()).split({"role": "user", "content": [content], "arguments": {"type": f"<{content}"}})
+    assert split["role"] == "user"
+    for text, whole in ((split["content"][0], content), (split["arguments"]["type"], f"<{content}")):
+        assert text.replace(SPLIT, "") == whole
+        assert not any(token in piece for token in tokens for piece in text.split(SPLIT))
+        if not any(token in whole for token in tokens):
+            assert text == whole
 
 
 def test_a_reply_keeps_marks_of_thoughts_and_calls() -> None:
