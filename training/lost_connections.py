@@ -13,10 +13,8 @@ from secrets import token_hex
 import httpx
 
 from learnloop.http_settings import tls
+from training.protocol.underway import HEADER, PATH
 
-HEADER = "x-learnloop-request"
-"""Names a request, so that the server can be asked for it."""
-PATH = "/v1/preview/requests"
 _FIRST_CHECK_S = 8.0
 _CHECK_S = 4.0
 _BYTES_PER_S = 1e6

@@ -5,7 +5,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_HEADER = b"x-learnloop-request"
+from training.protocol.underway import HEADER, PATH
+
 _MAX_LENGTH = 64
 
 
@@ -16,13 +17,13 @@ class Underway:
         self._ids: set[str] = set()
 
     def route(self) -> Route:
-        return Route("/v1/preview/requests/{id}", self._get, methods=["GET"])
+        return Route(f"{PATH}/{{id}}", self._get, methods=["GET"])
 
     def noting(self, app: ASGIApp) -> ASGIApp:
         """Return the application with its requests noted while it answers them."""
 
         async def noted(scope: Scope, receive: Receive, send: Send) -> None:
-            id = dict(scope.get("headers", ())).get(_HEADER, b"")[:_MAX_LENGTH].decode("latin-1")
+            id = dict(scope.get("headers", ())).get(HEADER.encode(), b"")[:_MAX_LENGTH].decode("latin-1")
             if not id:
                 return await app(scope, receive, send)
             self._ids.add(id)
