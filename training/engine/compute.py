@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import structlog
 import torch
 
-from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, NewModel, TrainingTask
+from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask
 from training.engine.engine import Engine, Training
-from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.registry.model_record import ModelRecord, NewModel, Target
 from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from training.engine.engine import Engine, Training, TrainResult
-from training.engine.registry.model_record import ModelRecord, Target
+from training.engine.registry.model_record import ModelRecord, NewModel, Target
 from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import OnToken, Sample, SampleRequest
@@ -14,7 +14,6 @@ from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import Group
-from training.tuning import Tuning
 
 
 class EngineStopped(Exception):
@@ -35,19 +34,6 @@ class BusySeconds:
 
     sampling: float = 0.0
     training: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class NewModel:
-    """The parameters of a model to create; see Registry.create."""
-
-    project: str | None
-    name: str | None
-    base_model: str
-    entity: str | None = None
-    return_existing: bool = False
-    tuning: Tuning | None = None
-    enable_thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

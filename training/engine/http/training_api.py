@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from environment.json_type import Json
-from training.engine.computing import Computing, NewModel, PolicyStep, Steps, SupervisedSteps
+from training.engine.computing import Computing, PolicyStep, Steps, SupervisedSteps
 from training.engine.engine import StepConflict
 from training.engine.http.base_checks import BaseChecks
 from training.engine.http.chat_request import MAX_TOP_LOGPROBS
@@ -26,7 +26,7 @@ from training.engine.http.training_data import TrainingData
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
-from training.engine.registry.model_record import ModelRecord, Target, UnknownModel
+from training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import SampleRequest
 from training.engine.tokens import ChatTokenizer

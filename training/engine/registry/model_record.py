@@ -47,6 +47,19 @@ class StepTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class NewModel:
+    """The parameters of a model to create; see Registry.create."""
+
+    project: str | None
+    name: str | None
+    base_model: str
+    entity: str | None = None
+    return_existing: bool = False
+    tuning: Tuning | None = None
+    enable_thinking: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRecord:
     """A trainable model made from `origin`: a base model's name, or a checkpoint of another model as
     `project/name@step`."""

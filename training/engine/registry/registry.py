@@ -27,6 +27,7 @@ from training.engine.registry.model_record import (
     CheckpointInUse,
     ModelExists,
     ModelRecord,
+    NewModel,
     Target,
     UnknownModel,
 )
@@ -120,27 +121,17 @@ class Registry:
         for part in (project, name, entity or DEFAULT_ENTITY):
             if not NAME.fullmatch(part):
                 raise BadModelName(f"{part!r} is no name: letters, digits and ._- after a first letter or digit")
+        new = NewModel(project, name, base_model, entity, return_existing, tuning, enable_thinking)
         with self._creating:
-            return self._create(
-                project, name, base_model, entity or DEFAULT_ENTITY, return_existing, tuning, enable_thinking
-            )
+            return self._create(new, project, name)
 
-    def _create(
-        self,
-        project: str,
-        name: str,
-        base_model: str,
-        entity: str,
-        return_existing: bool,
-        tuning: Tuning | None,
-        enable_thinking: bool | None,
-    ) -> ModelRecord:
+    def _create(self, new: NewModel, project: str, name: str) -> ModelRecord:
         with self._lock:
             self._put_back(project, name)
             if existing := self._named(project, name):
-                found = self._existing(existing.record, base_model, return_existing, tuning)
+                found = self._existing(existing.record, new.base_model, new.return_existing, new.tuning)
                 kept = template_options(self.newest(found.id).directory).enable_thinking
-                if enable_thinking not in (None, kept):
+                if new.enable_thinking not in (None, kept):
                     said = "without" if kept is None else f"with {json.dumps(kept)} as"
                     raise ModelExists(
                         f"{found.full_name} exists {said} enable_thinking; leave it out, or take a new name"
@@ -148,19 +139,19 @@ class Registry:
                 return found
             if f"{project}/{name}" in self._bases:
                 raise ModelExists(f"{project}/{name} is a base model's name")
-            source = self._source(base_model, tuning)
+            source = self._source(new.base_model, new.tuning)
         record = ModelRecord(
             f"model-{secrets.token_hex(8)}",
-            entity,
+            new.entity or DEFAULT_ENTITY,
             project,
             name,
-            source.model.base_model if source.model else base_model,
+            source.model.base_model if source.model else new.base_model,
             source.key,
             source.tuning,
             datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             self._root / project / name,
         )
-        entry = Entry(record, model_files.make(record, source, enable_thinking))
+        entry = Entry(record, model_files.make(record, source, new.enable_thinking))
         with self._lock:
             self._entries[record.id] = entry
         log.info("model created", model=record.full_name, origin=record.origin, tuning=record.tuning.mode)

@@ -17,12 +17,11 @@ import structlog
 
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.checkpoints import Checkpoint, CheckpointNotWritten, CorruptCheckpoint
-from training.engine.registry.model_record import INFERENCE_NAME, ModelRecord, StepTaken, Target, UnknownModel
+from training.engine.registry.model_record import INFERENCE_NAME, ModelRecord, NewModel, StepTaken, Target, UnknownModel
 from training.engine.registry.model_store import ModelStore, NameTaken
 from training.engine.registry.object_store import BadStore, StoreUnavailable
 from training.engine.registry.registry import Entry, Registry
 from training.engine.registry.store_url import open_store
-from training.tuning import Tuning
 
 log = structlog.get_logger(__name__)
 
@@ -180,27 +179,17 @@ class SharedRegistry(Registry):
 
     # Changes by this engine.
 
-    def _create(
-        self,
-        project: str,
-        name: str,
-        base_model: str,
-        entity: str,
-        return_existing: bool,
-        tuning: Tuning | None,
-        enable_thinking: bool | None,
-    ) -> ModelRecord:
+    def _create(self, new: NewModel, project: str, name: str) -> ModelRecord:
         """Create a model. If several engines create one of the same name concurrently, one succeeds and the others find
         its model.
 
         Raises StoreUnavailable too.
         """
-        given = (project, name, base_model, entity, return_existing, tuning, enable_thinking)
-        create = partial(super()._create, *given)
+        create = partial(super()._create, new, project, name)
         self.refresh()
-        if base_model not in self._bases and INFERENCE_NAME.fullmatch(base_model):
+        if new.base_model not in self._bases and INFERENCE_NAME.fullmatch(new.base_model):
             with suppress(UnknownModel):  # `create` reports it
-                self.resolve(base_model)  # fetches the files to copy
+                self.resolve(new.base_model)  # fetches the files to copy
         record = create()
         if record.id in self._shared:
             return record

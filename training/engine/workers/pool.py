@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, NewModel, TrainingTask, WorkerLost
+from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask, WorkerLost
 from training.engine.engine import StepConflict, TrainResult
 from training.engine.registry.checkpoints import Checkpoint
-from training.engine.registry.model_record import BadModelDirectory, ModelRecord, StepTaken, Target
+from training.engine.registry.model_record import BadModelDirectory, ModelRecord, NewModel, StepTaken, Target
 from training.engine.registry.registry import Registry
 from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
