@@ -106,13 +106,7 @@ async def _stage(directory: Path) -> AsyncIterator[tuple[Stage, Database, int, i
     try:
         await migrate(engine)
         stage = await prepared(make_database(engine))
-        settings = {
-            "DATABASE_URL": postgres.url.set(drivername="postgresql").render_as_string(hide_password=False),
-            "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
-            "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
-            "LEARNLOOP_REQUIRE_KEYS": "always",
-            "LEARNLOOP_RATE_PER_S": "0",
-        }
+        settings = processes.database_only(postgres.url)
         (directory / "data").mkdir()
         with processes.service(directory / "data", port, **settings) as child:
             with Service(f"http://127.0.0.1:{port}") as client:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from sqlalchemy import URL
 
 from app.cli.client import Service, ServiceUnreachable
 
@@ -27,6 +28,17 @@ def engine(data_dir: Path, *flags: str) -> Iterator[str]:
     with _child(command, data_dir / "engine.log") as child:
         wait_for(child, ready.exists)
         yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}/v1"
+
+
+def database_only(database: URL) -> dict[str, str]:
+    """Return the settings of a service that answers from its database alone: without an engine, runs or rate limits."""
+    return {
+        "DATABASE_URL": database.set(drivername="postgresql").render_as_string(hide_password=False),
+        "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
+        "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
+        "LEARNLOOP_REQUIRE_KEYS": "always",
+        "LEARNLOOP_RATE_PER_S": "0",
+    }
 
 
 @contextmanager

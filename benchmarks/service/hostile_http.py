@@ -221,13 +221,7 @@ async def measure(names: Sequence[str], directory: Path, seconds: float) -> list
 
 async def _measured(name: str, directory: Path, postgres: EmbeddedPostgres, stage: Stage, seconds: float) -> Json:
     port = free_port()
-    settings = {
-        "DATABASE_URL": postgres.url.set(drivername="postgresql").render_as_string(hide_password=False),
-        "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
-        "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
-        "LEARNLOOP_REQUIRE_KEYS": "always",
-        "LEARNLOOP_RATE_PER_S": "0",
-    }
+    settings = processes.database_only(postgres.url)
     data_dir = directory / name
     data_dir.mkdir()
     open_as_many_files(_FILES)
