@@ -1,4 +1,4 @@
-"""Keeps the data directory to its user: what people's mail and tasks became is nobody else's to read."""
+"""Keeps the data directory to its user, because it holds people's mail and tasks."""
 
 import os
 import stat

@@ -37,7 +37,7 @@ class ExpectedWork:
 
 
 def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedRollouts:
-    """Return the rollouts of a run with this whole request and so many iterations of GRPO."""
+    """Return the rollouts of a run with this whole request and this number of iterations of GRPO."""
     held_out = request["evaluation"]
     each = held_out["samples"] + 1  # plus a greedy one
     evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in range(1, iterations + 1))

@@ -94,7 +94,7 @@ class ChatTokenizer:
         try:
             reply = self._reply_text(talk, _text_of([{"type": "function", "function": tool}]), 1)
         except BadConversation:
-            return True  # it shows no reply from which that could be told
+            return True  # it shows no reply that could be read
         calls = self.parse(self._stop.sub("", reply)).tool_calls
         return [(each.name, json.loads(each.arguments)) for each in calls] == [(_PROBE, arguments)]
 

@@ -98,11 +98,7 @@ async def rollout(
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
     attempt = _Attempt(environment, scenario, id, limits.max_turns)
-    try:
-        async with lasting_timeout(limits.timeout_s):
-            await attempt.restart()
-    except TimeoutError as error:
-        late = Failure(FailureKind.TIMEOUT, f"no episode within {limits.timeout_s:g} s{_notes(error)}")
+    if (late := await attempt.open(limits.timeout_s)) is not None:
         seconds = time.monotonic() - clock
         return Rollout(id, scenario, _empty_trajectory(id, scenario), {}, late, started_at, seconds)
     sampling = Sampling(limits.temperature, limits.max_completion_tokens)
@@ -164,6 +160,15 @@ class _Attempt:
         self._scenario = scenario
         self._max_turns = max_turns
         self.id = id
+
+    async def open(self, timeout_s: float) -> Failure | None:
+        """Begin the episode. Returns a failure if the environment takes too long."""
+        try:
+            async with lasting_timeout(timeout_s):
+                await self.restart()
+        except TimeoutError as error:
+            return Failure(FailureKind.TIMEOUT, f"no episode within {timeout_s:g} s{_notes(error)}")
+        return None
 
     async def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
