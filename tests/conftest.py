@@ -31,6 +31,7 @@ from tests.fakes import forked_learnloop
 from tests.fakes.forked_engine import start_fork_server
 from training.engine.cpu_mode import set_cpu_mode
 
+os.umask(_UMASK := os.umask(0o022))
 _MEMORY_DISK = Path("/dev/shm")
 _PLENTY = 4 << 30
 """Free bytes that the memory disk must have. The tests use about a tenth of that at a time."""
@@ -54,12 +55,9 @@ pytest_plugins = ["tests.workers", "tests.fakes.forked_checks"]
 
 
 @pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """Restore the mask that commands run in this process change."""
-    before = os.umask(0o022)
-    os.umask(before)
-    yield
-    os.umask(before)
+def umask() -> None:
+    """Restore the mask that commands in this process have changed, also those of fixtures that live longer."""
+    os.umask(_UMASK)
 
 
 @pytest.hookimpl(tryfirst=True)
