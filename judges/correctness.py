@@ -32,6 +32,7 @@ from judges.llm import Completion, JudgeUnavailable
 from judges.model_settings import check_model_settings, check_names, fallback_of, model_for
 from judges.reference import NO_REFERENCE
 from judges.ruler.material import canonical, digest
+from judges.shortening import SHORTENINGS, shortened, without_middle
 
 log = structlog.get_logger(__name__)
 
@@ -192,7 +193,20 @@ class CorrectnessJudge:
         return _score(correct, explanation), call_of(NAME, self._model, usage, time.monotonic() - clock)
 
     async def _ask(self, question: str, reference: str, answer: str, usage: CallUsage) -> tuple[bool, str]:
-        asked = messages = _question(question, reference, answer)
+        """Whether the answer is correct, and why. A question that is too long for the model is asked again,
+        shortened."""
+        asked = _question(question, reference, answer)
+        length = min(_MAX_CHARACTERS, max(map(len, (question, reference, answer))))
+        for _ in range(SHORTENINGS):
+            try:
+                return await self._asked(asked, usage)
+            except JudgeUnavailable as error:
+                length = shortened(length, error)
+                asked = _question(*(without_middle(text, length) for text in (question, reference, answer)))
+        return await self._asked(asked, usage)
+
+    async def _asked(self, asked: list[dict[str, str]], usage: CallUsage) -> tuple[bool, str]:
+        messages = asked
         for _ in range(REPAIRS):
             completion = await self._asker.ask(messages, usage)
             try:

@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 
 from environment.base import Json
 from environment.bounded_http import AnswerRefused
+from environment.full_context import is_full_context
 from judges.base import JudgeModel
 from judges.careful_http import Reply, UnusableReply, post
 from judges.prices import answers_in_schema
@@ -47,12 +48,16 @@ class Completion:
 
 
 class JudgeUnavailable(Exception):
-    """No answer came. `retryable`: another try may help, not before `retry_after_s` if the server named a time."""
+    """No answer came. `retryable`: another try may help, not before `retry_after_s` if the server named a time.
+    `is_too_long`: the question does not fit the model's context."""
 
-    def __init__(self, reason: str, *, retryable: bool, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, reason: str, *, retryable: bool, retry_after_s: float | None = None, is_too_long: bool = False
+    ) -> None:
         super().__init__(reason)
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.is_too_long = is_too_long
 
 
 async def complete(
@@ -114,7 +119,7 @@ def _taken(model: JudgeModel, request: Mapping[str, Json]) -> dict[str, Json]:
 
 def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
     """The field of the body that the server names as its reason to refuse it."""
-    if reply.status not in (400, 422):
+    if reply.status not in (400, 422) or _is_too_long(reply):
         return None
     named = (field for field in _INSTEAD if field in body and re.search(rf"\b{field}\b", reply.text))
     return next(named, None)
@@ -161,7 +166,15 @@ def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
         _scrubbed(f"HTTP {reply.status}: {_message(reply)}", key),
         retryable=reply.status in (408, 409, 425, 429) or reply.status >= 500,
         retry_after_s=_retry_after_s(reply.headers.get("retry-after", "")),
+        is_too_long=_is_too_long(reply),
     )
+
+
+def _is_too_long(reply: Reply) -> bool:
+    code = None
+    with suppress(UnusableReply, KeyError, TypeError, AttributeError):
+        code = reply.object()["error"].get("code")
+    return is_full_context(reply.status, code, _message(reply))
 
 
 def _message(reply: Reply) -> str:

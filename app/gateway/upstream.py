@@ -10,12 +10,12 @@ import structlog
 
 from app.errors import BadGateway, InvalidRequest, ServiceError, Unavailable
 from app.model_registry.proxy import DEADLINE_S, NoAnswerInTime
+from environment.full_context import CODE as FULL_CONTEXT
+from environment.full_context import read_full_context
 from environment.json_type import Json
 from learnloop.http_settings import proxy_of, tls
 from training.backends.base import Endpoint
 from training.protocol import strict_json
-from training.protocol.full_context import CODE as FULL_CONTEXT
-from training.protocol.full_context import read_full_context
 from training.rollout.http_transport import client_session
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from judges.llm import JudgeUnavailable
 from judges.ruler.answer import SCHEMA, Verdict, verdicts
 from judges.ruler.material import Material, digest, material_of, order_to_judge
 from judges.ruler.question import VERSION, Question, orders, question
+from judges.shortening import SHORTENINGS, shortened
 
 log = structlog.get_logger(__name__)
 
@@ -141,9 +142,22 @@ class RulerJudge:
         return {name: (fmean(one[name][0] for one in found), found[0][name][1]) for name in found[0]}
 
     async def _pass(self, order: Sequence[Material], number: int, usage: CallUsage) -> dict[str, Verdict]:
+        """One pass. A question that is too long for the model is asked again, shortened."""
+        most = None
+        for _ in range(SHORTENINGS):
+            try:
+                return await self._conversations(order, number, usage, most)
+            except JudgeUnavailable as error:
+                asked = self._question(order, number, most=most).messages[1]["content"]
+                most = shortened(len(asked), error)
+        return await self._conversations(order, number, usage, most)
+
+    async def _conversations(
+        self, order: Sequence[Material], number: int, usage: CallUsage, most: int | None
+    ) -> dict[str, Verdict]:
         failure = UnusableAnswer("nothing was asked")
         for conversation in range(CONVERSATIONS):
-            asked = self._question(order, number, conversation)
+            asked = self._question(order, number, conversation, most)
             for _ in range(1 + REPAIRS):
                 completion = await self._asker.ask(asked.messages, usage)
                 try:
@@ -153,8 +167,10 @@ class RulerJudge:
                     asked = asked.repaired(completion.text or completion.refusal or "", str(error))
         raise failure
 
-    def _question(self, order: Sequence[Material], number: int, conversation: int = 0) -> Question:
-        return question(order, self._rubric, draw=number * CONVERSATIONS + conversation)
+    def _question(
+        self, order: Sequence[Material], number: int, conversation: int = 0, most: int | None = None
+    ) -> Question:
+        return question(order, self._rubric, draw=number * CONVERSATIONS + conversation, most=most)
 
     def _call(self, usage: CallUsage, clock: float, *, cached: bool = False, error: str | None = None) -> JudgeCall:
         return call_of(NAME, self._model, usage, time.monotonic() - clock, cached=cached, error=error)

@@ -8,6 +8,7 @@ from random import Random
 from environment.base import Json
 from judges.injection import MOST_SHOWN, quoted
 from judges.ruler.material import Material, canonical, digest
+from judges.shortening import without_middle
 
 _PROMPTS = files("judges") / "prompts"
 _SYSTEM = (_PROMPTS / "ruler_system.txt").read_text(encoding="utf-8").strip()
@@ -17,6 +18,8 @@ VERSION = digest([_SYSTEM, _REPAIR])[:16]
 
 _MAX_CHARACTERS = 300_000
 """Of all candidates together."""
+_MIN_PART_CHARACTERS = 100
+"""Fewer characters of a candidate's messages or outcome say nothing about it."""
 _MAX_QUOTED_CHARACTERS = 4_000
 """Of an answer that is shown again when it is to be repaired."""
 
@@ -49,10 +52,21 @@ def orders(group: Sequence[Material], passes: int) -> list[list[Material]]:
     return [first, first[::-1], third, third[::-1]][: passes if len(first) > 1 else 1]
 
 
-def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
-    """Ask for scores of the candidates in that order. Another `draw` gives other ids."""
+def question(order: Sequence[Material], rubric: str, *, draw: int, most: int | None = None) -> Question:
+    """Ask for scores of the candidates in that order. Another `draw` gives other ids. With `most`, the middles of long
+    parts are left out until the candidates take at most that many characters, as far as that is possible."""
     ids = [f"{number:05x}" for number in Random(f"{draw} {_seed(order)}").sample(range(0x10000, 0x100000), len(order))]
-    limit = min(MOST_SHOWN, _MAX_CHARACTERS // len(order))
+    limit = min(MOST_SHOWN, _MAX_CHARACTERS // len(order), most or MOST_SHOWN)
+    shown = _shown(ids, order, limit)
+    while most is not None and len(shown) > most and limit > _MIN_PART_CHARACTERS:
+        limit = limit * 3 // 4
+        shown = _shown(ids, order, limit)
+    messages = [{"role": "system", "content": _SYSTEM.format(rubric=rubric)}, {"role": "user", "content": shown}]
+    return Question(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
+
+
+def _shown(ids: Sequence[str], order: Sequence[Material], limit: int) -> str:
+    """Return the candidates as JSON in which no part is longer than the limit."""
     shared = _shared(order)
     document = {
         "shared": _clipped(list(order[0].messages[:shared]), limit),
@@ -65,11 +79,7 @@ def question(order: Sequence[Material], rubric: str, *, draw: int) -> Question:
             for id, material in zip(ids, order, strict=True)
         ],
     }
-    messages = [
-        {"role": "system", "content": _SYSTEM.format(rubric=rubric)},
-        {"role": "user", "content": quoted(canonical(document))},
-    ]
-    return Question(messages, {id: material.digest for id, material in zip(ids, order, strict=True)})
+    return quoted(canonical(document))
 
 
 def _seed(group: Sequence[Material]) -> str:
@@ -90,7 +100,4 @@ def _shared(group: Sequence[Material]) -> int:
 def _clipped(value: Json, limit: int) -> Json:
     """The value, or, if its JSON is longer than the limit, that JSON as a text without its middle."""
     text = canonical(value)
-    if len(text) <= limit:
-        return value
-    half = limit // 2
-    return f"{text[:half]} [{len(text) - 2 * half} characters were left out here] {text[-half:]}"
+    return value if len(text) <= limit else without_middle(text, limit)

@@ -3,8 +3,8 @@
 import json
 
 from environment.base import Episode, Json, ToolError, ToolResult
+from environment.full_context import is_full_context
 from environment.genai_spans import execute_tool
-from training.protocol.full_context import is_full_context
 from training.rollout.environment_calls import watched
 
 

@@ -12,10 +12,11 @@ from environment.base import EpisodeFailed, Scenario, Tool, ToolResult
 from environment.contract import checked
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.tools import EmailEpisode
+from environment.full_context import CODE
 from judges.base import Judgement, Score
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, Script, ScriptedChat, call, scripted_chat
-from training.protocol.full_context import CODE, full_context_message
+from training.protocol.full_context import full_context_message
 from training.recorded_calls import RecordedCalls
 from training.rollout.chat import open_chat
 from training.rollout.histories import messages_of

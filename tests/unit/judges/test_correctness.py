@@ -12,6 +12,7 @@ from judges.base import Candidate, Judgement, JudgeServices, NoRateLimit
 from judges.correctness import REPAIRS, CorrectnessJudge, build
 from judges.reference import ReferenceJudge
 from judges.registry import UnknownJudge
+from judges.shortening import SHORTENINGS
 from tests.fakes.scripted_judge import MALFORMED, OnlyModel, Raw, Remembering, ScriptedJudge, completion, scripted_judge
 
 SCENARIO = Scenario("s1", "train", {"question": "When is the launch?"}, {"answer": "14 March"})
@@ -122,6 +123,20 @@ async def test_an_unusable_answer_is_repaired_with_the_error_shown(kind: str) ->
         assert values(await judged(judge(server), "On the 14th.")) == [1.0]
         [_, repair] = server.requests
     assert "cannot be used" in repair["messages"][-1]["content"]
+
+
+async def test_a_question_that_is_too_long_is_asked_again_without_middles() -> None:
+    refusal = Raw(400, json.dumps({"error": {"message": "too long", "code": "context_length_exceeded"}}))
+    async with scripted_judge([refusal, refusal, RIGHT]) as server:
+        found = await judged(judge(server), "It is on 14 March. " * 300)
+        assert values(found) == [1.0]
+        lengths = [len(server.shown(number)) for number in range(3)]
+        assert lengths[0] > lengths[1] > lengths[2]
+        assert "characters were left out here" in server.shown(2)
+        assert "characters were left out here" not in server.shown(0)
+    async with scripted_judge([refusal] * 10) as server:
+        assert values(await judged(judge(server), "It is on 14 March. " * 300)) == [None]
+        assert len(server.requests) == 1 + SHORTENINGS
 
 
 async def test_without_a_verdict_there_is_no_score_and_nothing_is_remembered() -> None:

@@ -22,6 +22,7 @@ from judges.ruler import RulerJudge, build
 from judges.ruler.answer import verdicts
 from judges.ruler.judge import CONVERSATIONS, REPAIRS
 from judges.ruler.material import REMOVED
+from judges.shortening import SHORTENINGS
 from tests.fakes.scripted_judge import (
     HANG,
     KEY,
@@ -422,6 +423,51 @@ async def test_no_text_can_end_its_place_in_the_question() -> None:
         document = json.loads(server.requests[0]["messages"][1]["content"])
     assert list(document) == ["attempts", "shared"]
     assert len(document["attempts"]) == 2
+
+
+def _small_context(server: ScriptedJudge, most: int, message: str, status: int = 400) -> None:
+    """Let the judge refuse questions of more than `most` characters, as a server of that provider does."""
+    answer = server.reply
+
+    def reply(request: Any) -> Raw:
+        if sum(len(str(each["content"])) for each in request["messages"]) <= most:
+            return answer(request)
+        return Raw(status, json.dumps({"error": {"message": message, "type": "invalid_request_error"}}))
+
+    server.reply = reply  # type: ignore[method-assign]
+
+
+TOO_LONG = [
+    "This model's maximum context length is 4096 tokens. However, your messages resulted in 30000 tokens.",
+    "litellm.BadRequestError: ContextWindowExceededError: the input is larger than the model takes",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+    "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    "the request exceeds the available context size, try increasing it",
+    "Input is too long for requested model.",
+]
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
+async def test_a_question_that_is_too_long_is_asked_again_without_middles(message: str) -> None:
+    text = "".join(random.Random(0).choices("abcdefgh ", k=40_000))
+    async with scripted_judge() as server:
+        _small_context(server, 12_000, message)
+        judge = ruler(server, passes=1)
+        judgement = await judge.judge(SCENARIO, [candidate(0.2, node=f"{text} end"), candidate(0.9, node=text)])
+        assert [score.value for score in judgement.scores] == pytest.approx([0.2, 0.9])
+        assert "characters were left out here" in server.shown(-1)
+        assert 2 <= len(server.requests) == judgement.calls[0].requests <= 1 + SHORTENINGS
+
+
+async def test_a_question_that_is_too_long_in_any_case_leaves_the_group_out() -> None:
+    async with scripted_judge() as server:
+        _small_context(server, 100, TOO_LONG[0])
+        judgement = await ruler(server, passes=1).judge(SCENARIO, [candidate(0.2), candidate(0.9)])
+        assert len(server.requests) == 1 + SHORTENINGS
+    assert [score.value for score in judgement.scores] == [None, None]
+    assert "maximum context length" in judgement.scores[0].explanation
 
 
 async def test_a_long_candidate_is_cut_in_its_middle() -> None:

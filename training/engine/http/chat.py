@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from environment.full_context import CODE as FULL_CONTEXT
 from environment.json_type import Json
 from training.engine.computing import Computing
 from training.engine.http.base_checks import BaseChecks
@@ -35,7 +36,6 @@ from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
 from training.engine.tokens import ChatTokenizer
-from training.protocol.full_context import CODE as FULL_CONTEXT
 from training.protocol.full_context import full_context_message
 from training.protocol.malformed_calls import MALFORMED
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from environment.full_context import CODE as FULL_CONTEXT
 from training.engine.computing import EngineStopped, ModelDeleted, WorkerLost
 from training.engine.engine import StepConflict
 from training.engine.http.jobs import UnknownEvent, UnknownJob
@@ -37,7 +38,6 @@ from training.engine.tokens import BadConversation
 from training.engine.trainer.grpo_loss import BadOptions
 from training.engine.trainer.trajectories import BadTrajectory
 from training.protocol import strict_json
-from training.protocol.full_context import CODE as FULL_CONTEXT
 from training.protocol.validation_message import message_of
 
 M = TypeVar("M", bound=BaseModel)
