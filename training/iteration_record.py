@@ -25,6 +25,8 @@ class IterationRecord:
     sampled_step: int | None = None
     staleness: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+    """Names of demonstrations that are longer than the model's context."""
     began: float = field(default_factory=time.monotonic)
 
     @contextmanager
@@ -71,4 +73,5 @@ class IterationRecord:
             sampled_step=self.sampled_step,
             staleness=self.staleness,
             lost_rollouts=lost(rollouts),
+            left_out=tuple(self.left_out),
         )

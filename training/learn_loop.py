@@ -31,6 +31,9 @@ from training.train_step import TrainStep
 from training.types import Group, IterationResult, Progress, Reflection, Resume, RunConfig, Snapshot
 from training.warm_start import Demonstrations, WarmStart, warm_start_of
 
+LEFT_OUT = "overlong_demonstrations"
+"""Training metric: the number of an iteration's demonstrations that are longer than the model's context."""
+
 
 class CheckpointLost(Exception):
     """The checkpoint of a saved iteration no longer exists, so the run cannot be resumed from it."""
@@ -120,8 +123,11 @@ class _Loop:
         self._schedule.begin_after(where.iteration - 1, Snapshot(where.step, where.environment_state))
 
     async def baseline(self) -> IterationResult:
-        """Evaluate the untrained policy on both held-out splits."""
+        """Evaluate the untrained policy on both held-out splits. Given demonstrations are counted before, because a
+        run that none of them fits has nothing to learn."""
         record = IterationRecord(0)
+        if self._run.config.supervised_iterations and not isinstance(self._demonstrations, int):
+            record.left_out = (await self._prepared()).left_out
         with span("baseline", iteration=0):
             collector = await self._run.collector(0)
             self._step = await self._policy.step()
@@ -149,7 +155,7 @@ class _Loop:
         record = IterationRecord(iteration)
         collector = await self._run.collector(iteration)
         with record.timed(Phase.TRAIN):
-            record.metrics = await self._train_on_demonstrations(collector)
+            await self._train_on_demonstrations(collector, record)
         with record.timed(Phase.REFLECT):
             record.reflection = await self._reflect(collector, ())
         with record.timed(Phase.EVALUATE):
@@ -168,13 +174,16 @@ class _Loop:
         self._run.progress(Progress(iteration, Phase.TRAIN, 1, 1))
         return dict(outcome.metrics)
 
-    async def _train_on_demonstrations(self, collector: RolloutCollector) -> dict[str, float]:
-        """Train on the iteration's demonstrations."""
+    async def _train_on_demonstrations(self, collector: RolloutCollector, record: IterationRecord) -> None:
+        """Train on the iteration's demonstrations, unless all of them are left out."""
         await collector.admit(Phase.TRAIN)
         config, iteration = self._run.config, collector.journal.iteration
-        if self._warm_start is None:
-            self._warm_start = await warm_start_of(config, self._environment, self._demonstrations)
-        request = self._warm_start.request(iteration, self._step)
+        request = (await self._prepared()).request(iteration, self._step)
+        record.left_out = tuple(request.left_out)
+        left_out = {LEFT_OUT: float(len(request.left_out))} if request.left_out else {}
+        record.metrics = left_out
+        if not request.demonstrations:
+            return
 
         def report(done: int, steps: int) -> None:
             self._run.progress(Progress(iteration, Phase.TRAIN, done, steps))
@@ -182,7 +191,14 @@ class _Loop:
         report(0, len(request.learning_rates))
         outcome = await TrainStep(config, self._policy, collector.journal, self._step).imitate(request, report)
         self._step = outcome.step
-        return {**outcome.metrics, "demonstrations": float(len(request.demonstrations))}
+        record.metrics = {**outcome.metrics, **left_out, "demonstrations": float(len(request.demonstrations))}
+
+    async def _prepared(self) -> WarmStart:
+        """Return the run's demonstrations, without those that are longer than the model's context."""
+        if self._warm_start is None:
+            run = self._run
+            self._warm_start = await warm_start_of(run.config, run.environment, self._demonstrations, self._policy)
+        return self._warm_start
 
     async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> Reflection | None:
         """Let the environment learn from the iteration. The policy and the environment are then final, so the rollouts

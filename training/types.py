@@ -328,3 +328,6 @@ class IterationResult:
     rollouts."""
     lost_rollouts: Mapping[str, int] = field(default_factory=dict)
     """Number of failed rollouts that were lost for reasons that are not the agent's, by `FailureKind`."""
+    left_out: tuple[str, ...] = ()
+    """Names of demonstrations that were left out because they are longer than the model's context. The baseline has all
+    of the run, as far as they are known then."""

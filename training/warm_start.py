@@ -7,7 +7,7 @@ from itertools import chain
 from random import Random
 
 from environment.base import Environment, Json, Solvable
-from training.backends.base import SupervisedRequest
+from training.backends.base import CountingPolicy, Overlong, Policy, SupervisedRequest
 from training.environment_check.agents import play_turns
 from training.environment_check.play import Played, play
 from training.rollout_tasks import seed_of
@@ -15,6 +15,13 @@ from training.types import RunConfig, WarmStartConfig
 
 _WARMUP_SHARE = 0.1
 """Share of the optimizer steps during which the learning rate rises."""
+
+
+class AllOverlong(ValueError):
+    """No demonstration fits the model's context, so there is nothing to learn from."""
+
+    def __init__(self, overlong: Overlong) -> None:
+        super().__init__(f"none of the demonstrations can be learnt from. {overlong}")
 
 
 class NoOracle(ValueError):
@@ -48,9 +55,17 @@ class WarmStart:
     config: WarmStartConfig
     seed: int
     demonstrations: Sequence[Mapping[str, Json]]
+    overlong: Overlong | None = None
+    """The demonstrations that are left out because they are longer than the model's context; None if the policy does
+    not count tokens."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the demonstrations that are left out."""
+        return [self.overlong.name(number) for number in sorted(self.overlong.tokens)] if self.overlong else []
 
     def request(self, iteration: int, expected_step: int) -> SupervisedRequest:
-        """Return what an iteration, counted from 1, trains on."""
+        """Return what an iteration, counted from 1, trains on: nothing if all of it is left out."""
         config, numbers = self.config, range(len(self.demonstrations))
         held_out = _held_out(len(numbers), config.held_out)
         shuffled = Random(seed_of(self.seed, "held out")).sample(numbers, len(numbers))
@@ -58,12 +73,17 @@ class WarmStart:
         each = config.demonstrations_per_iteration or len(trained)
         order = list(chain.from_iterable(self._epoch(trained, epoch) for epoch in range(config.epochs)))
         mine = order[(iteration - 1) * each : iteration * each]
+        long = self.overlong.tokens if self.overlong else {}
+        fitting = [number for number in mine if number not in long]
+        aside = sorted(shuffled[:held_out])
+        rates = self._rates(iteration, each, len(mine), len(order))
         return SupervisedRequest(
-            demonstrations=[self._named(number) for number in mine],
-            held_out=[self._named(number) for number in sorted(shuffled[:held_out])],
+            demonstrations=[self._named(number) for number in fitting],
+            held_out=[self._named(number) for number in aside if number not in long],
             batch_size=config.batch_size,
-            learning_rates=self._rates(iteration, each, len(mine), len(order)),
+            learning_rates=rates[: -(-len(fitting) // config.batch_size)],
             expected_step=expected_step,
+            left_out=[self.overlong.name(number) for number in sorted({*mine, *aside} & long.keys()) if self.overlong],
         )
 
     def _epoch(self, trained: Sequence[int], epoch: int) -> list[int]:
@@ -87,12 +107,17 @@ class WarmStart:
         ]
 
 
-async def warm_start_of(config: RunConfig, environment: Environment, demonstrations: Demonstrations) -> WarmStart:
-    """Return the warm start of a run. Raises NoOracle, EpisodeFailed."""
+async def warm_start_of(
+    config: RunConfig, environment: Environment, demonstrations: Demonstrations, policy: Policy
+) -> WarmStart:
+    """Return the warm start of a run. Raises NoOracle, EpisodeFailed, AllOverlong or BackendUnavailable."""
     assert config.warm_start is not None
     if isinstance(demonstrations, int):
         demonstrations = await oracle_demonstrations(environment, demonstrations, config.seed)
-    return WarmStart(config.warm_start, config.seed, demonstrations)
+    overlong = await policy.overlong(demonstrations) if isinstance(policy, CountingPolicy) else None
+    if overlong is not None and len(overlong.tokens) == len(demonstrations):
+        raise AllOverlong(overlong)
+    return WarmStart(config.warm_start, config.seed, demonstrations, overlong)
 
 
 async def oracle_demonstrations(environment: Environment, count: int, seed: int) -> list[dict[str, Json]]:

@@ -7,6 +7,7 @@ MARK = "demonstrations"
 """The metric that only supervised iterations have."""
 METRICS: Mapping[str, str] = {
     "demonstrations": MARK,
+    "left_out": "overlong_demonstrations",
     "tokens": "num_trainable_tokens",
     "loss": "loss",
     "held_out_loss_before": "held_out_loss_before",

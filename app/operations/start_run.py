@@ -1,12 +1,14 @@
 """Starts a run: checks the request as far as possible, fills in defaults, saves the run and its documents."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import get_args
 
+import structlog
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -50,7 +52,7 @@ from environment.registry import UnknownEnvironment
 from environment.scenario_order import different
 from judges.base import JudgeServices
 from judges.registry import UnknownJudge
-from training.backends.base import BackendUnavailable, TuningBackend
+from training.backends.base import BackendUnavailable, CountingBackend, Overlong, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
@@ -60,13 +62,17 @@ from training.protocol.model_name import ModelName
 from training.protocol.tool_formats.chosen import template_text
 from training.rollout.agents.registry import UnknownAgent
 from training.tuning import Tuning
-from training.warm_start import NoOracle, iterations_of
+from training.warm_start import AllOverlong, NoOracle, iterations_of
 
 Location = tuple[str | int, ...]
 """Location of a field in the request, like pydantic's `loc`."""
 
 
 MAX_SUPERVISED_ITERATIONS = 10_000
+_COUNTED_WHEN_POSTED = 2_000
+"""Number of stored demonstrations up to which their tokens are counted before the run is accepted."""
+
+log = structlog.get_logger(__name__)
 
 SaveReply = Callable[[AsyncSession, "Started"], Awaitable[None]]
 """Saves the reply to the request in the caller's transaction, given the run without its endpoints."""
@@ -122,7 +128,7 @@ class RunStarter:
         base = await asyncio.to_thread(base_of, settings, plan.backend, root.base_model, root.tuning)
         await self.endpoints.check(request.webhooks)
         plan = await self._pin_data(plan)
-        plan = await self._add_warm_start(plan)
+        plan = await self._without_overlong(await self._add_warm_start(plan))
         environment = await self._resolve_documents(plan)
         state = parent.learned.state if parent and parent.learned else None
         plan, new = await asyncio.to_thread(
@@ -289,6 +295,37 @@ class RunStarter:
                 f"and {MAX_SUPERVISED_ITERATIONS:,} are possible.",
             )
         return replace(plan, warm_start=WarmStartPlan(source, iterations))
+
+    async def _without_overlong(self, plan: RunPlan) -> RunPlan:
+        """Add a warning that names the stored demonstrations that the model's context has no room for. Raises
+        InvalidRequest if no other is left. What cannot be counted now is counted when the run starts."""
+        source = plan.warm_start.demonstrations if plan.warm_start else {}
+        if "sha256" not in source or source["count"] > _COUNTED_WHEN_POSTED:
+            return plan
+        model, database = plan.model, self.resources.database
+        if not self.resources.reaches(await self.queries.engine_of(plan.backend, model.project, model.name)):
+            return plan
+        text = await documents.stored_text(database, model.project, "demonstrations", source["sha256"])
+        found = await self._overlong(plan, await asyncio.to_thread(json.loads, text))
+        if found is None or not found.tokens:
+            return plan
+        if len(found.tokens) == found.total:
+            raise InvalidRequest(("body", "warm_start", "demonstrations"), str(AllOverlong(found)))
+        return replace(plan, warnings=(*plan.warnings, str(found)))
+
+    async def _overlong(self, plan: RunPlan, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong | None:
+        """Return which of the demonstrations are too long for the model, or None if that cannot be found out now."""
+        try:
+            connected = await self.resources.connect(plan.backend)
+            try:
+                if not isinstance(connected, CountingBackend):
+                    return None
+                return await connected.overlong(plan.model.base_model, demonstrations)
+            finally:
+                await connected.close()
+        except (EngineUnavailable, BackendUnavailable, ValueError) as error:
+            log.warning("demonstrations not counted", run_id=plan.run_id, error=str(error))
+            return None
 
     async def _stored_demonstrations(self, name: str, project: str) -> dict[str, Json]:
         """Return the version of the demonstrations that the name currently means."""

@@ -142,6 +142,9 @@ class SupervisedFigures(ResponseModel):
 
     demonstrations: int
     """Number of demonstrations that it trained on."""
+    left_out: int | None
+    """Number of its demonstrations that were left out because they are longer than the model's context; null if there
+    are none. The event `iteration.completed` names them."""
     tokens: int | None
     """Number of tokens that it learned: those of assistant messages."""
     loss: float | None

@@ -8,6 +8,9 @@ from app.domain.supervised import supervised_figures
 from app.results.showcase import final_email, shows_email
 from training.types import IterationResult
 
+_NAMED = 100
+"""Number of demonstrations that an event names."""
+
 
 def iteration_data(result: IterationResult) -> dict[str, Any]:
     """Return the event's data, without the run and the time."""
@@ -19,6 +22,7 @@ def iteration_data(result: IterationResult) -> dict[str, Any]:
         "step": result.step,
         **_sampled(result),
         **_supervised(result),
+        **({"left_out": list(result.left_out[:_NAMED])} if result.left_out else {}),
         **_shown(result),
     }
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:  # importing art takes seconds
     from art import TrajectoryGroup
 
 
+_NAMED = 20
+"""Number of demonstrations that a sentence names."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A trainable model by name. Registering an existing project and name continues that model."""
@@ -62,6 +66,30 @@ class SupervisedRequest:
     learning_rates: Sequence[float]
     """One per batch."""
     expected_step: int
+    left_out: Sequence[str] = ()
+    """Names of demonstrations that are not among them because they are longer than the model's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """The demonstrations that have more tokens than the model's context, of `total`. Its text is a sentence."""
+
+    total: int
+    context: int
+    tokens: Mapping[int, int] = field(default_factory=dict)
+    """Number of tokens of each of them by its place, from 0."""
+
+    def name(self, place: int) -> str:
+        """Return the name of one with its length."""
+        return f"demonstration {place + 1} ({self.tokens[place]:,} tokens)"
+
+    def __str__(self) -> str:
+        named = ", ".join(map(self.name, sorted(self.tokens)[:_NAMED]))
+        more = f" and {len(self.tokens) - _NAMED:,} others" if len(self.tokens) > _NAMED else ""
+        return (
+            f"{len(self.tokens):,} of {self.total:,} demonstrations are longer than the model's context of "
+            f"{self.context:,} tokens, and are left out: {named}{more}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +195,15 @@ class SupervisedPolicy(Policy, Protocol):
         """Like Policy.follow; `report` is called with the finished and the total number of optimizer steps."""
 
 
+@runtime_checkable
+class CountingPolicy(Policy, Protocol):
+    """A policy that counts the tokens of demonstrations."""
+
+    async def overlong(self, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+        """Return which of the demonstrations are too long to train on. Raises BackendUnavailable, or ValueError if
+        they are refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredToken:
     """The last of these token ids, with its log-probability given those before it: as the sampler recorded it, and of
@@ -234,6 +271,15 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
+
+
+@runtime_checkable
+class CountingBackend(Backend, Protocol):
+    """A backend that counts the tokens of demonstrations."""
+
+    async def overlong(self, model: str, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+        """Return which of the demonstrations are too long to train a model from this base or checkpoint on. Raises
+        BackendUnavailable, or ValueError if they are refused."""
 
 
 @runtime_checkable

@@ -5,6 +5,8 @@ never trains twice, and events are long-polled, while ART's backend sleeps for a
 """
 
 import asyncio
+import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from training.backends.base import (
     Endpoint,
     MeasuredToken,
     ModelSpec,
+    Overlong,
     Reproducibility,
     StepConflict,
     SupervisedRequest,
@@ -29,6 +32,8 @@ if TYPE_CHECKING:  # importing art takes seconds
 NAME = "embedded"
 _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
+_COUNTED, _COUNTED_BYTES = 64, 4_000_000
+"""Number and size of the demonstrations whose tokens are counted in one request."""
 _OPTIONS = {"token_weighting": "token", "max_kl": 0.02}
 """Every sampled token has the same weight; ART's default, the same weight for every trajectory, trains the tiny agents
 more slowly. `max_kl` keeps each step small: one of Adam's first could make the policy unlearn the format of a tool call
@@ -93,6 +98,11 @@ class EmbeddedBackend(HostedBackend):
             step for each in models["data"] if each["id"] == f"{project}/{name}" for step in each.get("steps", ())
         )
 
+    async def overlong(self, model: str, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+        """Return which of the demonstrations are too long to train a model from this base or checkpoint on. Raises
+        BackendUnavailable or ValueError."""
+        return await _overlong(self.server, self.client, model, demonstrations)
+
     async def delete(self, model: ModelSpec) -> None:
         """Delete the model, if it exists. Raises BackendUnavailable."""
         with self.server.translated():
@@ -106,6 +116,28 @@ async def connect(base_url: str, api_key: str) -> EmbeddedBackend:
     """Return a backend for the engine at an OpenAI base URL, which ends in /v1."""
     server = Server("the engine", base_url, api_key, says_what_is_underway=True)
     return EmbeddedBackend(server, await server.open())
+
+
+async def _overlong(
+    server: Server, client: "Client", model: str, demonstrations: Sequence[Mapping[str, Json]]
+) -> Overlong:
+    """Let the engine count the tokens of demonstrations. Those whose text is shorter than half of the context are sent
+    only if the context is not known yet, because a token has at least one byte."""
+    found = Overlong(len(demonstrations), 0)
+    sizes = [len(json.dumps(each)) for each in demonstrations]
+    waiting = sorted(range(len(sizes)), key=sizes.__getitem__)
+    while waiting and (not found.context or 2 * sizes[waiting[-1]] > found.context):
+        sent = [waiting.pop()]
+        while waiting and len(sent) < _COUNTED and sum(sizes[place] for place in sent) < _COUNTED_BYTES:
+            sent.append(waiting.pop())
+        body = {"model": model, "conversations": [demonstrations[place] for place in sent]}
+        with server.translated():
+            counted = await client.post("/preview/sft-tokens", cast_to=dict[str, Any], body=body)
+        context = counted["context"] or sys.maxsize
+        counts = zip(sent, counted["tokens"], strict=True)
+        longer = {place: count for place, count in counts if count is not None and count > context}
+        found = Overlong(found.total, context, {**found.tokens, **longer})
+    return found
 
 
 class FencedPolicy(HostedPolicy):
@@ -147,6 +179,10 @@ class EmbeddedPolicy(FencedPolicy):
         super().__init__(server, client, model)
         self.reproducibility = reproducibility
         self.tool_format = tool_format
+
+    async def overlong(self, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+        """Return which of the demonstrations are too long to train on. Raises BackendUnavailable or ValueError."""
+        return await _overlong(self._server, self._client, self.endpoint().model, demonstrations)
 
     async def submit_supervised(self, request: SupervisedRequest) -> str:
         """Return the job's id. Like `submit`, it waits for a running training first."""

@@ -1250,6 +1250,7 @@ export interface SideOut {
 
 export interface SupervisedFigures {
   "demonstrations": number;
+  "left_out": number | null;
   "tokens": number | null;
   "loss": number | null;
   "held_out_loss_before": number | null;

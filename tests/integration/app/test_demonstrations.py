@@ -1,7 +1,7 @@
 """Demonstrations that are uploaded, and runs that learn from them first."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +10,11 @@ import httpx
 import pytest
 
 from app.reports.figures import figures
+from environment.json_type import Json
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import ModelSpec, Policy, SupervisedRequest, TrainOutcome
+from training.backends.base import ModelSpec, Overlong, Policy, SupervisedRequest, TrainOutcome
 from training.learn_loop import learn_loop
 
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
@@ -93,7 +94,14 @@ async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, databa
         }  # fmt: skip
         assert (run["progress"]["iterations_done"], run["progress"]["iterations_total"]) == (2, 2)
         assert run["best_checkpoint"]["step"] == 2
-        expected = {"demonstrations": 9, "tokens": 40, "loss": 2.0, "held_out_loss_before": 2.0, "held_out_loss": 1.0}
+        expected = {
+            "demonstrations": 9,
+            "left_out": None,
+            "tokens": 40,
+            "loss": 2.0,
+            "held_out_loss_before": 2.0,
+            "held_out_loss": 1.0,
+        }
         shown = [each["supervised"] for each in run["iterations"]]
         assert shown[:2] == [None, expected | {"seconds": 0.5}]
         assert shown[2]["held_out_loss"] == pytest.approx(2 / 3)
@@ -119,6 +127,64 @@ async def test_a_run_that_learns_from_demonstrations_only(data_dir: Path, databa
         forked = await client.post(f"/runs/{run['run_id']}/fork", json={"iterations": 1})
         fork = (await client.get(forked.raise_for_status().json()["links"]["self"])).json()
         assert fork["request"]["warm_start"] is None, "its checkpoint has seen them"
+
+
+class CountingPolicy(ImitatingPolicy):
+    """Has room for demonstrations that do not say `done 1`, `done 2` or `done 3`."""
+
+    async def overlong(self, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+        return _overlong(demonstrations)
+
+
+class CountingBackend(ImitatingBackend):
+    """Whose policies count."""
+
+    async def register(self, model: ModelSpec) -> Policy:
+        return self.policies.setdefault(model, CountingPolicy(model))
+
+    async def overlong(self, model: str, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+        return _overlong(demonstrations)
+
+
+def _overlong(demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
+    said = [each["messages"][-1]["content"] for each in demonstrations]
+    long = {place: 5_000 + place for place, text in enumerate(said) if text in ("done 1", "done 2", "done 3")}
+    return Overlong(len(said), 2_048, long)
+
+
+async def test_overlong_demonstrations_are_named_and_left_out(data_dir: Path, database_url: str) -> None:
+    backend = CountingBackend()
+    async with service(data_dir, database_url, backend) as client:
+        await store(client, demonstrations(6))
+        warm_start = {"demonstrations": {"dataset": "mine"}, "epochs": 1, "batch_size": 4, "held_out": 0.0}
+        request = {"warm_start": warm_start, "iterations": 0, "evaluation": NOT_EVALUATED, "model": {"name": "warm"}}
+        started = (await client.post("/learn-loop", json=request)).raise_for_status().json()
+        sentence = (
+            "3 of 6 demonstrations are longer than the model's context of 2,048 tokens, and are left out: "
+            "demonstration 2 (5,001 tokens), demonstration 3 (5,002 tokens), demonstration 4 (5,003 tokens)."
+        )
+        assert sentence in started["warnings"]
+        run = await run_with(client, started["run_id"], "completed", "failed")
+        assert run["status"] == "completed", run["error"]
+        assert sentence in run["warnings"]
+        figures = run["iterations"][1]["supervised"]
+        assert (figures["demonstrations"], figures["left_out"]) == (3, 3)
+        events = (await client.get(run["links"]["events"], params={"limit": 100})).json()["items"]
+        named = [each["data"].get("left_out") for each in events if each["type"] == "iteration.completed"]
+        assert named[1] == [f"demonstration {number} ({4_999 + number:,} tokens)" for number in (2, 3, 4)]
+        [policy] = backend.policies.values()
+        assert isinstance(policy, CountingPolicy)
+        assert sorted(each["id"] for each in policy.shown[0].demonstrations) == [
+            "demonstration 1", "demonstration 5", "demonstration 6",
+        ]  # fmt: skip
+
+        await store(client, lines({"messages": [USER, {**SAYS, "content": "done 1"}]}), name="long")
+        warm_start["demonstrations"] = {"dataset": "long"}
+        refused = await client.post("/learn-loop", json={**request, "model": {"name": "other"}})
+        assert refused.status_code == 422
+        [fault] = refused.json()["errors"]
+        assert "none of the demonstrations can be learnt from. 1 of 1 demonstrations are longer" in str(fault)
+        assert "warm_start" in str(fault)
 
 
 async def test_what_a_queued_run_will_learn_from_is_not_deleted(data_dir: Path, database_url: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import re
 import signal
 from contextlib import aclosing
 from dataclasses import replace
@@ -24,13 +25,13 @@ from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import Moment, lossy_proxy
 from tests.fakes.scripted_learning import ScriptedPolicy
 from tests.integration.training.test_train_once import Entries, Killed
-from training.backends.base import BackendUnavailable, ModelSpec, Policy, TrainingFailed
+from training.backends.base import BackendUnavailable, ModelSpec, Policy, SupervisedRequest, TrainingFailed
 from training.backends.embedded import EmbeddedBackend, connect
 from training.engine.tokens import ChatTokenizer
-from training.learn_loop import learn_loop
+from training.learn_loop import LEFT_OUT, learn_loop
 from training.rollout.chat import open_chat
 from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, WarmStartConfig
-from training.warm_start import iterations_of
+from training.warm_start import AllOverlong, iterations_of
 
 TINY = Path(training.engine.__path__[0]) / "tiny_base" / "model"
 JOBS = "POST /v1/preview/sft-training-jobs"
@@ -220,10 +221,64 @@ def _assert_trained_as_sampled(result: IterationResult) -> None:
     assert compared
 
 
-async def test_a_conversation_that_is_too_long_is_named(backend: EmbeddedBackend) -> None:
-    long = {"messages": [{"role": "user", "content": "why? " * 3_000}, {"role": "assistant", "content": "so"}]}
+LONG: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "why? " * 3_000}, {"role": "assistant", "content": "so"}]
+}
+
+
+async def test_a_conversation_that_is_too_long_is_named_and_left_out(backend: EmbeddedBackend) -> None:
+    each = config(4, held_out=0.0, batch_size=2, demonstrations_per_iteration=1)
+    made = await run(await backend.register(spec()), each, [DEMONSTRATION, LONG, DEMONSTRATION, DEMONSTRATION])
+    [name] = made[0].left_out
+    assert re.fullmatch(r"demonstration 2 \(\d+,\d+ tokens\)", name)
+    [missing] = [result for result in made[1:] if result.left_out]
+    assert (missing.left_out, missing.train_metrics) == ((name,), {LEFT_OUT: 1.0})
+    assert [result.step for result in made[1:]] == [
+        sum(each is not missing for each in made[1 : number + 1]) for number in range(1, 5)
+    ]
+    assert all(LEFT_OUT not in result.train_metrics for result in made[1:] if result is not missing)
+
+
+async def test_a_batch_is_trained_without_what_is_too_long(backend: EmbeddedBackend) -> None:
+    """Also where the trainer is the first to count."""
+    model = await backend.register(spec())
+    demonstrated: list[dict[str, Any]] = [DEMONSTRATION, LONG, LONG]
+    named: list[dict[str, Any]] = [
+        {**each, "id": f"demonstration {number}"} for number, each in enumerate(demonstrated, 1)
+    ]
+    request = SupervisedRequest(named, [{**LONG, "id": "held out"}], 2, [1e-4, 1e-4], expected_step=0)
+    outcome = await model.follow(await model.submit_supervised(request), 0)
+    figures = outcome.metrics
+    assert (outcome.step, figures["num_overlong"], figures["num_trajectories"]) == (1, 3.0, 1.0)
+    assert figures["num_gradient_steps"] == 1.0
+    assert "held_out_loss" not in figures
+    request = replace(request, demonstrations=named[1:], learning_rates=[1e-4], expected_step=1)
     with pytest.raises(TrainingFailed, match=r"demonstration 2 has \d+ tokens; the model's context is \d+"):
-        await run(await backend.register(spec()), config(2, held_out=0.0), [DEMONSTRATION, long])
+        await model.follow(await model.submit_supervised(request), 1)
+
+
+async def test_a_run_that_no_demonstration_fits_is_refused_before_its_baseline(backend: EmbeddedBackend) -> None:
+    loop = learn_loop(
+        config(2, held_out=0.0), SyntheticEmailSearch(), ReferenceJudge(), await backend.register(spec()),
+        demonstrations=[LONG, LONG],
+    )  # fmt: skip
+    async with aclosing(loop):
+        with pytest.raises(AllOverlong, match="2 of 2 demonstrations are longer than the model's context"):
+            await anext(loop)
+
+
+async def test_the_lengths_of_demonstrations_are_counted_for_a_base(backend: EmbeddedBackend) -> None:
+    many: list[dict[str, Any]] = [DEMONSTRATION] * 100
+    many[70] = LONG
+    found = await backend.overlong("learnloop/tiny", many)
+    assert (found.total, list(found.tokens)) == (100, [70])
+    model = await backend.register(spec())
+    assert await model.overlong(many) == found
+    ids, _ = ChatTokenizer(TINY).supervised_sequence(LONG["messages"], None)
+    assert found.tokens[70] == len(ids) > found.context
+    assert not (await backend.overlong("learnloop/tiny", [DEMONSTRATION])).tokens
+    with pytest.raises(ValueError, match="no model"):
+        await backend.overlong("learnloop/huge", many)
 
 
 async def test_a_policy_that_takes_no_demonstrations() -> None:

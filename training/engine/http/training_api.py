@@ -23,7 +23,7 @@ from training.engine.http.errors import ApiError, read_body
 from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_data import TrainingData
-from training.engine.registry.base_models import parameter_count
+from training.engine.registry.base_models import context_length, parameter_count
 from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint
 from training.engine.registry.export import export
 from training.engine.registry.model_record import ModelRecord, NewModel, Target, UnknownModel
@@ -31,7 +31,7 @@ from training.engine.registry.registry import Registry
 from training.engine.sampling.requests import SampleRequest
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
-from training.engine.trainer.sft import SftOptions, read_examples
+from training.engine.trainer.sft import SftOptions, read_examples, token_count
 from training.engine.trainer.trajectories import Group, counts, read_conversation, read_groups, replies
 from training.tuning import Tuning
 
@@ -91,6 +91,11 @@ class _ScoreReplies(_Body):
     replies: list[Step]
 
 
+class _CountTokens(_Body):
+    model: str
+    conversations: Annotated[list[dict[str, Json]], Field(min_length=1, max_length=1_000)]
+
+
 class _LogTrajectories(_Body):
     model_id: str | None = None
     trajectory_groups: list[dict[str, Json]]
@@ -142,6 +147,7 @@ class TrainingApi:
             Route("/models/{model_id}/checkpoints/{step:int}/measured", self.get_measured, methods=["GET"]),
             Route("/logprobs", self.score_tokens, methods=["POST"]),
             Route("/logprobs/replies", self.score_replies, methods=["POST"]),
+            Route("/sft-tokens", self.count_tokens, methods=["POST"]),
             Route("/training-jobs", self.create_training_job, methods=["POST"]),
             Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
             Route("/training-jobs/{job_id}", self.get_job, methods=["GET"]),
@@ -325,6 +331,23 @@ class TrainingApi:
             SupervisedSteps(body.model_id, examples, options, held_out, body.expected_step),
             gradient_steps=-(-len(examples) // options.batch_size),
         )
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Return the model's context, and how many tokens each conversation would have in supervised training: null for
+        those that the chat template refuses."""
+        body = await read_body(request, _CountTokens, self.max_body_bytes)
+        examples = read_examples(body.conversations, "conversations")
+        await self.checks.admit(body.model)
+
+        def count() -> dict[str, Json]:
+            target = self.registry.resolve(body.model)
+            tokenizer = self.tokenizer(target)
+            return {
+                "context": context_length(target.base_directory),
+                "tokens": [token_count(each, tokenizer) for each in examples],
+            }
+
+        return JSONResponse(await asyncio.to_thread(count))
 
     async def get_job(self, request: Request) -> Response:
         """Return a job with its status and events."""

@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
@@ -18,6 +19,8 @@ from training.engine.trainer.padded_batches import Batch
 from training.engine.trainer.policy import Policy
 from training.engine.trainer.trajectories import BadTrajectory, Message, NothingToTrain
 from training.protocol.validation_message import message_of
+
+log = structlog.get_logger(__name__)
 
 
 class SftOptions(BaseModel):
@@ -109,6 +112,14 @@ def supervised_sequences(
         yield SupervisedSequence(tuple(ids), learnt, tuple(weights[position] for position in learnt), example.name)
 
 
+def token_count(example: Example, tokenizer: ChatTokenizer) -> int | None:
+    """Return the number of tokens of an example in training, or None if the chat template refuses it."""
+    try:
+        return len(tokenizer.supervised_sequence(example.messages, example.tools)[0])
+    except BadConversation:
+        return None
+
+
 def sft_step(
     policy: Policy,
     items: Sequence[SupervisedSequence],
@@ -120,7 +131,8 @@ def sft_step(
     """Train on all items with one optimizer step per batch. Yields after every micro-batch and returns metrics.
 
     `loss` is the mean over batches of the weighted mean cross-entropy in nats before each step. `held_out_loss` and
-    `held_out_loss_before` are those of the items in `held_out`, if any, after all steps and before the first. Raises
+    `held_out_loss_before` are those of the items in `held_out`, if any, after all steps and before the first. Items
+    with more tokens than the model's context are left out of their batches and counted (`num_overlong`). Raises
     BadOptions, BadTrajectory, NothingToTrain or NonFiniteGradient, after which the policy's weights must be discarded.
     """
     started = time.perf_counter()
@@ -130,29 +142,44 @@ def sft_step(
         raise BadOptions(f"learning_rate has {len(rates)} values for {len(batches)} batches")
     if not batches:
         raise NothingToTrain("there are no conversations")
-    for item in (*items, *held_out):
-        if len(item.ids) > policy.context:
-            raise BadTrajectory(f"{item.name} has {len(item.ids)} tokens; the model's context is {policy.context}")
-    before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(batches)))
+    overlong = [item for item in (*items, *held_out) if len(item.ids) > policy.context]
+    if overlong:
+        log.warning("conversations longer than the context", names=[item.name for item in overlong])
+        held_out = _fitting(held_out, policy.context)
+        batches = [_fitting(batch, policy.context) for batch in batches]
+        if not any(batches):
+            raise BadTrajectory(f"{_too_long(items[0], policy.context)}, and no other conversation is shorter")
+    trained = [(batch, rate) for batch, rate in zip(batches, rates, strict=True) if batch]
+    items = [item for batch in batches for item in batch]
+    before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(trained)))
     policy.optimizer.pursue("supervised")
     losses, norms = [], []
-    for number, (batch, rate) in enumerate(zip(batches, rates, strict=True)):
-        loss = yield from _accumulate(policy, batch, micro_batch_tokens, Progress(number, len(batches)))
+    for number, (batch, rate) in enumerate(trained):
+        loss = yield from _accumulate(policy, batch, micro_batch_tokens, Progress(number, len(trained)))
         norm = policy.optimizer.step(learning_rate=rate, max_grad_norm=options.max_grad_norm)
         losses.append(loss)
         norms.append(norm)
-        yield Progress(number + 1, len(batches), {"loss": loss, "grad_norm": norm, "learning_rate": rate})
-    after = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(len(batches), len(batches)))
+        yield Progress(number + 1, len(trained), {"loss": loss, "grad_norm": norm, "learning_rate": rate})
+    after = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(len(trained), len(trained)))
     return {
         **({"held_out_loss_before": before, "held_out_loss": after} if held_out else {}),
+        **({"num_overlong": float(len(overlong))} if overlong else {}),
         "loss": sum(losses) / len(losses),
         "grad_norm": sum(norms) / len(norms),
-        "learning_rate": rates[-1],
+        "learning_rate": trained[-1][1],
         "num_trajectories": float(len(items)),
         "num_trainable_tokens": float(sum(len(item.learnt) for item in items)),
-        "num_gradient_steps": float(len(batches)),
+        "num_gradient_steps": float(len(trained)),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _fitting(items: Sequence[SupervisedSequence], context: int) -> list[SupervisedSequence]:
+    return [item for item in items if len(item.ids) <= context]
+
+
+def _too_long(item: SupervisedSequence, context: int) -> str:
+    return f"{item.name} has {len(item.ids)} tokens; the model's context is {context}"
 
 
 def _accumulate(
