@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.template_tokenizer import template_tokenizer
+from training.engine.http.chat_request import ChatRequest
+from training.engine.http.replies import TokenTexts, choice
+from training.engine.http.text_stream import TextStream
+from training.engine.sampling.requests import Sample
 from training.engine.tokens import ChatTokenizer
 
 TALK: list[dict[str, Any]] = [
@@ -65,3 +69,35 @@ def test_an_adapter_ends_replies_where_its_base_does(tmp_path: Path) -> None:
     assert ChatTokenizer(adapter, base).stop_ids == end
     assert len(end) == 2
     assert json.loads((base / "generation_config.json").read_text())["eos_token_id"] == sorted(end)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "called"),
+    [
+        ("<|channel|>final<|message|>Four.<|return|>", "Four.", []),
+        ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Four.", "Four.", []),
+        (' to=functions.look<|channel|>commentary json<|message|>{"a": 1}<|call|>', None, ["look"]),
+    ],
+)
+def test_a_reply_in_channels_is_its_content_and_its_calls(
+    harmony: ChatTokenizer, text: str, content: str | None, called: list[str]
+) -> None:
+    ids = harmony.fast.encode(text, add_special_tokens=False)
+    sample = Sample(ids, [0.0] * len(ids), "stop", 0, 0)
+    look = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    prompt = harmony.prompt(TALK[:1], [look])
+    for tools in [[look]] if called else [[look], None]:
+        request = ChatRequest.model_validate({"model": "m", "messages": TALK[:1], "tools": tools})
+        message = choice(request, harmony, TokenTexts(harmony), sample, prompt, 0, False)["message"]
+        assert message["content"] == content
+        assert [call["function"]["name"] for call in message.get("tool_calls", [])] == called
+    said = [*TALK[:1], {"role": "assistant", "content": content or ""}, {"role": "user", "content": "Sure?"}]
+    if content:
+        assert harmony.prompt(said, [look], exact={1: ids})[: len(prompt) + len(ids)] == [*prompt, *ids]
+
+
+def test_a_stream_in_channels_shows_nothing_before_its_end(harmony: ChatTokenizer) -> None:
+    stream = TextStream(harmony, ("",))
+    ids = harmony.fast.encode("<|channel|>final<|message|>Four.", add_special_tokens=False)
+    assert "".join(map(stream.push, ids)) == ""
+    assert stream.rest("Four.") == "Four."

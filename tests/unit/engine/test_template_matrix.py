@@ -1,7 +1,9 @@
 """A conversation of six turns through the chat templates of model families: its ids are those of transformers, its
-replies are learnt with their ends, and calls are read back. `pytest -s` prints the ids and the mask."""
+replies are learnt with their ends, calls are read back, and a random model of each samples it and is trained on it.
+`pytest -s` prints the ids and the mask."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.fakes.template_tokenizer import template_tokenizer
+from training.engine.engine import Engine, finish
+from training.engine.registry.registry import Registry
+from training.engine.sampling.requests import SampleRequest
+from training.engine.sampling.sampler import Sampler
 from training.engine.template_habits import without_system_role
 from training.engine.tokens import ChatTokenizer
 from training.engine.tool_text import with_tools_as_text
+from training.engine.trainer.grpo_loss import TrainOptions
+from training.engine.trainer.trajectories import Conversation, Trajectory
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,10 @@ _MISTRAL = (
     *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
 )
 _GEMMA = ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>")
+_GEMMA_4 = (
+    *("<bos>", "<|turn>", "<turn|>", "<eos>", "<|channel>", "<channel|>", '<|"|>'),
+    *("<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>"),
+)
 _GLM_ENDS = ("<|endoftext|>", "<|user|>", "<|observation|>")
 _LLAMA_3 = Family("llama3.1", "llama3_json", _LLAMA, ("<|eot_id|>", "<|eom_id|>"), "<|begin_of_text|>")
 _BAR, _BLOCK = "\uff5c", "\u2581"
@@ -45,11 +59,11 @@ FAMILIES = {
     "Llama 3.3": _LLAMA_3,
     "Qwen 2.5": Family("qwen2.5", "hermes"),
     "Qwen 3": Family("qwen3", "hermes"),
-    "Qwen 3.5": Family("qwen3.5", "hermes"),
-    "Qwen3-Coder": Family("qwen3_coder", "hermes"),
+    "Qwen 3.5": Family("qwen3.5", "qwen3_5"),
+    "Qwen3-Coder": Family("qwen3_coder", "qwen3_5"),
     "Gemma 2": Family("gemma2", "text", _GEMMA, ("<eos>", "<end_of_turn>"), "<bos>"),
     "Gemma 3": Family("gemma3", "text", _GEMMA, ("<eos>", "<end_of_turn>"), "<bos>"),
-    "Gemma 4": Family("gemma4", "text", ("<bos>", "<|turn>", "<turn|>", "<eos>"), ("<eos>", "<turn|>"), "<bos>"),
+    "Gemma 4": Family("gemma4", "gemma4", _GEMMA_4, ("<eos>", "<turn|>", "<|tool_response>"), "<bos>"),
     "Mistral 7B v0.3": Family("mistral_7b_v0.3", "mistral", _MISTRAL, ("</s>",), "<s>"),
     "Mistral Nemo": Family("mistral_nemo", "mistral", _MISTRAL, ("</s>",), "<s>"),
     "Phi 4": Family("phi4", "text", ("<|im_sep|>",)),
@@ -57,7 +71,7 @@ FAMILIES = {
     "DeepSeek R1 distil": Family("deepseek_r1_distil", "text", _DEEPSEEK, _DEEPSEEK[:1], _DEEPSEEK[1]),
     "gpt-oss": Family(
         "gpt_oss",
-        "text",
+        "gpt_oss",
         ("<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"),
         ("<|return|>", "<|call|>"),
     ),
@@ -96,10 +110,12 @@ TALK: list[dict[str, Any]] = [
 REPLIES = [index for index, message in enumerate(TALK) if message["role"] == "assistant"]
 
 
-@pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Family, ChatTokenizer, Path]:
-    found = FAMILIES[request.param]
-    return found, template_tokenizer(tmp_path, found.template, found.special, found.ends, found.bos), tmp_path
+@pytest.fixture(params=FAMILIES, scope="module")
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Family, ChatTokenizer, Path]:
+    found, directory = FAMILIES[request.param], tmp_path_factory.mktemp("base")
+    return found, template_tokenizer(directory, found.template, found.special, found.ends, found.bos), directory
 
 
 def test_a_conversation_of_six_turns(family: tuple[Family, ChatTokenizer, Path]) -> None:
@@ -135,3 +151,58 @@ def test_a_conversation_of_six_turns(family: tuple[Family, ChatTokenizer, Path])
         assert [id for id, mine in zip(again, placed, strict=True) if mine == index] == reply
     context = [id for id, mine in zip(ids, owner, strict=True) if mine is None]
     assert [id for id, mine in zip(again, placed, strict=True) if mine is None] == context
+
+
+def _with_weights(directory: Path, tokenizer: ChatTokenizer) -> None:
+    """Write a random model beside the tokenizer."""
+    config = LlamaConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4.0)  # a fresh model is almost uniform
+    model.save_pretrained(directory / "weights")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(directory / "weights" / name, directory / name)
+
+
+def _talk(engine: Engine, name: str, *, seed: int, reward: float) -> Trajectory:
+    """Sample every reply of the conversation, each after those that were sampled before."""
+    target = engine.registry.resolve(name)
+    tokenizer = engine.tokenizer(target)
+    exact: dict[int, tuple[int, ...]] = {}
+    logprobs: dict[int, tuple[float, ...]] = {}
+    for index in REPLIES:
+        prompt = tuple(tokenizer.prompt(TALK[:index], TOOLS, exact=exact))
+        request = SampleRequest(prompt, target.key, 12, seed=seed + index, stop_ids=tokenizer.stop_ids)
+        [sample] = engine.sample(target, [request])
+        exact[index], logprobs[index] = tuple(sample.ids), tuple(sample.logprobs)
+        opened = tokenizer.opens_thought(prompt)
+        read = tokenizer.parse(tokenizer.decode(sample.ids), in_thought=opened, tools=TOOLS)
+        assert read.content or read.tool_calls
+        ids, _ = tokenizer.training_sequence(TALK[: index + 1], TOOLS, exact)
+        assert ids == [*prompt, *sample.ids], "it is trained after what it was sampled after"
+    return Trajectory((Conversation(tuple(TALK), TOOLS, exact, logprobs, frozenset(exact)),), reward)
+
+
+@pytest.mark.long
+def test_a_model_of_the_family_samples_and_is_trained(family: tuple[Family, ChatTokenizer, Path]) -> None:
+    _, tokenizer, directory = family
+    torch.set_num_threads(1)
+    _with_weights(directory, tokenizer)
+    engine = Engine(Registry(directory / "data", {"base": directory}), Sampler(slots=4))
+    model = engine.registry.create(project="t", name="a", base_model="base")
+    group = tuple(_talk(engine, "t/a", seed=100 * number, reward=float(number)) for number in range(2))
+    result = finish(engine.train(model.id, [group], TrainOptions(learning_rate=1e-3)))
+    sampled = sum(len(ids) for each in group for ids in each.conversations[0].exact.values())
+    assert (result.step, result.metrics["num_trainable_tokens"]) == (1, sampled)
+    assert abs(result.metrics["kl_div"]) < 1e-8, "the trainer computes what the sampler did"
+    assert result.metrics["grad_norm"] > 0

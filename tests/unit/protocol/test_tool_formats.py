@@ -157,6 +157,102 @@ def test_other_text_and_json_is_no_call(text: str) -> None:
         assert (reply.content, reply.tool_calls, reply.malformed) == (text, (), None)
 
 
+def _native(name: str, call: str, values: dict[str, Any]) -> str:
+    """Write a call as a model of the format's family does."""
+    if name == "qwen3_5":
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+        shown = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())
+        return f"<tool_call>\n<function={call}>\n{shown}</function>\n</tool_call>"
+    if name == "gemma4":
+        return f"<|tool_call>call:{call}{_gemma(values)}<tool_call|>"
+    return f" to=functions.{call}<|channel|>commentary json<|message|>{json.dumps(values)}<|call|>"
+
+
+def _gemma(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_gemma(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_gemma, value)) + "]"
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+
+
+NATIVE = ("qwen3_5", "gemma4", "gpt_oss")
+plain = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="<>"), max_size=12)
+"""Some text that no mark is part of."""
+plain_values = st.recursive(
+    st.booleans() | st.integers() | plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b_c"]), inner, max_size=2),
+    max_leaves=5,
+)
+tool_names = st.from_regex(r"[a-z][a-z_0-9]{0,9}", fullmatch=True)
+plain_arguments = st.dictionaries(st.sampled_from(["query", "day", "limit"]), plain_values, max_size=3)
+
+
+@given(name=st.sampled_from(NATIVE), call=tool_names, values=plain_arguments, said=plain)
+def test_calls_of_families_with_a_notation_of_their_own(
+    name: str, call: str, values: dict[str, Any], said: str
+) -> None:
+    fields = {key: {"type": "string"} for key, value in values.items() if isinstance(value, str)}
+    tools = [{"type": "function", "function": {"name": call, "parameters": {"properties": fields}}}]
+    text = _native(name, call, values)
+    before = "" if name == "gpt_oss" else said
+    reply = FORMATS[name].read(before + text, tools=tools)
+    assert (reply.malformed, reply.content) == (None, before.strip() or None)
+    assert [(each.name, json.loads(each.arguments)) for each in reply.tool_calls] == [(call, values)]
+
+
+@given(name=st.sampled_from(NATIVE), call=tool_names, values=plain_arguments, data=st.data())
+def test_a_native_call_that_is_cut_says_why(name: str, call: str, values: dict[str, Any], data: st.DataObject) -> None:
+    text = _native(name, call, values)
+    cut = text[: data.draw(st.integers(0, len(text) - 1))]
+    reply = FORMATS[name].read(cut)
+    if name == "gpt_oss" and reply.tool_calls:  # sampling takes the mark at its end away
+        assert json.loads(reply.tool_calls[0].arguments) == values
+    else:
+        assert not reply.tool_calls
+        assert reply.malformed or FORMATS[name].marks[0] not in cut
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("qwen3_5", "<tool_call>\n<function=f>\n</function>", "The last call does not end with </tool_call>."),
+        ("qwen3_5", "<tool_call>\nsearch()\n</tool_call>", "<tool_call> stands where no call that can be read begins."),
+        ("qwen3_5", "<tool_call><function=f>x</function></tool_call>", "There is text between the arguments of f."),
+        ("qwen3_5", "done</tool_call>", "</tool_call> stands where no call ends."),
+        ("gemma4", "<|tool_call>call:f{a:}<tool_call|>", "The arguments of a call are not valid: expecting value"),
+        ("gemma4", "<|tool_call>call:f[1]<tool_call|>", "The arguments of f are not a JSON object."),
+        ("gemma4", "<|tool_call>call:f{a:NaN}<tool_call|>", "The arguments of f have a number that JSON has not."),
+        ("gemma4", "<|tool_call>f()<tool_call|>", "<|tool_call> stands where no call that can be read begins."),
+        ("gpt_oss", ' to=functions.f<|message|>{"a": ', "The arguments of a call are not valid: expecting value"),
+        ("gpt_oss", "I use to=functions.f", "to=functions. stands where no call that can be read begins."),
+    ],
+)
+def test_a_malformed_native_call_says_why(name: str, text: str, reason: str) -> None:
+    reply = FORMATS[name].read(text)
+    assert (reply.content, reply.tool_calls) == (text, ())
+    assert str(reply.malformed).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("<|channel|>final<|message|>Rina.", "Rina."),
+        (
+            "<|channel|>analysis<|message|>to=functions.f?<|end|><|start|>assistant<|channel|>final<|message|>Rina.",
+            "Rina.",
+        ),
+        ("<|channel|>analysis<|message|>I think", "<|channel|>analysis<|message|>I think"),
+    ],
+)
+def test_content_of_a_channel_stands_without_marks_and_thoughts(text: str, content: str) -> None:
+    assert FORMATS["gpt_oss"].read(text).content == content
+    called = FORMATS["gpt_oss"].read(
+        f"<|channel|>analysis<|message|>hm<|end|><|start|>assistant{_native('gpt_oss', 'f', {})}"
+    )
+    assert (called.content, [each.name for each in called.tool_calls]) == (None, ["f"])
+
+
 def test_nesting_without_end_is_malformed() -> None:
     for tool_format in FORMATS.values():
         deep = tool_format.write([WrittenCall("a", '{"x": ' + "[" * 100_000)])

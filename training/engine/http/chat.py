@@ -287,7 +287,9 @@ class _StreamedChoice:
         self._prepared = prepared
         self._index = index
         calls = prepared.tokenizer.tool_format.marks if request.offered_tools else ()
-        self._text = TextStream(prepared.tokenizer, request.stop, calls, in_thought=prepared.in_thought)
+        # What is content is known at the end where it stands in a channel, so nothing is shown before.
+        stop = ("", *request.stop) if prepared.tokenizer.tool_format.in_channels else request.stop
+        self._text = TextStream(prepared.tokenizer, stop, calls, in_thought=prepared.in_thought)
         self._ids: list[int] = []
         self._ended = False
         """Whether a call ended the reply. Tokens after it are held back until the sample shows which belong to it."""

@@ -58,7 +58,8 @@ def _read(request: ChatRequest, tokenizer: ChatTokenizer, sample: Sample, prompt
     """Read a sample. A call that was cut off stays content."""
     text = reply_text(tokenizer, sample)
     if not request.offered_tools:
-        return Reply(text, ())
+        said = tokenizer.parse(text, in_thought=tokenizer.opens_thought(prompt))
+        return Reply(said.content if tokenizer.tool_format.in_channels and not said.tool_calls else text, ())
     # The same call in two turns gets different ids, and the same sample always gets the same id.
     digest = blake2b(repr((tuple(prompt), sample.ids)).encode(), digest_size=12).hexdigest()
     opened = tokenizer.opens_thought(prompt)
@@ -87,7 +88,7 @@ def reply_text(tokenizer: ChatTokenizer, sample: Sample) -> str:
 
 def closing_mark(tokenizer: ChatTokenizer) -> str:
     """Return the mark that ends a tool call, or an empty string if calls have none."""
-    return tokenizer.tool_format.closing.strip()
+    return tokenizer.tool_format.call_end or tokenizer.tool_format.closing.strip()
 
 
 def choice(

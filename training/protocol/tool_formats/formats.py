@@ -3,21 +3,21 @@
 A base model has one: the one that its `learnloop.json` names, which `learnloop bases add` writes after trying them, or
 else the one that its chat template shows. Training, evaluation, questions and every API read calls with `read`.
 
-transformers can parse replies with a `response_schema` of the tokenizer, which no model had when this was written, and
-which cannot say why a reply is malformed. vLLM's parsers belong to its server, and drop what they cannot read.
+Families with a notation of their own are read by transformers' parser (templated.py). vLLM's parsers belong to its
+server, and drop what they cannot read.
 """
 
 import hashlib
 import json
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
 from environment.json_type import Json
-from training.protocol.tool_formats import bare_json, hermes, mistral
-from training.protocol.tool_formats.thoughts import find_outside
+from training.protocol.tool_formats import bare_json, hermes, mistral, templated
+from training.protocol.tool_formats.thoughts import find_outside, without_thoughts
 from training.protocol.tool_formats.written_calls import WrittenCall, WrittenCalls, of_texts
 
 
@@ -58,8 +58,12 @@ class ToolFormat:
     """Texts with which calls can begin. A streamed reply is held back from the first one on."""
     no_text: str = r"\{"
     """Regular expression of what a text without calls cannot contain, if the reply is constrained to a grammar."""
+    call_end: str = ""
+    """What ends a call that is not written between `opening` and `closing`, as models do under a grammar only."""
     shown_as_text: bool = False
     """Whether tools, calls and results are shown as text even if the chat template can show them."""
+    in_channels: bool = False
+    """Whether content stands in a channel, so that the rest of a reply is not content: its marks and thoughts."""
 
     def read(
         self, text: str, *, call_seed: str = "", in_thought: bool = False, tools: Sequence[Mapping[str, Json]] = ()
@@ -71,8 +75,11 @@ class ToolFormat:
         schemas of `tools` say which arguments are strings if the format does not.
         """
         found = find_outside(text, self.find, opened=in_thought)
+        if self.in_channels:
+            found = replace(found, content=without_thoughts(found.content, opened=in_thought))
         if not found.calls:
-            return Reply(text, (), found.malformed)
+            said = found.content.strip() if self.in_channels and not found.malformed else ""
+            return Reply(said or text, (), found.malformed)
         typed = [_typed(call, tools) if call.texts else call for call in found.calls]
         calls = [_identified(call, f"{call_seed}\n{number}\n{text}") for number, call in enumerate(typed)]
         return Reply(found.content.strip() or None, tuple(calls))
@@ -142,16 +149,37 @@ TEXT = ToolFormat(
     marks=_JSON_MARKS,
     shown_as_text=True,
 )
+
+
+def _templated(
+    name: str, template: Mapping[str, Json], opening: str, closing: str, *, in_channels: bool = False
+) -> ToolFormat:
+    """Return a format that transformers reads. Under a grammar its calls are written as Hermes writes them."""
+    find = partial(templated.find, template=template, opening=opening, closing=closing)
+    marks = (opening, hermes.OPENING)
+    return replace(HERMES, name=name, find=find, marks=marks, call_end=closing, in_channels=in_channels)
+
+
+QWEN3_5 = _templated("qwen3_5", templated.QWEN3_5, hermes.OPENING, hermes.CLOSING)
+GEMMA4 = _templated("gemma4", templated.GEMMA4, "<|tool_call>", "<tool_call|>")
+GPT_OSS = _templated("gpt_oss", templated.GPT_OSS, "to=functions.", "<|call|>", in_channels=True)
 FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
-    {each.name: each for each in (HERMES, JSON, LLAMA3_JSON, MISTRAL, TEXT)}
+    {each.name: each for each in (HERMES, JSON, LLAMA3_JSON, MISTRAL, TEXT, QWEN3_5, GEMMA4, GPT_OSS)}
 )
 """All formats by name."""
+
+
+_FAMILIES = {"<function=": QWEN3_5, "<|tool_call>call:": GEMMA4, "to=functions.": GPT_OSS}
+"""The format of a family by a mark in its chat template."""
 
 
 def format_of_template(template: str, *, shows_tools: bool) -> ToolFormat:
     """Return the format that a chat template shows its model, by the marks in it."""
     if not shows_tools:
         return TEXT
+    for mark, family in _FAMILIES.items():
+        if mark in template:
+            return family
     if mistral.OPENING in template:
         return MISTRAL
     if hermes.OPENING in template:

@@ -18,6 +18,8 @@ THOUGHT_MARKS = {
 """What opens a thought in known model families, and what closes it."""
 _OPEN = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
 _CLOSE = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
+_OF_MESSAGES = ("<|channel|>", "<|end|>")
+"""Marks of messages of any kind, of which thoughts are one: after the first, the second need not end a thought."""
 _EITHER = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
 _PLACE = re.compile("\ufdd2([0-9]+)\ufdd3")
 """Stands for a thought while calls are looked for, in characters that no text has."""
@@ -36,6 +38,9 @@ def thoughts(text: str, *, opened: bool = False) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     position = 0
     first, close = _OPEN.search(text), _CLOSE.search(text)
+    begun, ended = _OF_MESSAGES
+    if close and not opened and close[0] == ended and begun in text[: close.start()]:
+        close = None
     if opened or (close and (first is None or close.start() < first.start())):
         position = close.end() if close else len(text)
         found.append((0, position))
@@ -45,6 +50,14 @@ def thoughts(text: str, *, opened: bool = False) -> list[tuple[int, int]]:
         position = end + len(closing) if end >= 0 else len(text)
         found.append((opening.start(), position))
     return found
+
+
+def without_thoughts(text: str, *, opened: bool = False) -> str:
+    """Return the text without its thoughts."""
+    position, kept = 0, ""
+    for start, end in thoughts(text, opened=opened):
+        kept, position = kept + text[position:start], end
+    return kept + text[position:]
 
 
 def find_outside(text: str, find: Callable[[str], WrittenCalls], *, opened: bool = False) -> WrittenCalls:

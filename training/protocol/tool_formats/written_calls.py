@@ -38,7 +38,7 @@ def call_at(text: str, start: int, keys: Collection[str]) -> tuple[WrittenCall, 
     try:
         call, end = JSON.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        raise MalformedCall(f"A call is not valid JSON: {_reason(error)}.") from None
+        raise MalformedCall(f"A call is not valid JSON: {reason(error)}.") from None
     return as_call(call, text[start:end], keys), end
 
 
@@ -87,7 +87,8 @@ def value_text(text: str, key: str) -> str:
     return found
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return why a text is not JSON, as a clause."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
     return str(error) or "it is nested too deeply"
