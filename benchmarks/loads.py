@@ -41,6 +41,8 @@ from environment.json_type import Json
 from tests.fakes.forgetful_network import forgetful_network
 
 _MOST_S = 420.0
+_READ_S = 60.0
+"""How long the readers of a load read; then they leave."""
 _LEARN_LOOP: Json = {
     "environment": {"name": "email_search"},
     "iterations": 3,
@@ -134,19 +136,25 @@ async def _beside(stage: Stage, port: int, pid: int, load: Callable[[], Awaitabl
 
 
 async def _read(port: int, path: str, key: str, times: int) -> Json:
-    """Read the path that many times simultaneously."""
+    """Read the path that many times simultaneously, for at most a minute."""
+    received = 0
 
-    async def one() -> int:
-        async with (
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, trust_env=False) as http,
-            http.stream("GET", path, headers={"authorization": f"Bearer {key}"}) as reply,
-        ):
-            async for _ in reply.aiter_raw():
-                pass
-            return reply.status_code
+    async def one() -> str:
+        nonlocal received
+        try:
+            async with (
+                asyncio.timeout(_READ_S),
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, trust_env=False) as http,
+                http.stream("GET", path, headers={"authorization": f"Bearer {key}"}) as reply,
+            ):
+                async for part in reply.aiter_raw():
+                    received += len(part)
+                return str(reply.status_code)
+        except TimeoutError:
+            return "left"
 
-    statuses = Counter(await asyncio.gather(*(one() for _ in range(times))))
-    return {"statuses": {str(status): count for status, count in statuses.items()}}
+    endings = Counter(await asyncio.gather(*(one() for _ in range(times))))
+    return {"endings": dict(endings), "received_mb": round(received / 1e6)}
 
 
 async def tables(directory: Path) -> Json:

@@ -1,4 +1,4 @@
-"""Says which judges can score the rollouts of a run at all, by some that it has stored."""
+"""Says which judges can score the rollouts of a run at all, by some of them, or by what they begin with."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +10,14 @@ from app.db.tables import Trajectory
 from app.domain.stored_request import Choice
 from app.runs.configuration import make_judge
 from app.runs.stored_rollouts import scenario_of
-from environment.base import Outcome, Scenario
+from environment.base import REPORTED_REWARD, Environment, Outcome, Scenario
 from environment.plugins import PluginFault
 from judges.base import Judge, JudgeServices, Models, lacking
 
 _MOST_EXAMINED = 20
 
 Examined = Sequence[tuple[Scenario, Outcome]]
-"""Scenarios and outcomes of rollouts that finished."""
+"""Scenarios, and the outcomes of rollouts."""
 
 
 async def examined(database: Database, run_id: str) -> Examined:
@@ -27,6 +27,13 @@ async def examined(database: Database, run_id: str) -> Examined:
     async with database() as tx:
         rows = (await tx.execute(query.order_by(Trajectory.seq).limit(_MOST_EXAMINED))).all()
     return [(scenario_of(row), row.outcome) for row in rows]
+
+
+def unattempted(environment: Environment, seed: int) -> Examined:
+    """Return training scenarios with the outcomes that their rollouts begin with; none if rollouts report rewards."""
+    scenarios = environment.scenarios("train", _MOST_EXAMINED, seed)
+    outcomes = [environment.episode(scenario).outcome() for scenario in scenarios]
+    return [] if any(REPORTED_REWARD in outcome for outcome in outcomes) else list(zip(scenarios, outcomes, strict=True))
 
 
 def unfit(judge: Judge, rollouts: Examined) -> str | None:

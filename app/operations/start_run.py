@@ -24,6 +24,7 @@ from app.events.log import append
 from app.listed_models import ListedModels, NotedModels
 from app.operations.base_model import missing_modules, rate_warnings, root_of, temperature_warnings
 from app.operations.base_model_warnings import base_model_warnings
+from app.operations.fitting_judges import Examined, unattempted, unfit
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.operations.run_plan import (
     RunPlan,
@@ -50,7 +51,7 @@ from environment.base import Environment, Json, Solvable, Split, Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
 from environment.scenario_order import different
-from judges.base import JudgeServices
+from judges.base import Judge, JudgeServices
 from judges.registry import UnknownJudge
 from training.backends.base import BackendUnavailable, CountingBackend, Overlong, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
@@ -431,6 +432,7 @@ def _validate_plan(
                 made.scenarios(split, 1, request.seed)
             _check_oracle(plan.warm_start, made)
             available = partial(_available, made, request.evaluation.seed)
+            untried = unattempted(made, request.seed)
             if may_demonstrate and base.is_sized and "warm_start" not in request.model_fields_set:
                 plan = _with_demonstrations(plan, made, available)
             plan = with_defaults(plan, base, available)
@@ -446,7 +448,7 @@ def _validate_plan(
             make_agent(Choice(name=request.agent.name, config=request.agent.config))
     judge = judge_with_defaults(request.judge, made.default_judge)
     models = NotedModels(ListedModels(settings))
-    _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=models))
+    _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=models), untried)
     warnings = (
         *plan.warnings,
         *_warnings(plan.model.base_model, made, environment),
@@ -503,20 +505,23 @@ def _warnings(base_model: str, environment: Environment, choice: Choice) -> list
     ]
 
 
-def _check_judges(request: LearnLoopRequest, judge: Choice, services: JudgeServices) -> None:
+def _check_judges(request: LearnLoopRequest, judge: Choice, services: JudgeServices, untried: Examined) -> None:
+    """Raise InvalidRequest for a judge that cannot be built, or that can score none of the rollouts."""
     where = ("body", "judge")
-    if not isinstance(request.judge, list):
-        _check_judge(judge, services, where)
-        return
-    for number, part in enumerate(judge.config["judges"]):
-        _check_judge(Choice(name=part["name"], config=part["config"]), services, (*where, number))
-    with _as_fault_of(where, ValueError):
-        make_judge(judge, services)
+    if isinstance(request.judge, list):
+        for number, part in enumerate(judge.config["judges"]):
+            _built_judge(Choice(name=part["name"], config=part["config"]), services, (*where, number))
+        with _as_fault_of(where, ValueError):
+            built = make_judge(judge, services)
+    else:
+        built = _built_judge(judge, services, where)
+    if (reason := unfit(built, untried)) is not None:
+        raise InvalidRequest(where, f"The judge {judge.name} can score no rollout of this environment: {reason}.")
 
 
-def _check_judge(judge: Choice, services: JudgeServices, where: Location) -> None:
+def _built_judge(judge: Choice, services: JudgeServices, where: Location) -> Judge:
     with _as_fault_of((*where, "name"), UnknownJudge, PluginFault), _as_fault_of((*where, "config"), ValueError):
-        make_judge(judge, services)
+        return make_judge(judge, services)
 
 
 @contextmanager
