@@ -33,7 +33,8 @@ def unattempted(environment: Environment, seed: int) -> Examined:
     """Return training scenarios with the outcomes that their rollouts begin with; none if rollouts report rewards."""
     scenarios = environment.scenarios("train", _MOST_EXAMINED, seed)
     outcomes = [environment.episode(scenario).outcome() for scenario in scenarios]
-    return [] if any(REPORTED_REWARD in outcome for outcome in outcomes) else list(zip(scenarios, outcomes, strict=True))
+    are_reported = any(REPORTED_REWARD in outcome for outcome in outcomes)
+    return [] if are_reported else list(zip(scenarios, outcomes, strict=True))
 
 
 def unfit(judge: Judge, rollouts: Examined) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Text, cast, func, select
+from sqlalchemy import ColumnElement, Select, Text, cast, func, select
 
 from app.db.database import Database
 from app.db.json_text import dumps
@@ -37,9 +37,6 @@ _ROLLOUT = (
     "success", "error", "failure", "turns", "prompt_tokens", "completion_tokens", "seconds", "started_at", "scenario",
     "outcome",
 )  # fmt: skip
-
-
-_BYTES = func.octet_length(cast(Trajectory.scenario, Text)) + func.octet_length(cast(Trajectory.outcome, Text))
 
 
 class Tables:
@@ -102,9 +99,7 @@ class RolloutTable:
             return _lines([_ROLLOUT])
         async with database() as tx:
             if not self._sizes:
-                sizes = select(Trajectory.seq, _BYTES).where(self._mine, Trajectory.seq > self._after)
-                found = await tx.execute(sizes.order_by(Trajectory.seq).limit(_ROWS_AT_ONCE))
-                self._sizes.extend((seq, size) for seq, size in found)
+                self._sizes.extend((row.seq, row.size) for row in await tx.execute(self._next_sizes()))
             if not self._sizes:
                 return None
             last, total = self._sizes.popleft()
@@ -116,6 +111,18 @@ class RolloutTable:
             rows = (await tx.execute(select(*columns).where(*these).order_by(Trajectory.seq))).all()
         self._after = last
         return _lines(rows)
+
+    def _next_sizes(self) -> Select[tuple[int, int]]:
+        """Select the next rollouts that are stored in about a megabyte, with their bytes as text. Postgres decompresses
+        a rollout to know these, which takes too long for more rollouts than are read soon."""
+        stored = func.pg_column_size(Trajectory.scenario) + func.pg_column_size(Trajectory.outcome)
+        before = func.sum(stored).over(order_by=Trajectory.seq) - stored
+        first = select(Trajectory.seq, Trajectory.scenario, Trajectory.outcome, before.label("before")).where(
+            self._mine, Trajectory.seq > self._after
+        )
+        rollout = first.order_by(Trajectory.seq).limit(_ROWS_AT_ONCE).subquery().c
+        size = func.octet_length(cast(rollout.scenario, Text)) + func.octet_length(cast(rollout.outcome, Text))
+        return select(rollout.seq, size.label("size")).where(rollout.before < _BYTES_AT_ONCE).order_by(rollout.seq)
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
