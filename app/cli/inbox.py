@@ -58,7 +58,8 @@ def import_(
     figures |= {"unreadable": len(report.broken), "seconds": f"{report.seconds:.1f}"}
     _print_figures(figures | _question_figures(sizes))
     for mail in report.broken[:_SHOWN_BROKEN]:
-        results.print(f"  unreadable: {mail.file} (email {mail.number}): {mail.reason}")
+        place = mail.file if mail.number is None else f"{mail.file} (email {mail.number})"
+        results.print(f"  unreadable: {place}: {mail.reason}")
     if len(report.broken) > _SHOWN_BROKEN:
         results.print(f"  and {len(report.broken) - _SHOWN_BROKEN} more (--json lists them)")
     results.print(f'\nAsk about it: learnloop ask --model MODEL --inbox {name} "QUESTION"')

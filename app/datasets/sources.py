@@ -15,7 +15,7 @@ from environment.email_search.importer import ImportReport, MailSourceError, rea
 from environment.email_search.inbox import Email
 
 _BLOCK = 1 << 20
-_SHOWN = ("read", "broken", "attachments_skipped", "html_only", "truncated", "undated", "unidentified")
+_SHOWN = ("read", "broken", "attachments_skipped", "html_only", "truncated", "undated", "damaged", "unidentified")
 
 
 def fingerprint(source: Path, store: DatasetStore) -> str:

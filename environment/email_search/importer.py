@@ -39,6 +39,8 @@ class ImportReport:
     """Mails longer than the limits of `mail_message` or `mail_files`; only their beginning is imported."""
     undated: int = 0
     """Mails without a time in Date, Received or envelope."""
+    damaged: int = 0
+    """Mails with bytes that fit no character set; U+FFFD stands for each."""
     seconds: float = 0.0
 
 
@@ -115,6 +117,7 @@ def _emails(sources: Sequence[Path], ids: MailIds, report: ImportReport) -> Iter
         report.html_only += mail.body.html and not mail.body.plain
         report.truncated += mail.body.truncated or raw.cut
         report.undated += mail.sent_at is None
+        report.damaged += "\ufffd" in f"{mail.subject}{mail.body.text}"
         yield Email(
             id=id,
             message_id=message_id,

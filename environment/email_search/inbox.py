@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from email.utils import getaddresses
 from pathlib import Path
+
+from environment.email_search.mail_addresses import people
 
 MAX_HITS = 10
 MAX_RANKED = 5_000
@@ -64,7 +65,7 @@ _BULK = ("PRAGMA cache_size = -65536", "INSERT INTO email_fts (email_fts, rank) 
 """Memory for writing, in KiB and bytes. With less, half of the time is spent on merging small parts of the text
 index."""
 _PLAIN_ADDRESS = re.compile(r"(?:([\w .'-]+) <)?([\w.+-]+@[\w.-]+)(?(1)>)")
-"""Matches nearly all header fields; Python's parser is twenty times slower."""
+"""Matches nearly all header fields, faster than they are parsed."""
 
 
 class InboxError(Exception):
@@ -177,7 +178,7 @@ def _people(headers: Sequence[str]) -> Iterator[tuple[str, str]]:
         if plain := _PLAIN_ADDRESS.fullmatch(header):
             yield " ".join((plain[1] or "").split()), plain[2]
         else:
-            yield from getaddresses([header])
+            yield from people(header)
 
 
 class Inbox:
@@ -309,14 +310,14 @@ class Inbox:
             ).fetchone()
             if row is None:
                 return None
-            people: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
+            named: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
             for role, name, address in connection.execute(
                 "SELECT role, name, address FROM address WHERE email_rowid = ? AND role <> 'from' ORDER BY rowid",
                 (row[0],),
             ):
-                people[role].append(f"{name} <{address}>" if name else address)
+                named[role].append(f"{name} <{address}>" if name and address else name or address)
         _, id, message_id, sender, sent_at, subject, body = row
-        to, cc, bcc = (tuple(people[role]) for role in ("to", "cc", "bcc"))
+        to, cc, bcc = (tuple(named[role]) for role in ("to", "cc", "bcc"))
         return Email(id, message_id, sender, to, _moment(sent_at), subject, body, cc, bcc)
 
     def numbers(self) -> list[int]:

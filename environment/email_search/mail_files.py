@@ -20,10 +20,50 @@ MAX_MAIL_BYTES = 32_000_000
 _CHUNK = 65_536
 _BLOCK = 1_000_000
 _FIRST_SEPARATOR = re.compile(rb"(?<=\n)(From [^\n]*+)")
-_SEPARATOR = re.compile(rb"\n[ \t\r\f\v]*+\n(From (?=[^\n]*\d:\d\d)(?=[^\n]*\b\d{4}\b)[^\n]{0,394}+)(?=\n|\Z)")
+_FROM_LINE = re.compile(rb"(?<=\n)(From [^\n]{0,394}+)(?=\n|\Z)")
+_DAY = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_MONTH = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_ZONE = rb"(?:[+-]\d{4}|[A-Z]{1,5})"
+_STAMP = re.compile(
+    rb"\b%(d)s,? +(?:%(m)s +\d\d?,? +\d\d?:\d\d(?::\d\d)?(?: +%(z)s)? +\d{4}|\d\d? +%(m)s +\d{4} +\d\d:\d\d:\d\d)"
+    rb"(?: +\(?%(z)s\)?)*(?: +remote from \S+)?\s*\Z" % {b"d": _DAY, b"m": _MONTH, b"z": _ZONE}
+)
+"""Matches a line that ends with day, date, time and year, as mail programs write it."""
+_DATED = re.compile(rb"From (?:\S+\s*\Z|(?=.*\d:\d\d).*\b\d{4}\b)")
+_FIELD = re.compile(rb"[A-Za-z][\w-]*+[ \t]*+:")
+_MAIL_FIELD = re.compile(
+    rb"(?:from|to|cc|date|subject|message-id|received|(?:reply|envelope|delivered)-to|return-path|sender|status|mime-version|"
+    rb"(?:content|arc|dkim|list|resent|x)-[\w-]+|authentication-results|in-reply-to|references)[ \t]*+:",
+    re.IGNORECASE,
+)
 _GIT_PATCH = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001")
 _MAX_ENVELOPE = 400
 _ESCAPE = re.compile(rb"(?<=\n)>(?=>*+From )")
+
+_ARCHIVE = "unpack it, and import the mail in it"
+_TABLE = "learnloop data prepare reads data sets (Parquet, Arrow, JSON Lines) with ART-E's columns"
+_OTHER_FORMATS = (
+    # First bytes, what begins with them, and what helps.
+    (rb"PK\x03\x04|PK\x05\x06", "a ZIP archive", _ARCHIVE),
+    (
+        rb"7z\xbc\xaf|Rar!|BZh\d1AY|\xfd7zXZ|\x28\xb5\x2f\xfd|[\s\S]{257}ustar",
+        "an archive (7z, rar, bz2, xz, zst or tar)",
+        _ARCHIVE,
+    ),
+    (rb"!BDN", "an Outlook data file (.pst)", "export the mail as mbox or .eml files"),
+    (rb"\xd0\xcf\x11\xe0", "an Outlook message (.msg)", "save it as .eml"),
+    (
+        rb"\d{1,10}[ \t]*\r?\n[A-Za-z-]+[ \t]*:",
+        "an Apple Mail message (.emlx)",
+        "export the mailbox from Mail, which makes an mbox",
+    ),
+    (rb"""PAR1|ARROW1|\s*(?:\{\s*["}]|\[\s*["\[{])""", "a table or JSON", _TABLE),
+    (rb"""(?:[\w"'. -]*+(?:[,;](?! )|\t)){2,}+[\w"'. -]*+\r?\n""", "a table", _TABLE),
+    (rb"SQLite format 3\0", "an SQLite database", "export the mail as mbox or .eml files"),
+    (rb"%PDF-", "a PDF document", "export the mail as mbox or .eml files"),
+)
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF8_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +128,30 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
             if packed.peek(2)[:2] == b"\x1f\x8b":
                 stream = io.BufferedReader(GzipFile(fileobj=packed))
             head = stream.peek(_CHUNK)
+            mark = len(stream.read(len(_UTF8_MARK))) if head.startswith(_UTF8_MARK) else 0
+            head = head[mark:]
             if not head:
                 yield BrokenMail(_printable(path), "empty file")
+            elif other := _other_format(head):
+                yield BrokenMail(_printable(path), other)
             elif head.lstrip().startswith(b"From ") and not one_mail:
-                yield from _mails_of_mbox(path, stream)
+                yield from _mails_of_mbox(path, stream, mark)
             else:
                 yield _single_mail(path, stream)
         except (EOFError, zlib.error) as error:  # Other gzip errors are OSErrors.
             yield BrokenMail(_printable(path), f"damaged gzip file: {error}")
 
 
+def _other_format(head: bytes) -> str | None:
+    """Return which format that holds no mail, or is not read here, the file has, and what helps."""
+    found = (f"{name}: {remedy}" for begins, name, remedy in _OTHER_FORMATS if re.match(begins, head))
+    return next(found, None)
+
+
 def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
     data = stream.read(MAX_MAIL_BYTES + 1)
+    if data.startswith(_UTF16):
+        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     envelope = ""
     if data.startswith(b"From "):
         first, _, data = data.partition(b"\n")
@@ -107,15 +159,15 @@ def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
     return RawMail(_printable(path), 1, 0, data[:MAX_MAIL_BYTES], envelope, cut=len(data) > MAX_MAIL_BYTES)
 
 
-def _mails_of_mbox(path: Path, stream: io.BufferedReader) -> Iterator[RawMail]:
-    """Split at `From ` lines that have a time and a year and follow a blank line, because mail text can contain the
-    word.
+def _mails_of_mbox(path: Path, stream: io.BufferedReader, offset: int) -> Iterator[RawMail]:
+    """Split at `From ` lines that the lines around them show to be separators, because mail text can begin with the
+    word. `offset` is where the stream begins in the file.
 
     The first line of a `git format-patch` file also looks like one. It splits a file that begins with it; elsewhere it
     is a patch within a mail.
     """
     mail: _OpenMail | None = None
-    offset, before, patches = 0, b"\n\n", False
+    before, patches = b"\n\n", False
     for block in _blocks(stream):
         text = before + block
         position = len(before)
@@ -138,14 +190,22 @@ def _mails_of_mbox(path: Path, stream: io.BufferedReader) -> Iterator[RawMail]:
 
 
 def _blocks(stream: io.BufferedReader) -> Iterator[bytes]:
-    """Yield blocks of whole lines, unless a line is very long: it can be as long as the file."""
+    """Yield blocks of whole lines, unless a line is very long: it can be as long as the file. A line after a
+    `From ` line is in the same block, because it shows what that one is."""
     while block := stream.read1(_BLOCK):
         try:
-            rest = b"" if block.endswith(b"\n") else stream.readline(_CHUNK)
+            if not block.endswith(b"\n"):
+                block += stream.readline(_CHUNK)
+            if block.endswith(b"\n") and _last_line(block).startswith(b"From "):
+                block += stream.readline(_CHUNK)
         except (EOFError, zlib.error, OSError):  # What was read before the damage is valid.
             yield block
             raise
-        yield block + rest
+        yield block
+
+
+def _last_line(text: bytes) -> bytes:
+    return text[text.rfind(b"\n", 0, len(text) - 1) + 1 :]
 
 
 def _separators(text: bytes, *, first: bool) -> Iterator[tuple[bytes, int, int]]:
@@ -157,8 +217,18 @@ def _separators(text: bytes, *, first: bool) -> Iterator[tuple[bytes, int, int]]
             return
         yield found[1], found.start(1), found.end() + 1
         position = found.end()
-    for found in _SEPARATOR.finditer(text, position):
-        yield found[1], found.start(1), found.end() + 1
+    for found in _FROM_LINE.finditer(text, position):
+        if _separates(text, found[1], found.start(), found.end() + 1):
+            yield found[1], found.start(), found.end() + 1
+
+
+def _separates(text: bytes, line: bytes, start: int, end: int) -> bool:
+    """Whether a `From ` line separates mails: with a stamp, it follows a blank line or precedes a header; without one,
+    both. Some programs write no blank line, and some no stamp."""
+    after_blank = not _last_line(text[max(0, start - _MAX_ENVELOPE) : start]).strip()
+    if _STAMP.search(line):
+        return after_blank or _FIELD.match(text, end) is not None
+    return after_blank and _DATED.match(line) is not None and _MAIL_FIELD.match(text, end) is not None
 
 
 def _ending(text: bytes) -> bytes:
@@ -166,7 +236,7 @@ def _ending(text: bytes) -> bytes:
     with a blank one."""
     if not text.endswith(b"\n"):
         return b"x"
-    blank = not text[text.rfind(b"\n", 0, len(text) - 1) + 1 :].strip()
+    blank = not _last_line(text).strip()
     return b"\n\n" if blank else b"x\n"
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from email.utils import parseaddr
 from hashlib import blake2b
 
 from environment.email_search.inbox import Email
+from environment.email_search.mail_addresses import people
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) 
     contents = set[bytes]()
     for mail in emails:
         recipients = (*mail.to, *mail.cc, *mail.bcc)
-        if inbox is not None and inbox not in (parseaddr(each)[1].casefold() for each in (mail.sender, *recipients)):
+        if inbox is not None and inbox not in (
+            address.casefold() for each in (mail.sender, *recipients) for _, address in people(each)
+        ):
             counts.of_others += 1
         elif wanted.max_body_characters is not None and len(mail.body) > wanted.max_body_characters:
             counts.too_long += 1
@@ -52,6 +54,10 @@ def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) 
             yield mail
             if counts.kept == wanted.max_emails:
                 return
+
+
+def _addresses(mailboxes: Iterable[str]) -> set[str]:
+    return {address.casefold() for each in mailboxes for _, address in people(each)}
 
 
 def _is_new(mail: Email, contents: set[bytes]) -> bool:

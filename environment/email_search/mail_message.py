@@ -3,19 +3,23 @@
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
-from email.message import Message
 
 from environment.email_search.html_text import html_to_text
 from environment.email_search.mail_headers import header_text, mailboxes, moment
 from environment.email_search.mail_text import clean_text, decode_bytes
-from environment.email_search.mime_parts import MailParts, Part
+from environment.email_search.mime_parts import CHARSET, MailParts, Part, readable_header
 
 MAX_BODY_CHARACTERS = 200_000
 _MAX_PART_BYTES = 4 * MAX_BODY_CHARACTERS
 """Most bytes of one part before decoding: the longest charset takes 4 bytes per character."""
 
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
-_CHARSET = re.compile(r"""\bcharset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
+_NO_MESSAGE_ID = re.compile(r"[\W_]*(?:none|null|nil|undefined|unknown|n/a)?[\W_]*", re.IGNORECASE)
+"""Matches what programs write when they have no Message-ID: `<>`, `null`."""
+_PAGE_CHARSET = re.compile(
+    rb"""<(?:meta\b[^>]{0,300}?\bcharset|\?xml\b[^>]{0,100}?\bencoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE
+)
+_PAGE_HEAD_BYTES = 10_000
 _NOT_BODY = {"text/calendar", "text/directory", "text/rfc822-headers", "text/vcard", "text/x-vcard"}
 """Types of text for programs; they count as attachments."""
 
@@ -59,9 +63,9 @@ class DecodedMail:
 
 def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
     """Decode the bytes of a mail; `envelope` is the text after `From ` in an mbox. Raises NotAMail, MailRefused."""
-    parts = MailParts(raw)
+    parts = MailParts(readable_header(raw))
     whole = parts.top()
-    fields = _fields(whole.header)
+    fields = _fields(parts, whole)
     if not _MAIL_FIELDS & fields.keys():
         raise NotAMail("no header field of a mail")
     envelope_sender, _, envelope_date = envelope.partition(" ")
@@ -78,11 +82,14 @@ def decode_mail(raw: bytes, envelope: str = "") -> DecodedMail:
     )
 
 
-def _fields(header: Message) -> dict[str, list[str]]:
-    """Return raw values by lower-case name, in order."""
+def _fields(parts: MailParts, part: Part) -> dict[str, list[str]]:
+    """Return raw values by lower-case name, in order; those with other bytes than ASCII are decoded."""
     fields: dict[str, list[str]] = {}
-    for name, value in header.raw_items():
-        fields.setdefault(name.strip().lower(), []).append(str(value))
+    for name, field in part.header.raw_items():
+        value = str(field)
+        if not value.isascii():
+            value = decode_bytes(value.encode("utf-8", "surrogateescape"), None, parts.charset)
+        fields.setdefault(name.strip().lower(), []).append(value)
     return fields
 
 
@@ -92,8 +99,10 @@ def _first(fields: dict[str, list[str]], name: str) -> str:
 
 def _message_id(field: str) -> str | None:
     text = header_text(field)
+    if _NO_MESSAGE_ID.fullmatch(text):
+        return None
     found = _MESSAGE_ID.search(text)
-    return found[0] if found else (f"<{text.replace(' ', '')}>" if text else None)
+    return found[0] if found else f"<{text.replace(' ', '')}>"
 
 
 def _sent_at(fields: dict[str, list[str]], envelope_date: str) -> datetime | None:
@@ -129,16 +138,20 @@ def _body(parts: MailParts, part: Part) -> Body:
 
 def _text(parts: MailParts, part: Part, kind: str) -> Body:
     data = parts.decoded(part)
-    declared = _CHARSET.search(header_text(_first(_fields(part.header), "content-type")))
-    text = decode_bytes(data[:_MAX_PART_BYTES], declared[1] if declared else None)
+    cut = len(data) > _MAX_PART_BYTES
     html = kind == "text/html"
+    declared = CHARSET.search(str(part.header.get("content-type", "")).encode("utf-8", "replace"))
+    named = _PAGE_CHARSET.search(data, 0, _PAGE_HEAD_BYTES) if html else None
+    hint = named[1].decode("ascii", "replace") if named else parts.charset
+    charset = declared[1].decode("ascii", "replace") if declared else None
+    text = decode_bytes(data[:_MAX_PART_BYTES], charset, hint, cut=cut)
     text = clean_text(html_to_text(text) if html else text)
-    return Body(text, plain=bool(text) and not html, html=bool(text) and html, truncated=len(data) > _MAX_PART_BYTES)
+    return Body(text, plain=bool(text) and not html, html=bool(text) and html, truncated=cut)
 
 
 def _forwarded(parts: MailParts, mail: Part) -> Body:
     """Return the text of a forwarded mail, under lines with its sender, date and subject."""
-    fields = _fields(mail.header)
+    fields = _fields(parts, mail)
     lines = [
         f"{name.title()}: {text}" for name in ("from", "date", "subject") if (text := header_text(_first(fields, name)))
     ]

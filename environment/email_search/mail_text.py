@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from base64 import b64decode
 
 _ALIASES = {
     # Maps the charset that mailers declare to the superset that they actually use.
@@ -10,37 +11,132 @@ _ALIASES = {
     "gbk": "gb18030",
     "euc_kr": "cp949",
     "shift_jis": "cp932",
+    "big5": "cp950",
 }
+_NAMES = {
+    # Names that Python does not know, or not in every release.
+    "utf8mb4": "utf-8",
+    "x-sjis": "cp932",
+    "x-euc-jp": "euc_jp",
+    "cp51932": "euc_jp",
+    "cp50220": "iso2022_jp",
+    "cp50221": "iso2022_jp",
+    "cp50222": "iso2022_jp",
+}
+_WINDOWS = re.compile(r"(?:windows|win|cp|ms|x-cp)[-_]?(?=\d)")
+_VARIANT = re.compile(r"^x-|(?<=\d)-[ie]$")
+"""Matches what some names have before or after the usual one: `x-gbk`, `iso-8859-8-i`."""
 _NO_CHARSETS = {"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape"}
 """Python codecs that no mail uses: some take quadratic time, others interpret escapes."""
+_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_ESCAPE = re.compile(rb"(\x1b(?:\$[@B]|\$?\([A-Z]))")
+"""Matches what selects a character set within ISO-2022-JP."""
+_LINE_END = re.compile(rb"[\r\n]")
 
 _DROPPED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 """Matches control characters, soft hyphens, and the zero-width characters that newsletters use as padding."""
 _LINE_ENDS = str.maketrans("\r\v\f", "\n\n\n")
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+_NOT_BASE64 = bytes(set(range(256)) - set(_BASE64))
 
 
-def decode_bytes(data: bytes, charset: str | None) -> str:
-    """Decode the bytes in their declared charset; if that is unknown or wrong, in UTF-8 or else Windows-1252."""
-    for candidate in (_codec(charset), "utf-8"):
-        if candidate is None:
-            continue
-        try:
-            return data.decode(candidate)
-        except (UnicodeError, LookupError):
-            continue
-    return data.decode("cp1252", "replace")
+def decode_bytes(data: bytes, charset: str | None, hint: str | None = None, *, cut: bool = False) -> str:
+    """Decode the bytes in their declared charset; if that is unknown or does not fit, in UTF-8, in the charset that
+    something else suggests (`hint`), or else in Windows-1252.
+
+    Bytes that do not fit become U+FFFD. If the bytes were `cut`, a character whose end is missing is left out.
+    """
+    declared = next((codec for bom, codec in _BOMS if data.startswith(bom)), None) or _codec(charset)
+    if b"\x1b$" in data and data.isascii() and (declared is None or declared.startswith(("iso2022_jp", "utf-8"))):
+        declared = "iso2022_jp"
+    elif declared is not None and declared.startswith(("utf-16", "utf-32")) and b"\0" not in data:
+        declared, hint = None, declared
+    for codec in (declared, "utf-8"):
+        text = None if codec is None else _strictly(data, codec, cut)
+        if text is not None:
+            return text
+        if codec is not None and codec.startswith(("iso2022", "hz", "utf-7")) and data.isascii():
+            return _leniently(data, codec)  # UTF-8 would fit as well.
+    return _likeliest(data, declared, _codec(hint), cut)
+
+
+def _likeliest(data: bytes, declared: str | None, hint: str | None, cut: bool) -> str:
+    """Decode bytes that are valid neither in the declared charset nor in UTF-8."""
+    text = data.decode("utf-8", "replace")
+    broken = text.count("\ufffd")
+    if len(re.findall(r"[^\x00-\x7f\ufffd]", text)) <= broken:
+        codec = next((each for each in (declared, hint) if each and not each.startswith("utf-8")), "cp1252")
+        text = _leniently(data, codec)
+    return text.removesuffix("\ufffd") if cut else text
+
+
+def _strictly(data: bytes, codec: str, cut: bool) -> str | None:
+    """Return None for bytes that do not fit."""
+    try:
+        return data.decode(codec)
+    except UnicodeDecodeError as error:
+        ending = cut and error.start >= len(data) - 4
+        return _strictly(data[: error.start], codec, cut=False) if ending else None
+    except (UnicodeError, LookupError):
+        return None
+
+
+def _leniently(data: bytes, codec: str) -> str:
+    try:
+        if codec.startswith("iso2022_jp"):
+            first, *pieces = _ESCAPE.split(data)
+            return first.decode("ascii", "replace") + "".join(map(_iso2022_jp, pieces[::2], pieces[1::2]))
+        if codec == "cp950" and (text := _strictly(data, "big5hkscs", cut=False)) is not None:
+            return text
+        return data.decode(codec, _NEC_ROWS if codec == "euc_jp" else "replace")
+    except (UnicodeError, LookupError):
+        return data.decode("cp1252", "replace")
+
+
+def _iso2022_jp(escape: bytes, data: bytes) -> str:
+    """Decode the bytes after an escape sequence. Python's codec lacks the rows that Windows and iPhones add."""
+    if escape not in (b"\x1b$B", b"\x1b$@"):
+        return (escape + data + b"\x1b(B").decode("iso2022_jp_ext", "replace")
+    end = found.start() if (found := _LINE_END.search(data)) else len(data)
+    double = bytes(byte | 0x80 if 0x20 < byte < 0x7F else byte for byte in data[:end])
+    return double.decode("euc_jp", _NEC_ROWS) + data[end:].decode("ascii", "replace")
+
+
+def _nec_row(error: UnicodeError) -> tuple[str, int]:
+    """Read two bytes that are not in JIS X 0208 as Windows does, by their place in Shift_JIS."""
+    assert isinstance(error, UnicodeDecodeError)
+    row, cell = (byte & 0x7F for byte in (*error.object[error.start : error.start + 2], 0)[:2])
+    if not (0x20 < row < 0x7F and 0x20 < cell < 0x7F):
+        return "\ufffd", error.start + 1
+    lead = (row - 1 >> 1) + (0x71 if row < 0x5F else 0xB1)
+    trail = cell + (0x7E if row % 2 == 0 else 0x20 if cell > 0x5F else 0x1F)
+    return _strictly(bytes((lead, trail)), "cp932", cut=False) or "\ufffd", error.start + 2
+
+
+_NEC_ROWS = "learnloop.nec_rows"
+codecs.register_error(_NEC_ROWS, _nec_row)
 
 
 def _codec(charset: str | None) -> str | None:
     """Return Python's codec for a declared charset; None if the bytes must decide."""
-    try:
-        name = codecs.lookup((charset or "").strip().lower()).name
-    except (LookupError, ValueError):  # A NUL in the name raises ValueError.
-        return None
-    # Undeclared 8-bit text is UTF-8 more often than anything else, and plain ASCII is valid UTF-8.
-    if name in _NO_CHARSETS or name == "ascii":
-        return None
-    return _ALIASES.get(name, name)
+    given = (charset or "").strip().lower()
+    for name in (given, _WINDOWS.sub("cp", given), _VARIANT.sub("", given)):
+        try:
+            found = codecs.lookup(_NAMES.get(name, name)).name
+        except (LookupError, ValueError):  # A NUL in the name raises ValueError.
+            continue
+        # Undeclared 8-bit text is UTF-8 more often than anything else, and plain ASCII is valid UTF-8.
+        return None if found in _NO_CHARSETS or found == "ascii" else _ALIASES.get(found, found)
+    return None
+
+
+def decode_base64(data: bytes) -> bytes:
+    """Decode base64. Other bytes are ignored, and so are missing padding and padding in the middle."""
+    found = bytearray()
+    for piece in re.findall(rb"[^=]++", data.translate(None, _NOT_BASE64)):
+        whole = piece[: len(piece) - (len(piece) % 4 == 1)]
+        found += b64decode(whole + b"=" * (-len(whole) % 4))
+    return bytes(found)
 
 
 def clean_text(text: str) -> str:

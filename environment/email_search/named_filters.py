@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from email.utils import parseaddr
 
 from environment.email_search.inbox import Email
+from environment.email_search.mail_addresses import people
 
 QUOTED = re.compile(r'"[^"]*"')
 """Subjects and sentences, which can name people and days that have nothing to do with who sent the email, and when."""
@@ -33,7 +33,7 @@ def filters_in(question: str, email: Email) -> Filters:
 
 def _senders(email: Email) -> Iterator[tuple[str, str]]:
     """Yield the texts that can name the sender, each with the value of the filter."""
-    name, address = parseaddr(email.sender)
+    name, address = next(people(email.sender), ("", ""))
     local = address.partition("@")[0]
     yield from ((name, name), (address, address))
     if "." in local:

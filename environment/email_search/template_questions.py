@@ -8,10 +8,10 @@ are skipped. The answer is the sender, the day, or a value from one of its sente
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from email.utils import parseaddr
 from random import Random
 
 from environment.email_search.inbox import Email, Inbox
+from environment.email_search.mail_addresses import people
 from environment.email_search.question_sets import Question
 
 GAP = "_____"
@@ -92,7 +92,7 @@ def _question(email: Email, number: int, question: str, answer: str) -> Question
 
 
 def _name(sender: str) -> str:
-    name, address = parseaddr(sender)
+    name, address = next(people(sender), ("", ""))
     return name or address
 
 

@@ -96,6 +96,106 @@ def test_mbox_splits_only_at_separators(tmp_path: Path) -> None:
     assert (first.number, second.number, first.envelope) == (1, 2, "ann@a.example Thu Nov  1 11:19:12 2001")
 
 
+@pytest.mark.parametrize(
+    "separator",
+    [
+        b"From - Tue Mar  4 10:00:00 2025",
+        b"From ann at a.example  Tue Mar  4 10:00:00 2025",
+        b"From 1234@xxx Wed Nov 25 15:35:51 +0000 2015",
+        b'From "Ann Lee" Tue, 04 Mar 2025 10:00:00 +0100',
+        b"From ???@??? Tue Mar 04 10:00:00 2025 remote from x",
+    ],
+)
+@pytest.mark.parametrize("gap", [b"", b"\n", b"\r\n", b" \n"])
+def test_a_stamped_separator_needs_no_blank_line(tmp_path: Path, separator: bytes, gap: bytes) -> None:
+    mails = [separator + b"\nX-Mozilla-Status: 0001\n" + mail(number) for number in range(4)]
+    (tmp_path / "in").write_bytes(gap.join(mails))
+    assert subjects(list(raw_mails(tmp_path / "in"))) == [f"Subject: mail {number}" for number in range(4)]
+
+
+@pytest.mark.parametrize("separator", [b"From -", b"From ann@a.example", b"From ann@a.example 2025-03-04 10:00:00"])
+def test_a_separator_without_a_stamp_stands_between_a_blank_line_and_a_header(tmp_path: Path, separator: bytes) -> None:
+    (tmp_path / "in").write_bytes(b"\n".join(separator + b"\n" + mail(number) for number in range(3)))
+    assert len(list(raw_mails(tmp_path / "in"))) == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "From 10:00 on 5 May 2025 the office is closed.",
+        "From Monday, 5 May 2025, 10:00 to 6 May 2025, 12:00",
+        "From Tue Mar 4 10:00:00 2025 on, the door is open.",
+        "From the 2025 plan: at 9:30 we begin.",
+        "From ann@a.example",
+        "From Ann",
+    ],
+)
+def test_a_paragraph_is_no_separator(tmp_path: Path, line: str) -> None:
+    body = f"Dear all,\n\n{line}\n\nThe key is with Dora.\n\n{line}\nNote: the second floor."
+    (tmp_path / "in").write_bytes(mbox(mail(1, body), mail(2)))
+    report, inbox = do_import(tmp_path)
+    assert (report.imported, report.broken) == (2, [])
+    [hit] = inbox.search(["Dora"])
+    found = inbox.read(hit.id)
+    assert found is not None
+    assert found.body == body
+    inbox.close()
+
+
+def test_separators_at_the_end_of_a_block_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = mbox(*(mail(number, "\n\nFrom 10:00 on 5 May 2025.\n") for number in range(5)))
+    for size in range(60, 400):
+        monkeypatch.setattr(mail_files, "_BLOCK", size)
+        (tmp_path / "in").write_bytes(data)
+        assert len(list(raw_mails(tmp_path / "in"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PK\x03\x04\x14\x00From: a@a.example\nTo: b@b.example\n\nx", "a ZIP archive: unpack it"),
+        (b"1234      \nFrom: a@a.example\nSubject: x\n\nhello\n<?xml", "an Apple Mail message (.emlx): export"),
+        (b"PAR1\x15\x04", "a table or JSON: learnloop data prepare reads"),
+        (b'{"message_id": "<1>", "from": "a@a.example"}\n', "a table or JSON"),
+        (b"message_id,subject,from\n<1>,x,a@a.example\n", "a table"),
+        (b"From\tTo\tSubject\na@a.example\tb@b.example\tx\n", "a table"),
+        (b"x" * 257 + b"ustar\x0000", "an archive"),
+        (b"!BDN\x00", "an Outlook data file (.pst)"),
+    ],
+)
+def test_files_of_other_formats_are_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(content)
+    with pytest.raises(MailSourceError) as refused:
+        import_mail([tmp_path / "in"], tmp_path / "inbox.sqlite")
+    assert said in str(refused.value)
+    (tmp_path / "in" / "b.eml").write_bytes(mail(1))
+    report, inbox = do_import(tmp_path)
+    inbox.close()
+    assert (report.imported, len(report.broken), report.broken[0].number) == (1, 1, None)
+
+
+@pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_no_part_of_the_mail(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.eml").write_bytes(mail(1, "Grüße").decode().encode(mark))
+    (tmp_path / "in" / "b.mbox").write_bytes(b"\xef\xbb\xbf" + mbox(mail(2), mail(3)))
+    report, inbox = do_import(tmp_path)
+    assert (report.imported, report.broken, len(inbox.search(["Grüße"]))) == (3, [], 1)
+    _, _, last = raw_mails(tmp_path / "in")
+    assert isinstance(last, RawMail)
+    assert (tmp_path / "in" / "b.mbox").read_bytes()[last.offset :].startswith(b"From ann@")
+    inbox.close()
+
+
+def test_damaged_mails_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(mbox(mail(1), mail(2, "Жизнь").replace("Ж".encode(), b"\xd0")))
+    report, inbox = do_import(tmp_path)
+    assert (report.imported, report.damaged) == (2, 1)
+    assert len(inbox.search(["hello"])) == 1
+    inbox.close()
+
+
 def test_the_first_separator_may_be_any(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"From -\n" + mail(1))
     assert subjects(list(raw_mails(tmp_path / "in"))) == ["Subject: mail 1"]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from email import message_from_bytes
 from email.message import Message
-from email.utils import getaddresses
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from environment.email_search import mail_message, mime_parts
 from environment.email_search.html_text import html_to_text
+from environment.email_search.mail_addresses import people
 from environment.email_search.mail_headers import header_text, mailboxes, moment
 from environment.email_search.mail_message import MAX_BODY_CHARACTERS, NotAMail, decode_mail
 from environment.email_search.mail_text import clean_text, decode_bytes
@@ -41,6 +41,11 @@ def multipart(kind: str, *parts: tuple[str, str]) -> bytes:
         ("folded\r\n  line\twith\x00 NUL", "folded line with NUL"),
         ("Gr\udcc3\udcbc\udcc3\udc9fe", "Grüße"),
         ("caf\udce9", "café"),
+        ("=?UTF-8?Q?Pr=C3=BCfung??=", "Prüfung?"),
+        ("=?UTF-8?Q?What?_When??= =?utf-8?q?_=C3=A4?=", "What? When? ä"),
+        ("=?utf-8?q?two words?= and =?utf-8?b?w6Q=?=", "two words and ä"),
+        ("=?utf-8?q?cut_=C3=A4_he", "cut ä he"),
+        ("=?ISO-2022-JP?B?GyRCLSEbKEI=?=", "①"),
     ],
 )
 def test_header_text(field: str, text: str) -> None:
@@ -65,7 +70,7 @@ def test_mailboxes(field: str, expected: tuple[str, ...]) -> None:
 
 def test_a_decoded_name_adds_no_address() -> None:
     [sender] = mailboxes(["=?utf-8?q?x=22_=3Cboss=40a=2Eexample=3E=2C?= <mallory@b.example>"])
-    assert [address for _, address in getaddresses([sender])] == ["mallory@b.example"]
+    assert [address for _, address in people(sender)] == ["mallory@b.example"]
 
 
 @pytest.mark.parametrize(
@@ -121,10 +126,74 @@ def test_the_date_comes_from_header_received_or_envelope(
         (b"text", "zip", "text"),
         (b"text", "utf-8\x00", "text"),
         (b"\x81\x8d", None, "\ufffd\ufffd"),
+        (b"\x1b$B-!\x1b(B", "ISO-2022-JP", "①"),
+        (b"\x1b$B-!F|K\\|b\x1b(B", None, "①日本髙"),
+        (b"\x1b$B-!F|K\\\x1b(B.", "cp50221", "①日本."),
+        (b"\x1b$B-!\nno escape back", "ISO-2022-JP", "①\nno escape back"),
+        (b"\x1b(I1\x1b(B\x1b$B-!\x1b(B", "ISO-2022-JP", "ｱ①"),
+        (b"\xad\xa1" + "日本".encode("euc-jp"), "EUC-JP", "①日本"),
+        ("日本".encode("iso-2022-jp") + b"\x1b$B\x7e\x7e\x1b(B", "ISO-2022-JP", "日本\ufffd"),
+        ("日本".encode("cp932"), "x-sjis", "日本"),
+        ("€ 碁銹".encode("cp950"), "Big5", "€ 碁銹"),
+        ("שלום".encode("iso-8859-8"), "ISO-8859-8-I", "שלום"),
+        ("привет".encode("cp1251"), "win-1251", "привет"),
+        ("привет, мир".encode("cp1251") + b"\x98", "windows-1251", "привет, мир\ufffd"),
+        ("Заказ ".encode() + b"\xd0 " + "во вторник".encode(), "utf-8", "Заказ \ufffd во вторник"),
+        ("Заказ ".encode() + b"\xd0 " + "во вторник".encode(), None, "Заказ \ufffd во вторник"),
+        ("漢字漢字".encode("gbk") + b"\xff!", "gb2312", "漢字漢字\ufffd!"),
+        ("Grüße".encode(), "utf-16", "Grüße"),
+        ("Grüße".encode("utf-16"), None, "Grüße"),
+        (b"\xef\xbb\xbfok", "us-ascii", "ok"),
     ],
 )
 def test_charsets(data: bytes, charset: str | None, text: str) -> None:
     assert decode_bytes(data, charset) == text
+
+
+@given(st.sampled_from(["utf-8", "cp932", "euc_jp", "iso2022_jp", "gb18030", "big5", "cp949"]), st.integers(0, 41))
+def test_one_broken_byte_costs_no_other_word(charset: str, place: int) -> None:
+    """Characters next to the byte can be lost as well, because some charsets read it together with them."""
+    text = "三山川田日本人木 三山川田日本人木 三山川田日本人木"
+    data = text.encode(charset)
+    broken = decode_bytes(data[:place] + b"\xff" + data[place:], charset)
+    assert broken.count("三山川田日本人木") >= 1
+    assert sum(map(broken.count, "三山川田日本人木")) >= 12
+
+
+@given(st.sampled_from(["utf-8", "gb18030", "cp932", "big5", "utf-16"]), st.integers(0, 9))
+def test_a_cut_within_a_character_leaves_only_that_one_out(charset: str, left_out: int) -> None:
+    data = ("山田" * 20).encode(charset)
+    assert ("山田" * 20).startswith(decode_bytes(data[: len(data) - left_out], charset, cut=True))
+    assert len(decode_bytes(data[: len(data) - left_out], charset, cut=True)) >= 40 - left_out / 2 - 1
+
+
+def test_what_a_long_part_has_within_its_limit_is_whole() -> None:
+    text = "a" + "日本語の文" * 100_000
+    for encoded in ((), ("Content-Transfer-Encoding: base64",)):
+        data = b64encode(text.encode()) if encoded else text.encode()
+        body = decode_mail(mail(data, "Content-Type: text/plain; charset=utf-8", *encoded)).body
+        assert (body.text, body.truncated) == (text[:MAX_BODY_CHARACTERS], True)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<meta http-equiv="Content-Type" content="text/html; charset=windows-1251">',
+        "<META charset='windows-1251'>",
+        '<?xml version="1.0" encoding="windows-1251"?>',
+    ],
+)
+@pytest.mark.parametrize("declared", ["text/html", "text/html; charset=us-ascii", "text/html; charset=x-unknown"])
+def test_a_charset_that_only_the_page_names(page: str, declared: str) -> None:
+    data = f"<html><head>{page}</head><p>Встреча в пятницу</p></html>".encode("cp1251")
+    assert decode_mail(mail(data, f"Content-Type: {declared}")).body.text == "Встреча в пятницу"
+
+
+def test_fields_and_parts_without_a_charset_are_in_that_of_the_mail() -> None:
+    part = "--b\nContent-Type: text/plain\n\nжизнь\n--b\nContent-Type: text/html; charset=koi8-r\n\n<p>x\n--b--\n"
+    raw = f"From: Иван <i@x.example>\nSubject: тема\nContent-Type: multipart/alternative; boundary=b\n\n{part}"
+    found = decode_mail(raw.encode("koi8-r"))
+    assert (found.sender, found.subject, found.body.text) == ("Иван <i@x.example>", "тема", "жизнь")
 
 
 def test_clean_text_keeps_words_and_lines_only() -> None:
@@ -200,6 +269,59 @@ def test_transfer_encodings_and_their_garbage() -> None:
     encoded = "Content-Transfer-Encoding: base64"
     assert decode_mail(mail(b64encode("Grüße".encode()), encoded)).body.text == "Grüße"
     assert isinstance(decode_mail(mail(b"!!! not base64", encoded)).body.text, str)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b64encode(b"Hello you\n") + b"\n________\nlist mailing list\nl@x.example\n",
+         "Hello you\n________\nlist mailing list\nl@x.example"),
+        (b64encode(b"Hello me") + b"\r\n-- \r\nSent by us\r\n", "Hello me\n--\nSent by us"),
+        (b64encode(b"Hello") + b"\nUnsubscribe: https://x.example/u\n", "Hello\nUnsubscribe: https://x.example/u"),
+        (b"The text is plain, not base64.", "The text is plain, not base64."),
+        (b"SGVs!bG8=", "Hello"),
+        (b"SGVsbG8=SGVsbG8=", "HelloHello"),
+        (b"SGVsbG8gd29ybGQ", "Hello world"),
+        (b"SGVsbG8gd29ybGQhI", "Hello world!"),
+    ],
+)  # fmt: skip
+def test_base64_that_is_not_all_base64(data: bytes, text: str) -> None:
+    assert decode_mail(mail(data, "Content-Transfer-Encoding: base64")).body.text == text
+
+
+@pytest.mark.parametrize("encoding", ["base64", "BASE64 (sap)"])
+@pytest.mark.parametrize("kind", ["multipart/mixed; boundary=b", "message/rfc822"])
+def test_parts_that_are_encoded_as_a_whole(encoding: str, kind: str) -> None:
+    inner = (
+        b"Subject: s\n\ninside"
+        if kind.startswith("message")
+        else b"--b\n\ninside\n--b\nContent-Type: image/png\n\nx\n--b--"
+    )
+    body = decode_mail(mail(b64encode(inner), f"Content-Type: {kind}", f"Content-Transfer-Encoding: {encoding}")).body
+    assert body.text.endswith("inside")
+    assert body.attachments == (not kind.startswith("message"))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xef\xbb\xbfFrom: Ann <ann@a.example>\nSubject: gate\nTo: bo@b.example",
+        b"\r\n \r\nFrom: Ann <ann@a.example>\r\nSubject: gate\r\nTo: bo@b.example",
+        b">From ann@a.example Thu Nov  1 11:19:12 2001\nFrom: Ann <ann@a.example>\nSubject: gate\nTo: bo@b.example",
+        b"From : Ann <ann@a.example>\nSubject\t: gate\nTo : bo@b.example",
+        b"From: Ann <ann@a.example>\nX-Scan: a\nrest of it\n\xff\xfe\nSubject: gate\nTo: bo@b.example",
+    ],
+)
+def test_odd_lines_cost_no_other_field(head: bytes) -> None:
+    found = decode_mail(head + b"\n\nThe code is 4412.\nSubject: no field\n")
+    assert (found.sender, found.subject, found.to) == ("Ann <ann@a.example>", "gate", ("bo@b.example",))
+    assert found.body.text == "The code is 4412.\nSubject: no field"
+
+
+@pytest.mark.parametrize("field", ["<>", "< >", "", "null", "<(null)>", "<@>", "<undefined>"])
+def test_no_message_id_is_that_of_many(field: str) -> None:
+    assert decode_mail(mail(b"x", f"Message-ID: {field}")).message_id is None
+    assert decode_mail(mail(b"x", "Message-ID: none-42")).message_id == "<none-42>"
 
 
 def test_a_long_body_is_cut() -> None:
@@ -288,7 +410,7 @@ def test_no_field_raises(field: str) -> None:
     moment(field)
     for mailbox in mailboxes([field, field]):
         mailbox.encode("utf-8")
-        assert getaddresses([mailbox])
+        assert list(people(mailbox))
 
 
 @given(st.binary(), st.sampled_from(["utf-7", "utf-16", "hz", "idna", "rot13", "iso-2022-jp-3", "", None]) | st.text())

@@ -1,13 +1,13 @@
-"""Addresses that look like most are read without Python's parser, and come out as it reads them."""
+"""Addresses that look like most are not parsed, and come out as if they were."""
 
 import re
-from email.utils import getaddresses
 from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.email_search import inbox, mail_headers
+from environment.email_search.mail_addresses import people
 
 _NOTHING = re.compile(r"(?!)")
 
@@ -22,4 +22,4 @@ def test_of_a_header(addresses: list[str]) -> None:
 
 @given(st.from_regex(inbox._PLAIN_ADDRESS, fullmatch=True))
 def test_of_an_inbox(address: str) -> None:
-    assert list(inbox._people([address])) == getaddresses([address])
+    assert list(inbox._people([address])) == list(people(address))
