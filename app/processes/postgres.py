@@ -110,10 +110,12 @@ class EmbeddedPostgres:
         self._supervisor = asyncio.create_task(self._supervise(), name="postgres-supervisor")
 
     def leave(self) -> None:
-        """Prepare for the service's stop: a server that does not answer is killed now or later, so that no caller waits
-        for its reply, and it is not restarted."""
+        """Prepare for the service's stop: a server that does not answer, or of which a process is frozen, is killed now
+        or later, so that no caller waits for its reply, and it is not restarted."""
         self._leaving = True
-        if self._pulse is not None and self._pulse.trouble is not None and self._process is not None:
+        if self._process is None or self._pulse is None:
+            return
+        if self._pulse.trouble is not None or _has_frozen(self._process.pid):
             self._killing = asyncio.create_task(self._kill(self._process), name="postgres-kill")
 
     async def stop(self) -> None:
@@ -354,6 +356,17 @@ def _postmaster(processes: Sequence[psutil.Process]) -> psutil.Process | None:
             if each.ppid() not in pids and len(each.children()) > 0 and each.status() != psutil.STATUS_STOPPED:
                 return each
     return None
+
+
+def _has_frozen(postmaster: int) -> bool:
+    """Whether the server has a process that was stopped by a signal, and therefore cannot end by itself."""
+    with suppress(psutil.NoSuchProcess):
+        server = psutil.Process(postmaster)
+        for process in (server, *server.children()):
+            with suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    return True
+    return False
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:
