@@ -244,10 +244,12 @@ def _status_text(run: Json) -> str:
 def _work(run: Json, *, with_bar: bool = False) -> str:
     """Return what a running run is doing, or an empty string if it has not begun."""
     progress = run["progress"]
-    if run["status"] != "running" or progress["iteration"] is None:
+    if run["status"] != "running":
         return ""
     if run["wait_reason"]:
         return f"waiting: {run['wait_reason']}"
+    if progress["iteration"] is None:
+        return ""
     place = f"iteration {progress['iteration']}/{progress['iterations_total']}" if progress["iteration"] else "baseline"
     phase = _PHASES.get(progress["phase"], progress["phase"])
     if not progress["total"]:

@@ -44,7 +44,7 @@ def make_tiny_model(
     ones, at least 256 + 5. The defaults are hidden size 32, 2 layers, 4 heads over 2 kv heads and context 512;
     `overrides` are fields of the model's config. The same arguments give the same files.
     """
-    tokenizer = _tokenizer(vocab)
+    tokenizer = tiny_tokenizer(vocab)
     config = _config(family, vocab, tokenizer, dict(overrides or {}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -89,7 +89,7 @@ def _config(family: str, vocab: int, tokenizer: PreTrainedTokenizerFast, overrid
     return config_class(**{**fields, **overrides})
 
 
-def _tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE on LINES, and add unused words until the ids reach `vocab`."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -11,6 +11,7 @@ import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,10 +22,17 @@ from training.engine.examination.examine import examine
 from training.engine.tokens import BadConversation, ChatTokenizer, Message
 from training.engine.trainer.policy import load_checkpoint
 from training.engine.weights import llama_modules
+from training.engine.weights.llama_modules import LlamaModel
 from training.tuning import Tuning
+
+if TYPE_CHECKING:  # the import takes long
+    from transformers import PreTrainedModel
 
 _READ_BYTES = 1 << 30
 """Total size of weights that are read. In float32 they take up to twice as much memory."""
+_RUN_BYTES = 640 << 20
+"""Total size of weights that are also run. In float32, and with the copy that is sampled, they take four times as
+much."""
 _MAPPINGS = 4
 """Number of times that a file of weights can be mapped at a time. It is mapped whole to read single rows of it, which
 takes addresses but no memory."""
@@ -90,10 +98,22 @@ def _fault(directory: Path, tokenizer: ChatTokenizer) -> str | None:
     with suppress(BadConversation):  # a template may know no tools
         tokenizer.prompt(_CALLS, [_TOOL])
     if _weights(directory) <= _READ_BYTES:
-        load_checkpoint(directory, directory, Tuning(), torch.device("cpu"))
-    elif not llama_modules.is_readable(directory):
-        _make_modules(directory)
-    return None
+        model = load_checkpoint(directory, directory, Tuning(), torch.device("cpu"))
+        if isinstance(model, LlamaModel) or _weights(directory) <= _RUN_BYTES:
+            return _sampling_fault(model)
+    if llama_modules.is_readable(directory):
+        return None
+    return _sampling_fault(_modules(directory))
+
+
+def _sampling_fault(model: "PreTrainedModel | LlamaModel") -> str | None:
+    """Return why the engine cannot sample from a model or train it. It has its own code for Llama-shaped ones."""
+    if isinstance(model, LlamaModel):
+        return None
+    from training.engine.examination.trial import sampling_fault  # imports transformers
+
+    fault = sampling_fault(model)
+    return f"the engine cannot sample from {type(model).__name__}: {fault}" if fault else None
 
 
 def _weights(directory: Path) -> int:
@@ -101,13 +121,15 @@ def _weights(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
 
-def _make_modules(directory: Path) -> None:
+def _modules(directory: Path) -> "PreTrainedModel":
+    """Return a model without its weights."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
-        AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    return model
 
 
 if __name__ == "__main__":

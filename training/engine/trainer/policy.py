@@ -86,7 +86,8 @@ class Policy:
     @property
     def context(self) -> int:
         """The model's context length in tokens."""
-        return int(self.model.config.max_position_embeddings)
+        config: Any = self.model.config
+        return int((config if isinstance(self.model, LlamaModel) else config.get_text_config()).max_position_embeddings)
 
     @property
     def base(self) -> Any:

@@ -6,17 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers import AttentionInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
+from environment.first_line import first_line
+from training.engine.memory import is_out_of_memory
+from training.engine.registry.model_record import BadModelDirectory
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
 from training.engine.weights.kv_cache import KVCache, KVShape, Piece
 
 ATTENTION = "learnloop_rows"
 
 
-class UnsupportedModel(ValueError):
-    """The engine cannot sample from the model because of the kind of its cache or attention."""
+_ATTENTION = ("full_attention", "sliding_attention")
+"""Kinds of layers whose state is keys and values of all tokens."""
+
+
+class UnsupportedModel(BadModelDirectory):
+    """The engine cannot sample from the model because of the kind of its cache or attention. The message is a clause
+    about the model."""
 
 
 class ModuleWeights:
@@ -35,17 +43,15 @@ class ModuleWeights:
         self._model = copy.deepcopy(model)
         self._model.to(device=device, dtype=dtype).eval().requires_grad_(False)
         config = self._model.config.get_text_config()
+        layer_types = _layer_types(config)
         if not isinstance(context := getattr(config, "max_position_embeddings", None), int):
-            raise UnsupportedModel("the model's configuration names no context length (max_position_embeddings)")
+            raise UnsupportedModel("its config names no context length (max_position_embeddings)")
         self.context: int = context
         self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
         self.parameters: int = self._model.num_parameters()
         self.kv = self._probe(device, dtype)
         self._windows: dict[str, int | None] = {"full_attention": None}
-        layer_types = set(getattr(config, "layer_types", None) or ())
         window = getattr(config, "sliding_window", None)
-        if unknown := layer_types - {"full_attention", "sliding_attention"}:
-            raise UnsupportedModel(f"layers of type {', '.join(sorted(unknown))} cannot be sampled")
         self._by_layer_type = bool(layer_types)
         if layer_types:
             self._windows = {kind: window if kind == "sliding_attention" else None for kind in layer_types}
@@ -64,13 +70,19 @@ class ModuleWeights:
     def _probe(self, device: torch.device, dtype: torch.dtype) -> KVShape:
         """Find out the cache's shape by running one token, because configurations name it in too many ways."""
         cache = DynamicCache()
-        with torch.inference_mode():
-            self._model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=cache)
+        try:
+            with torch.inference_mode():
+                self._model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=cache)
+        except Exception as error:  # models of unknown kinds can raise anything
+            if device.type == "meta" or is_out_of_memory(error):
+                raise
+            what = f"{type(error).__name__}: {first_line(error)}"
+            raise UnsupportedModel(f"it cannot compute one token with a cache of keys and values ({what})") from error
         states = [getattr(layer, part, None) for layer in cache.layers for part in ("keys", "values")]
         shapes = {state.shape if isinstance(state, torch.Tensor) else None for state in states}
         shape = shapes.pop() if len(shapes) == 1 else None
         if shape is None:
-            raise UnsupportedModel("only models whose layers all keep keys and values of one shape can be sampled")
+            raise UnsupportedModel("its layers do not all keep keys and values, or not of one shape")
         return KVShape(len(cache.layers), shape[1], shape[3], dtype, device)
 
     def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
@@ -110,6 +122,17 @@ class ModuleWeights:
             logits_to_keep=1,
         ).logits
         return logits
+
+
+def _layer_types(config: PreTrainedConfig) -> set[str]:
+    """Return the kinds of a model's layers, or nothing if its config does not name them. Raises UnsupportedModel."""
+    found = set(getattr(config, "layer_types", None) or ())
+    if unknown := found - {*_ATTENTION, "attention"}:
+        kinds = ", ".join(sorted(unknown))
+        raise UnsupportedModel(
+            f"its layers of the kind {kinds} keep another state than the keys and values of all tokens"
+        )
+    return found & {*_ATTENTION}
 
 
 class _Window(Cache):

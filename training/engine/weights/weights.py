@@ -81,8 +81,8 @@ def snapshot(
     of a peft model with a joined base shares the base and keeps only the adapter.
 
     `device` and `dtype` default to the model's own, on a GPU to bfloat16. On a CPU, the copy of a Llama-shaped model
-    computes in `lanes`. Raises UnsupportedModel for a model whose
-    state is not keys and values of one shape (Mamba, MLA).
+    computes in `lanes`. Raises UnsupportedModel for a model whose state is not keys and values of one shape (Mamba,
+    MLA).
     """
     base = base_of(model)
     where = torch.device(device) if device is not None else base.device

@@ -80,3 +80,6 @@ def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
     assert "w?[31m" in text
     assert "50% [30, 70]   best: step 1, 50%" in text
     assert "waiting: the engine does not answer?]0;owned" in text
+    before = {**run, "progress": {**run["progress"], "iteration": None, "phase": None}}
+    console.print(live_panel(before, 5.0, []))
+    assert "waiting: the engine does not answer?]0;owned" in console.export_text()
