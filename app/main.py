@@ -1,5 +1,6 @@
 """The ASGI application: `create_app(settings)`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -157,7 +158,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        from app.datasets.inbox_files import index_inboxes_anew
+
         limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
+        await asyncio.to_thread(index_inboxes_anew, settings.data_dir)
         async with (
             open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
             open_run_documents(

@@ -1,9 +1,12 @@
 """An inbox in SQLite with full-text search: written once (or appended to), read by many rollouts simultaneously.
 
-Search is FTS5 with the porter stemmer. Keywords are AND-ed and quoted, so no input is query syntax. Readers open the
-file read-only with one connection per thread; an in-memory inbox has one connection behind a lock.
+Search is FTS5 with the porter stemmer, and with pairs of characters where a language has no spaces. Keywords are AND-ed
+and quoted, so no input is query syntax. Readers open the file read-only with one connection per thread; an in-memory
+inbox has one connection behind a lock.
 """
 
+import logging
+import os
 import re
 import sqlite3
 import threading
@@ -14,6 +17,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from environment.email_search.mail_addresses import people
+from environment.email_search.word_pairs import in_a_row, indexed, with_all
 
 MAX_HITS = 10
 MAX_RANKED = 5_000
@@ -21,6 +25,9 @@ MAX_RANKED = 5_000
 mails."""
 _SHARED = 1
 """`user_version` of a shared inbox's file."""
+_WITH_PAIRS = 0x4C4C0002
+"""`application_id` of a file that is indexed as `word_pairs` describes; those of earlier releases have 0."""
+_log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS email (
@@ -43,6 +50,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS email_fts USING fts5 (
     subject, body, content='email', content_rowid='rowid', tokenize='porter unicode61'
 );
 """
+_INSERT = "INSERT INTO email_fts (rowid, subject, body) VALUES (?, ?, ?)"
 _INDEXES = """
 CREATE INDEX IF NOT EXISTS email_sent_at ON email (sent_at);
 CREATE INDEX IF NOT EXISTS address_email ON address (email_rowid);
@@ -61,7 +69,7 @@ WHERE folded IN (SELECT folded FROM person WHERE instr(folded, ?)) AND role IN {
 """
 _OF_PERSON_WITHOUT_INDEX = "SELECT email_rowid FROM address WHERE instr(folded, ?) AND role IN {roles}"
 """For files written before the index existed."""
-_BULK = ("PRAGMA cache_size = -65536", "INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', 33554432)")
+_BULK = "PRAGMA cache_size = -65536; INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', 33554432);"
 """Memory for writing, in KiB and bytes. With less, half of the time is spent on merging small parts of the text
 index."""
 _PLAIN_ADDRESS = re.compile(r"(?:([\w .'-]+) <)?([\w.+-]+@[\w.-]+)(?(1)>)")
@@ -120,28 +128,70 @@ def write_inbox(path: Path, emails: Iterable[Email], *, shared: bool = False) ->
     is_new, added = not path.exists(), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            # Without a write-ahead log, a transaction larger than the page cache locks readers out until it ends.
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
+        with _transaction(path, _SCHEMA + _BULK) as connection:
             if shared:
                 connection.execute(f"PRAGMA user_version = {_SHARED}")
-            for statement in _BULK:
-                connection.execute(statement)
-            connection.execute("BEGIN IMMEDIATE")
             added = _insert(connection, emails)
             for statement in _INDEXES.strip().splitlines():
                 connection.execute(statement)
-            connection.execute("COMMIT")
-            # SQLite refuses while others read; a single file is easier to copy.
-            with suppress(sqlite3.OperationalError):
-                connection.execute("PRAGMA journal_mode = DELETE")
         return added
     except (sqlite3.Error, OSError) as error:
         raise InboxError(f"cannot write inbox {path}: {error}") from error
     finally:
         if is_new and added is None and path.exists():
             path.unlink()
+
+
+@contextmanager
+def _transaction(path: Path, script: str = "") -> Iterator[sqlite3.Connection]:
+    """Yield a connection that writes in one transaction, with the index in its present form."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        # Without a write-ahead log, a transaction larger than the page cache locks readers out until it ends.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(script)
+        connection.execute("BEGIN IMMEDIATE")
+        if _application_id(connection) != _WITH_PAIRS:
+            _index_pairs(connection)
+        yield connection
+        connection.execute("COMMIT")
+        # SQLite refuses while others read; a single file is easier to copy.
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA journal_mode = DELETE")
+
+
+def _application_id(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA application_id").fetchone()[0])
+
+
+def _index_pairs(connection: sqlite3.Connection) -> None:
+    """Index the emails anew that an earlier release indexed otherwise."""
+    remove = "INSERT INTO email_fts (email_fts, rowid, subject, body) VALUES ('delete', ?, ?, ?)"
+    for number, *texts in connection.execute("SELECT rowid, subject, body FROM email"):
+        if (pairs := [indexed(text) for text in texts]) != texts:
+            connection.execute(remove, (number, *texts))
+            connection.execute(_INSERT, (number, *pairs))
+    connection.execute(f"PRAGMA application_id = {_WITH_PAIRS}")
+
+
+def index_anew(path: Path) -> None:
+    """Index the file anew if an earlier release wrote it, which is the case once. A file that cannot be written stays,
+    and is searched as before. Raises sqlite3.Error if it is not an inbox."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        connection.execute("SELECT 1 FROM email_fts LIMIT 1")
+        if _application_id(connection) == _WITH_PAIRS:
+            return
+    try:
+        mode = path.stat().st_mode
+        if not os.access(path, os.W_OK):  # Prepared inboxes are read-only.
+            path.chmod(mode | 0o200)
+        try:
+            with _transaction(path):
+                pass
+        finally:
+            if path.stat().st_mode != mode:
+                path.chmod(mode)
+    except (sqlite3.Error, OSError) as error:
+        _log.warning("%s cannot be indexed anew for languages without spaces: %s", path, error)
 
 
 def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:
@@ -165,9 +215,7 @@ def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:
                 if name or address
             ],
         )
-        connection.execute(
-            "INSERT INTO email_fts (rowid, subject, body) VALUES (?, ?, ?)", (row[0], mail.subject, mail.body)
-        )
+        connection.execute(_INSERT, (row[0], indexed(mail.subject), indexed(mail.body)))
         added += 1
     return added
 
@@ -191,8 +239,8 @@ class Inbox:
         self._opened: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         try:
+            index_anew(path)
             with self._connection() as connection:
-                connection.execute("SELECT 1 FROM email_fts LIMIT 1")
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
                 has_index = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = 'address_folded'"
                 self._of_person = _OF_PERSON if connection.execute(has_index).fetchone() else _OF_PERSON_WITHOUT_INDEX
@@ -253,13 +301,13 @@ class Inbox:
         an undated mail matches neither. Without keywords the newest mails are first; keywords without a letter or digit
         find nothing. Among more than MAX_RANKED mails only the last written are ranked.
         """
-        terms = [term for keyword in keywords for term in re.findall(r"[^\W_]+", keyword)]
-        if keywords and not terms:
+        words = with_all(keywords)
+        if keywords and not words:
             return []
-        found, values = self._found(terms, sender, recipient, sent_after, sent_before, mailbox)
+        found, values = self._found(words, sender, recipient, sent_after, sent_before, mailbox)
         fields = "email.id, email.subject, email.sender, email.sent_at"
         query = f"SELECT {fields} FROM {found} ORDER BY email.sent_at DESC LIMIT ?"
-        if terms:
+        if words:
             query = (
                 "WITH ranked AS MATERIALIZED ("
                 f"SELECT email_fts.rowid AS number, email_fts.rank AS rank FROM {found}"
@@ -272,7 +320,7 @@ class Inbox:
 
     def _found(
         self,
-        terms: Sequence[str],
+        words: str,
         sender: str | None,
         recipient: str | None,
         sent_after: date | None,
@@ -283,10 +331,10 @@ class Inbox:
         # A condition with a plus is evaluated once instead of for each mail that has the words.
         where, values = ["1"], list[object]()
         source, number = "email", "email.rowid"
-        if terms:
+        if words:
             source, number = "email_fts", "email_fts.rowid"
             where.append("email_fts MATCH ?")
-            values.append(" AND ".join(f'"{term}"' for term in terms))
+            values.append(words)
         for text, roles in ((sender, "('from')"), (recipient, "('to', 'cc', 'bcc')")):
             if text:
                 where.append(f"+{number} IN ({self._of_person.format(roles=roles)})")
@@ -297,7 +345,7 @@ class Inbox:
         days = [(day, sign) for day, sign in ((sent_after, ">="), (sent_before, "<")) if day]
         if days:
             between = " AND ".join(f"sent_at {sign} ?" for _, sign in days)
-            where.append(f"+{number} IN (SELECT rowid FROM email WHERE {between})" if terms else between)
+            where.append(f"+{number} IN (SELECT rowid FROM email WHERE {between})" if words else between)
             values += [day.isoformat() for day, _ in days]
         return f"{source} WHERE {' AND '.join(where)}", values
 
@@ -335,10 +383,10 @@ class Inbox:
 
     def is_only_one(self, subject: str, *, sender: str | None = None, day: date | None = None) -> bool:
         """Whether exactly one email has that subject's words in its own, in a row, and that sender or day."""
-        terms = re.findall(r"[^\W_]+", subject)
-        if not terms:
+        words = in_a_row(subject)
+        if not words:
             return False
-        where, values = "email_fts MATCH ?", [f'subject : "{" ".join(terms)}"']
+        where, values = "email_fts MATCH ?", [f"subject : {words}"]
         if sender is not None:
             where, values = f"{where} AND email.sender = ?", [*values, sender]
         if day is not None:
