@@ -15,6 +15,7 @@ from typing import NamedTuple
 from app.db.json_text import flaw
 from app.errors import InvalidRequest
 from environment.json_type import Json
+from training.protocol.chat_reader import read_messages, read_tool_choice
 from training.protocol.responses.parameters import NO_EFFECT
 from training.rollout.chat import identity
 from training.rollout.model_calls import Message, Sampling, seed_of_call
@@ -84,7 +85,10 @@ def canonical(body: Mapping[str, Json], sampling: Sampling | None) -> CanonicalR
         raise BadRequestBody(("body", "messages"), "messages must be a list of objects, and not empty.")
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
         raise BadRequestBody(("body", "tools"), "tools must be a list of objects.")
-    plain, parameters = tuple(map(_message, messages)), _parameters(body, sampling)
+    try:
+        plain, parameters = tuple(map(_message, read_messages(messages))), _parameters(body, sampling)
+    except ValueError as error:
+        raise BadRequestBody(("body", "messages"), f"messages: {error}.") from None
     asked = [[_digest_form(each) for each in plain], tools, parameters]
     return CanonicalRequest(plain, tuple(tools), parameters, sha256(_encode(asked).encode()).hexdigest())
 
@@ -119,6 +123,8 @@ def seeds_of_call(session_seed: int, request: CanonicalRequest, occurrence: int)
 
 def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str, Json]:
     given = {name: value for name, value in body.items() if value is not None and name not in _IGNORED_PARAMETERS}
+    if "tool_choice" in given:
+        given["tool_choice"] = read_tool_choice(given["tool_choice"])
     seed = given.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not _LEAST_SEED <= seed < -_LEAST_SEED:
         raise BadRequestBody(("body", "seed"), "seed must be a whole number from -2**63 to 2**63 - 1.")
@@ -132,25 +138,9 @@ def _parameters(body: Mapping[str, Json], sampling: Sampling | None) -> dict[str
 
 
 def _message(message: Message) -> Message:
-    """Return the message without empty members, and with text parts joined to one string."""
-    if not all(map(_is_call, message.get("tool_calls") or ())):
-        raise BadRequestBody(("body", "messages"), "A tool call needs function.name and function.arguments as text.")
-    plain = {name: value for name, value in message.items() if value not in (None, [], {}) and name != "token_ids"}
-    content = message.get("content")
-    if isinstance(content, list) and all(_is_text(part) for part in content):
-        content = "".join(part["text"] for part in content)
-    return {**plain, "role": message.get("role"), "content": content}
-
-
-def _is_call(call: Json) -> bool:
-    function = call.get("function") if isinstance(call, dict) else None
-    if function is None:
-        return isinstance(call, dict) and call.get("type") not in (None, "function")
-    return isinstance(function, dict) and all(isinstance(function.get(name), str) for name in ("name", "arguments"))
-
-
-def _is_text(part: Json) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    """Return the message without the token ids that a client keeps."""
+    plain = {name: value for name, value in message.items() if name != "token_ids"}
+    return {**plain, "role": message.get("role"), "content": message.get("content")}
 
 
 def _digest_form(message: Message) -> Json:

@@ -4,13 +4,13 @@ A line is recognised by its keys: `messages` (OpenAI), `conversations` (ShareGPT
 Weave traced), `input` and `output` (Langfuse), or a request with its response.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from environment.json_type import Json
 from training.protocol import strict_json
+from training.protocol.chat_reader import TEXT_PARTS, arguments_text
 
 _ROLES = {
     "system": "system",
@@ -178,7 +178,8 @@ class _Messages:
         role = _ROLES.get(said.lower()) if isinstance(said, str) else None
         if role is None:
             raise Unusable("a message has no role that is known")
-        content = _text(next((given[key] for key in ("content", "value", "text") if given.get(key) is not None), None))
+        places = ("content", "value", "text", "refusal")
+        content = _text(next((given[key] for key in places if given.get(key) is not None), None))
         if role == "tool":
             return {"role": role, "content": content, "tool_call_id": self._answered(given)}
         if role != "assistant":
@@ -203,9 +204,8 @@ class _Messages:
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str) or not name:
             raise Unusable("a call of a tool has no name")
-        arguments = function.get("arguments") or {}
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        if not isinstance(_json_of(text), dict):
+        text = arguments_text(function.get("arguments"))
+        if text is None or not isinstance(_json_of(text), dict):
             raise Unusable("the arguments of a call are not a JSON object")
         self.calls += 1
         id = given.get("id")
@@ -233,7 +233,7 @@ def _text(content: Json) -> str:
 
 def _text_parts(parts: list[Json]) -> Iterator[str]:
     for part in parts:
-        text = part.get("text") if isinstance(part, dict) else part
+        text = part.get(TEXT_PARTS.get(str(part.get("type")), "text")) if isinstance(part, dict) else part
         if not isinstance(text, str):
             raise Unusable("a message holds more than text, such as a picture")
         yield text

@@ -1,6 +1,5 @@
 """Demonstrations: conversations to imitate, one per line, in the format of OpenAI's fine-tuning files."""
 
-import json
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
@@ -10,9 +9,12 @@ from app.db.json_text import flaw
 from app.schemas.base import RequestPart
 from environment.json_type import Json
 from training.protocol import strict_json
+from training.protocol.chat_reader import arguments_text, read_messages
 from training.protocol.validation_message import message_of
 
 _NAMED_FAULTS = 5
+_LOGGED = frozenset({"annotations", "index", "parsed", "provider_specific_fields"})
+"""Members that clients log with a message and that no model sees."""
 
 
 class BadDemonstrations(ValueError):
@@ -52,8 +54,9 @@ class _Function(_Part):
     @field_validator("arguments", mode="before")
     @classmethod
     def _arguments_as_text(cls, value: Json) -> Json:
-        """Convert arguments that a tool wrote as an object to JSON text, which is the API's format."""
-        return json.dumps(_without_nulls(value), ensure_ascii=False) if isinstance(value, dict) else value
+        """Convert arguments that a tool wrote as an object, or left out, to JSON text, which is the API's format."""
+        text = arguments_text(_without_nulls(value))
+        return value if text is None else text
 
     @field_validator("arguments")
     @classmethod
@@ -134,6 +137,26 @@ class _Demonstration(_Part):
     messages: list[_Message] = Field(min_length=1)
     tools: list[_OfferedTool] | None = None
     parallel_tool_calls: bool | None = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _as_chats_take_them(cls, value: Json) -> Json:
+        """Read the messages as a chat does. What cannot be read so stays as it is, and its field is named as wrong."""
+        try:
+            read = read_messages(_without_nulls(value))
+        except (TypeError, ValueError):
+            return value
+        return [{name: each for name, each in message.items() if name not in _LOGGED} for message in read]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_older_functions(cls, value: Json) -> Json:
+        """OpenAI's older files have functions in place of tools."""
+        older = value.get("functions") if isinstance(value, dict) else None
+        if not isinstance(older, list) or value.get("tools"):
+            return value
+        tools = [{"type": "function", "function": each} for each in older]
+        return {name: each for name, each in value.items() if name != "functions"} | {"tools": tools}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

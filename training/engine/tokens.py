@@ -461,7 +461,7 @@ def _arguments(arguments: object) -> object:
     if not isinstance(arguments, str):
         return arguments
     try:
-        value = json.loads(arguments)
+        value = json.loads(arguments.strip() or "{}")
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments

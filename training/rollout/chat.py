@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from environment.base import Json
 from learnloop.http_settings import proxy_of
 from training.backends.base import Endpoint
+from training.protocol.chat_reader import arguments_text
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -125,6 +126,6 @@ def identity(message: Mapping[str, Json]) -> str:
 
 def _value(arguments: Json) -> Json:
     try:
-        return json.loads(arguments)
+        return json.loads(arguments_text(arguments) or "")
     except (TypeError, ValueError, RecursionError):
         return arguments

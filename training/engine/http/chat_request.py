@@ -6,12 +6,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from environment.json_type import Json
+from training.protocol.chat_reader import read_messages, read_tool_choice
 from training.protocol.responses.parameters import NO_EFFECT, parameter_fault, refuse_unsupported
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 _ROLES = ("system", "user", "assistant", "tool")
 _MOST_TOKENS = 2**31
+_CONTINUED = ("prefix", "partial")
+"""Members by which clients of other vendors ask for the rest of a message that the assistant began."""
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 _UNSUPPORTED: Mapping[str, tuple[Json, ...]] = {
@@ -44,18 +47,20 @@ def _plain_messages(value: Json) -> list[dict[str, Json]]:
     """Convert messages to text-only content in the form that chat templates expect."""
     if not isinstance(value, list) or not value:
         raise ValueError("must be a list of messages, and not empty")
-    return [_plain_message(message, number) for number, message in enumerate(value)]
+    return [_plain_message(message, number) for number, message in enumerate(read_messages(value))]
 
 
-def _plain_message(message: Json, number: int) -> dict[str, Json]:
-    if not isinstance(message, dict):
-        raise ValueError(f"message {number} must be an object")
+def _plain_message(message: Mapping[str, Json], number: int) -> dict[str, Json]:
     role = "system" if message.get("role") == "developer" else message.get("role")
     if role not in _ROLES:
         raise ValueError(f"message {number} has role {role!r}; roles are {', '.join(_ROLES)}")
-    plain = {"role": role, "content": _text(message.get("content"), number)}
+    if continued := next((name for name in _CONTINUED if message.get(name)), None):
+        raise ValueError(f"message {number}: {continued} is not supported: a reply is always a new message")
+    if not isinstance(content := message.get("content", ""), str):
+        raise ValueError(f"message {number}: content must be text")
+    plain = {"role": role, "content": content}
     if calls := message.get("tool_calls"):
-        plain["tool_calls"] = _plain_calls(calls, number)
+        plain["tool_calls"] = [_plain_call(call, number) for call in calls]
     for key in ("tool_call_id", "name"):
         if isinstance(message.get(key), str):
             plain[key] = message[key]
@@ -72,33 +77,10 @@ def _token_ids(ids: Json, role: str, number: int) -> list[int]:
     return ids
 
 
-def _text(content: Json, number: int) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in content
-    ):
-        return "".join(part["text"] for part in content)
-    raise ValueError(f"message {number}: content must be text")
-
-
-def _plain_calls(calls: Json, number: int) -> list[dict[str, Json]]:
-    plain = []
-    for call in calls if isinstance(calls, list) else [calls]:
-        called = call if isinstance(call, dict) else {}
-        function = called.get("function")
-        if not isinstance(function, dict) or not all(isinstance(function.get(k), str) for k in ("name", "arguments")):
-            raise ValueError(f"message {number}: a tool call needs function.name and function.arguments as text")
-        plain.append(
-            {
-                "id": str(called.get("id") or ""),
-                "type": "function",
-                "function": {"name": function["name"], "arguments": function["arguments"]},
-            }
-        )
-    return plain
+def _plain_call(call: Mapping[str, Json], number: int) -> dict[str, Json]:
+    if "function" not in call:
+        raise ValueError(f"message {number}: a tool call of type {call['type']!r} is not supported")
+    return {"id": str(call.get("id") or ""), "type": "function", "function": call["function"]}
 
 
 def _checked_tools(value: Json) -> Json:
@@ -174,27 +156,47 @@ class StreamOptions(BaseModel):
 class JsonSchema(BaseModel):
     """A JSON schema for the reply."""
 
+    model_config = ConfigDict(extra="forbid")
+
     name: str
-    schema_: dict[str, Json] | None = Field(default=None, alias="schema")
+    description: str | None = None
+    schema_: dict[str, Json] = Field(alias="schema")
     strict: bool | None = None
 
     @field_validator("schema_", mode="after")
     @classmethod
-    def _shaped(cls, value: dict[str, Json] | None) -> dict[str, Json] | None:
-        _check_schema(value if value is not None else {}, "schema")
+    def _shaped(cls, value: dict[str, Json]) -> dict[str, Json]:
+        _check_schema(value, "schema")
         return value
 
 
 class ResponseFormat(BaseModel):
-    """The required form of the reply. A `json_schema` is enforced whether or not it says `strict`."""
+    """The required form of the reply. A `json_schema` is enforced whether or not it says `strict`. What else is given
+    is refused, because it would be ignored."""
+
+    model_config = ConfigDict(extra="forbid")
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_schema_inside(cls, value: Json) -> Json:
+        """Other servers take a schema beside the type, which is then `json_schema` or `json_object`."""
+        if not isinstance(value, dict) or value.get("type") not in ("json_object", "json_schema"):
+            return value
+        plain = {name: each for name, each in value.items() if each is not None}
+        if "schema" in plain and "json_schema" not in plain:
+            moved = {name: plain.pop(name) for name in ("name", "schema", "strict") if name in plain}
+            plain["json_schema"] = {"name": "reply", **moved}
+        return plain | ({"type": "json_schema"} if "json_schema" in plain else {})
 
     @model_validator(mode="after")
     def _named_schema(self) -> "ResponseFormat":
         if self.type == "json_schema" and self.json_schema is None:
             raise parameter_fault("response_format", "response_format of type json_schema needs json_schema")
+        if self.type == "text" and self.json_schema is not None:
+            raise parameter_fault("response_format", "response_format of type text takes no json_schema")
         return self
 
 
@@ -207,7 +209,9 @@ class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[dict[str, Json]], BeforeValidator(_plain_messages)]
     tools: Annotated[list[dict[str, Json]] | None, BeforeValidator(_checked_tools)] = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Json] | None = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | dict[str, Json] | None, BeforeValidator(read_tool_choice)
+    ] = None
     response_format: ResponseFormat | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)

@@ -15,6 +15,7 @@ from hashlib import blake2b
 
 from environment.json_type import Json
 from training.engine.trainer.trajectories import Conversation, Group, Trajectory
+from training.protocol.chat_reader import arguments_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def _value(arguments: Json) -> Json:
     """Parse JSON text to its value, because clients that decode a call's arguments write them with different
     formatting."""
     try:
-        return json.loads(arguments)
+        return json.loads(arguments_text(arguments) or "")
     except (TypeError, ValueError, RecursionError):
         return arguments
 
