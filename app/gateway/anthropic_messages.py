@@ -13,6 +13,7 @@ from app.gateway.stream_errors import STREAM_ERRORS, status_of
 from app.http.anthropic_errors import error_document
 from environment.json_type import Json
 from training.protocol.responses.parameters import hint_warnings, hosted_tool_warnings
+from training.protocol.stop_reason import stop_string
 
 Block = Mapping[str, Json]
 
@@ -43,11 +44,17 @@ class MessagesAsked:
         """Return the whole message."""
         [choice] = completion["choices"]
         content = _blocks(choice["message"])
-        return _message(completion, content, _STOP_REASONS.get(choice["finish_reason"]), _usage(completion))
+        stop = stop_string(choice, self.stops)
+        return _message(completion, content, _stop_reason(choice, stop), _usage(completion), stop)
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """The stop sequences."""
+        return self.chat_body.get("stop") or ()
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
         """Yield the message as server-sent events."""
-        made = _Events()
+        made = _Events(self.stops)
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
@@ -61,13 +68,24 @@ class MessagesAsked:
 
 def counted(body: Mapping[str, Json]) -> dict[str, Json]:
     """Return the parts of a chat completion request that determine its prompt. Raises BadRequestBody like `asked`."""
-    chat = asked({**body, "max_tokens": 1, "stream": False}).chat_body
+    chat = _translated({**body, "max_tokens": 1, "stream": False}).chat_body
     return {name: value for name, value in chat.items() if name in _OF_THE_PROMPT}
 
 
 def asked(body: Mapping[str, Json]) -> MessagesAsked:
     """Translate the request to a chat completion. Raises BadRequestBody, also for unsupported parameters that would
-    change the reply."""
+    change the reply, and for a beginning of the reply."""
+    made = _translated(body)
+    messages = made.chat_body["messages"]
+    if messages and messages[-1]["role"] == "assistant":
+        if messages[-1]["content"] or "tool_calls" in messages[-1]:
+            last = len(body["messages"]) - 1
+            raise _bad("messages", f"messages.{last}: a reply cannot continue a message; end with one of the user")
+        messages.pop()
+    return made
+
+
+def _translated(body: Mapping[str, Json]) -> MessagesAsked:
     for name, value in body.items():
         if name not in _KNOWN | _NO_EFFECT | _HINTS and value not in (None, [], {}):
             raise _bad(name, f"{name} is not supported")
@@ -184,6 +202,8 @@ def _tool(tool: Block, number: int) -> dict[str, Json]:
 def _tool_choice(choice: Json) -> dict[str, Json]:
     if not choice:
         return {}
+    if isinstance(choice, str):
+        choice = {"type": choice}
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind == "tool":
         named: Json = {"type": "function", "function": {"name": choice.get("name")}}
@@ -241,7 +261,11 @@ def _tool_use(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _message(
-    reply: Mapping[str, Json], content: Sequence[Json], stop_reason: str | None, usage: Mapping[str, Json]
+    reply: Mapping[str, Json],
+    content: Sequence[Json],
+    stop_reason: str | None,
+    usage: Mapping[str, Json],
+    stop_sequence: str | None = None,
 ) -> dict[str, Json]:
     return {
         "id": f"msg_{str(reply.get('id')).removeprefix('chatcmpl-')}",
@@ -250,9 +274,13 @@ def _message(
         "model": reply.get("model"),
         "content": list(content),
         "stop_reason": stop_reason,
-        "stop_sequence": None,
+        "stop_sequence": stop_sequence,
         "usage": usage,
     }
+
+
+def _stop_reason(choice: Mapping[str, Json], stop: str | None) -> str | None:
+    return _STOP_REASONS.get(choice.get("finish_reason") or "") if stop is None else "stop_sequence"
 
 
 def _usage(reply: Mapping[str, Json]) -> dict[str, Json]:
@@ -272,11 +300,13 @@ def _usage(reply: Mapping[str, Json]) -> dict[str, Json]:
 class _Events:
     """Makes the events of one message. Its content blocks follow each other."""
 
+    stops: Sequence[str]
     begun: bool = False
     index: int = -1
     block: str | int | None = None
     """The open block: `text` or the index of a tool call."""
     stop_reason: str | None = None
+    stop_sequence: str | None = None
     usage: dict[str, Json] = field(default_factory=lambda: _usage({}))
 
     def of(self, chunk: Chunk) -> Iterator[dict[str, Json]]:
@@ -292,11 +322,12 @@ class _Events:
                 yield self._delta({"type": "text_delta", "text": text})
             for call in delta.get("tool_calls") or ():
                 yield from self._of_call(call)
-            self.stop_reason = _STOP_REASONS.get(choice.get("finish_reason")) or self.stop_reason
+            self.stop_sequence = stop_string(choice, self.stops) or self.stop_sequence
+            self.stop_reason = _stop_reason(choice, self.stop_sequence) or self.stop_reason
 
     def closing(self) -> Iterator[dict[str, Json]]:
         yield from self._end_block()
-        delta = {"stop_reason": self.stop_reason, "stop_sequence": None}
+        delta = {"stop_reason": self.stop_reason, "stop_sequence": self.stop_sequence}
         yield {"type": "message_delta", "delta": delta, "usage": self.usage}
         yield {"type": "message_stop"}
 

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 
 from environment.json_type import Json
 from training.protocol.malformed_calls import MALFORMED
+from training.protocol.stop_reason import STOP_REASON
 
 Chunk = dict[str, Json]
 _EXACT = "prompt_token_ids"
+_ABOUT_END = (MALFORMED, STOP_REASON)
+"""Fields of a choice, and of its last chunk, that say how it ended."""
 
 
 class AnotherReply(Exception):
@@ -20,7 +23,7 @@ class _Choice:
     tool_calls: dict[int, dict[str, Json]] = field(default_factory=dict)
     logprobs: list[Json] | None = None
     finish_reason: str | None = None
-    malformed: str | None = None
+    about_end: dict[str, Json] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -35,7 +38,7 @@ class _Choice:
             self.logprobs = self.logprobs if self.logprobs is not None else []
             self.logprobs += made["logprobs"].get("content") or ()
         self.finish_reason = made.get("finish_reason") or self.finish_reason
-        self.malformed = made.get(MALFORMED) or self.malformed
+        self.about_end |= _about_end(made)
 
     def _add_call(self, call: Mapping[str, Json]) -> None:
         empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -51,7 +54,7 @@ class _Choice:
             message["tool_calls"] = [self.tool_calls[number] for number in sorted(self.tool_calls)]
         logprobs = None if self.logprobs is None else {"content": self.logprobs, "refusal": None}
         made = {"index": index, "message": message, "finish_reason": self.finish_reason, "logprobs": logprobs}
-        return made | ({MALFORMED: self.malformed} if self.malformed else {})
+        return made | self.about_end
 
 
 class Assembly:
@@ -91,8 +94,11 @@ class Assembly:
         for choice in completion["choices"]:
             seen = self._choices.get(choice["index"], _Choice())
             rest.append(_remainder(choice, seen))
-        header = {name: self._header[name] or completion.get(name) for name in self._header}
-        yield from chunks_of({**completion, **header, "choices": rest})
+        yield from chunks_of({**completion, "choices": rest})
+
+    def with_header(self, completion: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the same reply, sampled again, under the id that the client has received."""
+        return {**completion, **{name: value for name, value in self._header.items() if value}}
 
 
 def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
@@ -110,10 +116,13 @@ def chunks_of(completion: Mapping[str, Json]) -> Iterator[Chunk]:
         exact = {}
     for choice in completion["choices"]:
         end = {"index": choice["index"], "delta": {}, "logprobs": None, "finish_reason": choice["finish_reason"]}
-        malformed = {MALFORMED: choice[MALFORMED]} if choice.get(MALFORMED) else {}
-        yield {**header, "choices": [end | malformed]}
+        yield {**header, "choices": [end | _about_end(choice)]}
     if completion.get("usage"):
         yield {**header, "choices": [], "usage": completion["usage"]}
+
+
+def _about_end(choice: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: choice[name] for name in _ABOUT_END if choice.get(name)}
 
 
 def _remainder(choice: Mapping[str, Json], seen: _Choice) -> dict[str, Json]:

@@ -94,6 +94,8 @@ class MessageObject(_Anthropic):
     content: list[dict[str, Json]]
     """What the model said and which functions it called, as blocks in Anthropic's form."""
     stop_reason: str | None
-    """`end_turn`, `max_tokens` or `tool_use`."""
+    """`end_turn`, `max_tokens`, `stop_sequence` or `tool_use`."""
+    stop_sequence: str | None = None
+    """The one of `stop_sequences` that ended the message."""
     usage: dict[str, Json]
     """Number of tokens of the prompt and of the reply."""

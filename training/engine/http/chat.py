@@ -38,6 +38,7 @@ from training.engine.sampling.requests import GRAMMAR_S, Sample, SampleRequest
 from training.engine.tokens import ChatTokenizer
 from training.protocol.full_context import full_context_message
 from training.protocol.malformed_calls import MALFORMED
+from training.protocol.stop_reason import STOP_REASON
 
 if TYPE_CHECKING:  # see Grammars
     from training.engine.sampling.constraint import Grammar
@@ -333,8 +334,8 @@ class _StreamedChoice:
             deltas.append(self._delta({"content": rest}))
         if calls := message.get("tool_calls"):
             deltas.append(self._delta({"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]}))
-        malformed = {MALFORMED: made[MALFORMED]} if MALFORMED in made else {}
-        return [*deltas, {**self._delta({}, finish_reason=finish_reason(message, sample)), **malformed}]
+        more = {name: made[name] for name in (MALFORMED, STOP_REASON) if name in made}
+        return [*deltas, {**self._delta({}, finish_reason=finish_reason(message, sample)), **more}]
 
     def _delta(
         self, delta: dict[str, Json], *, logprobs: Json = None, finish_reason: str | None = None

@@ -9,6 +9,7 @@ from training.engine.http.chat_request import ChatRequest
 from training.engine.sampling.requests import Sample
 from training.engine.tokens import ChatTokenizer
 from training.protocol.malformed_calls import MALFORMED
+from training.protocol.stop_reason import STOP_REASON
 from training.protocol.tool_formats.formats import Reply
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -106,13 +107,15 @@ def choice(
     """
     reply = _read(request, tokenizer, sample, prompt)
     message = _message(reply)
-    malformed = {MALFORMED: reply.malformed} if reply.malformed else {}
+    more = {MALFORMED: reply.malformed} if reply.malformed else {}
+    if sample.stop_text in request.stop:
+        more[STOP_REASON] = sample.stop_text
     return {
         "index": index,
         "message": message,
         "finish_reason": finish_reason(message, sample),
         "logprobs": {"content": token_logprobs(texts, sample), "refusal": None} if logprobs else None,
-        **malformed,
+        **more,
     }
 
 
