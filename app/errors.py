@@ -17,6 +17,7 @@ from starlette.routing import Match
 from app.logs import RepeatedLog
 from environment.first_line import first_line
 from environment.plugins import PluginFault
+from training.protocol.meant_path import meant_path
 from training.protocol.validation_message import message_of
 from training.rollout.fork import ReplayDiffers
 
@@ -236,7 +237,7 @@ def _plugin_fault(request: Request, error: Exception) -> JSONResponse:
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     details = {
-        404: _nothing_at(request.url.path),
+        404: _nothing_at(request),
         405: f"{request.method} is not allowed for {request.url.path}.",
     }
     detail = details.get(error.status_code, str(error.detail))
@@ -244,8 +245,16 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     return problem(error.status_code, str(error.detail), detail, headers=headers)
 
 
-def _nothing_at(path: str) -> str:
+def _nothing_at(request: Request) -> str:
+    path, root = request.url.path, request.scope.get("root_path", "").rstrip("/")
+
+    def exists(meant: str) -> bool:
+        scope = {**request.scope, "path": f"{root}{meant}"}
+        return any(route.matches(scope)[0] is not Match.NONE for route in request.app.routes)
+
     text = f"Nothing exists at {path}."
+    if (meant := meant_path(path.removeprefix(root), exists)) is not None:
+        text += f" Did you mean {meant}?"
     if path.strip("/") in ("chat/completions", "responses"):
         text += " Clients of OpenAI need the base URL with `/v1` at its end."
     return text
@@ -253,7 +262,7 @@ def _nothing_at(path: str) -> str:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods that the path allows. Starlette lists those of only one of its handlers."""
-    methods = ("DELETE", "GET", "PATCH", "POST", "PUT")
+    methods = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
     routes = request.app.routes
     return [m for m in methods if any(r.matches({**request.scope, "method": m})[0] is Match.FULL for r in routes)]
 

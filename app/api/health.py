@@ -52,12 +52,14 @@ class Readiness(ResponseModel):
     """Configured base models that cannot be loaded, with the file at fault. Runs on the others go on."""
 
 
+@router.head("/live", include_in_schema=False)
 @router.get("/live")
 async def live() -> Alive:
     """Liveness probe: the process responds."""
     return Alive()
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses={503: {"model": Readiness}})
 async def ready(service: CurrentService, response: Response) -> Readiness:
     """Readiness probe. 503 while the database is unreachable; says which parts do not answer, the engine included."""

@@ -15,6 +15,7 @@ from app.auth.origin_check import refuse_foreign_pages, refuse_other_origins
 from app.auth.rate_limit import RateLimit
 from app.errors import DATABASE_DOWN, Forbidden, ServiceError, TooManyRequests, Unauthorized, problem_of
 from app.security.client_address import client_of
+from training.protocol.meant_path import tidy
 
 
 class Guard:
@@ -106,7 +107,7 @@ def _refused(error: Exception, scope: Scope) -> Response:
 
 def _restrict_agent(caller: Caller, scope: Scope) -> Caller:
     """Return the caller. Raises Forbidden if it is an agent and the path is not for it."""
-    path = scopes.route_path(scope)
+    path = tidy(scopes.route_path(scope))  # nothing exists at an untidy path, and the reply says what was meant
     if caller.agent is not None and not scopes.is_for_agent(path, caller.agent.session_id):
         raise Forbidden("This key is of an agent's session: it reaches the models under /v1, and its own session.")
     return caller

@@ -13,6 +13,7 @@ from app.auth.scopes import ANTHROPIC, model_path, route_path
 from app.errors import MEDIA_TYPE
 from app.http.anthropic_errors import anthropic_error
 from environment.json_type import Json
+from training.protocol.meant_path import tidy
 
 _KINDS: Mapping[int, tuple[str, str | None]] = {
     401: ("invalid_request_error", "invalid_api_key"),
@@ -40,7 +41,7 @@ class ModelErrors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = model_path(route_path(scope)) if scope["type"] == "http" else None
+        path = model_path(tidy(route_path(scope))) if scope["type"] == "http" else None
         if path is None:
             await self._app(scope, receive, send)
             return

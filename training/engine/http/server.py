@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from training.engine.computing import Computing
@@ -34,6 +34,7 @@ from training.engine.http.underway import Underway
 from training.engine.registry.model_record import Target, UnknownModel
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
+from training.protocol.meant_path import meant_path
 from training.protocol.responses.request import ResponsesRequest
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -236,9 +237,15 @@ async def _unknown_error(request: Request, error: Exception) -> Response:
     return api_error(error).response()
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return ApiError(error.status_code, f"{error.detail}: no such route or method", code="not_found").response()
+
+    def exists(path: str) -> bool:
+        return any(route.matches({**request.scope, "path": path})[0] is not Match.NONE for route in request.app.routes)
+
+    meant = meant_path(request.url.path, exists)
+    said = f"{error.detail}: no such route or method" + (f"; did you mean {meant}?" if meant else "")
+    return ApiError(error.status_code, said, code="not_found").response()
 
 
 async def _client_gone(_: Request, error: Exception) -> Response:
