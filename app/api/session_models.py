@@ -54,7 +54,8 @@ async def chat_in_session(request: Request, gateway: SessionGateway, caller: Cal
 
 async def response_in_session(request: Request, gateway: SessionGateway, caller: Caller, session_id: str) -> Response:
     """Return the reply to a request of OpenAI's Responses API."""
-    asked = responses.asked(json_object(await request.body()))
+    body = json_object(await request.body())
+    asked = responses.asked(body, await gateway.items(session_id, responses.references_in(body)))
     return await _in_session(request, gateway, caller, session_id, responses.NAME, asked)
 
 
@@ -106,7 +107,8 @@ async def session_chat_completions(
 async def session_response(gateway: CurrentGateway, caller: CurrentCaller, request: Request, id: SessionId) -> Response:
     """Create a response in a session with OpenAI's Responses API.
 
-    Streamed or not, with any backend. Send the items of the conversation: responses are not continued by their id.
+    Streamed or not, with any backend. Send the items of the conversation, those of replies whole or by reference:
+    responses are not continued by their id.
     """
     return await response_in_session(request, gateway, caller, id)
 

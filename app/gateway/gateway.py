@@ -12,9 +12,9 @@ different call, the early request is cancelled.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
@@ -29,6 +29,7 @@ from app.db.database import Database
 from app.db.tables import AgentSession, Release, Run
 from app.domain.release_state import SPLITTING, Arm
 from app.errors import NotFound
+from app.gateway import responses
 from app.gateway.chunks import AnotherReply, Assembly, Chunk, chunks_of
 from app.gateway.known_replies import KnownReplies
 from app.gateway.upstream import ServerAway, Upstream
@@ -40,6 +41,7 @@ from environment.json_type import Json
 from training.backends import embedded
 from training.backends.base import Endpoint
 from training.protocol.malformed_calls import is_malformed
+from training.protocol.responses.items import Item
 from training.protocol.responses.parameters import hint_warnings
 from training.rollout.model_calls import Sampling
 
@@ -70,6 +72,10 @@ class KnownSession:
     """Last turn that this process handled; None if it has handled none."""
     exposure: Exposure | None = None
     """What the session meets of a live release, until its first answer is recorded there."""
+    items: dict[str, Item] = field(default_factory=dict)
+    """Items of its replies in the Responses API by id, as far as clients have referred to any."""
+    itemized: int = 0
+    """Number of the first calls whose replies are all in `items`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,18 @@ class SessionGateway:
             return await self.upstream.count_tokens(*await self._request_body(session, request))
 
         return await _retry_while_unavailable(ask)
+
+    async def items(self, session_id: str, ids: Collection[str]) -> Mapping[str, Item]:
+        """Return the items of the session's replies by id, with all of these that exist. Raises NotFound."""
+        if not ids:
+            return {}
+        session = await self._session(session_id)
+        if not session.items.keys() >= set(ids):
+            for call in await self.calls.kept(session_id, after=session.itemized):
+                if call.completion is not None:
+                    session.items |= responses.items_of(call.completion) if call.protocol == responses.NAME else {}
+                    session.itemized += call.number == session.itemized + 1
+        return session.items
 
     async def endpoint(self, session: KnownSession) -> Endpoint:
         """Return where the session's checkpoint is sampled now. Endpoints of backends other than the engine are cached
@@ -318,7 +336,7 @@ class SessionExchange:
             sampled = assembly.completion()
         except ServerAway as error:
             log.info("a stream broke off and is sampled again", session_id=self.session.id, error=str(error))
-            sampled = await self.gateway.sampled(self.session, self.request, self.call.seed)
+            sampled = assembly.with_header(await self.gateway.sampled(self.session, self.request, self.call.seed))
             held = list(assembly.rest_of(sampled))
         if await self.gateway.record(self, sampled) is not sampled:
             raise AnotherReply("Another process has answered this request meanwhile; repeat it.")

@@ -13,9 +13,11 @@ from app.gateway.stream_errors import STREAM_ERRORS
 from environment.json_type import Json
 from training.protocol.malformed_calls import MALFORMED
 from training.protocol.responses.events import Event, ResponseEvents
+from training.protocol.responses.items import Item, reference_in
 from training.protocol.responses.parameters import BadParameter, hint_warnings
 from training.protocol.responses.reply import Reply, output_of, status_of
 from training.protocol.responses.request import ResponsesRequest
+from training.protocol.responses.tools import OfferedTools
 from training.protocol.validation_message import message_of
 
 NAME = "responses"
@@ -38,9 +40,9 @@ class ResponsesAsked:
         [choice] = completion["choices"]
         status = status_of(choice["finish_reason"])
         logprobs = (choice.get("logprobs") or {}).get("content") or () if self.request.logprobs else ()
-        output = output_of(choice["message"], logprobs, status, self.request.offered)
-        usage, malformed = completion.get("usage"), choice.get(MALFORMED)
-        return self._reply(completion).body(status, output, usage=usage, malformed=malformed)
+        reply = self._reply(completion)
+        output = output_of(reply.id, choice["message"], logprobs, status, self.request.offered)
+        return reply.body(status, output, usage=completion.get("usage"), malformed=choice.get(MALFORMED))
 
     async def events(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[str]:
         """Yield the response as server-sent events."""
@@ -54,10 +56,8 @@ class ResponsesAsked:
                 yield _sent(made.failed(str(error)))
 
     def _reply(self, begun: Mapping[str, Json]) -> Reply:
-        """Return the constant fields of the response. Its id depends only on the answer, so a repeated answer has the
-        same id."""
-        id = f"resp_{str(begun.get('id')).removeprefix('chatcmpl-')}"
-        return Reply(self.request, str(begun.get("model")), id, int(begun.get("created") or 0))
+        """Return the constant fields of the response."""
+        return Reply(self.request, str(begun.get("model")), _id_of(begun), int(begun.get("created") or 0))
 
     async def _plain(self, first: Chunk, rest: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
         """Yield the chunks, with each tool call held back and sent whole in the last one."""
@@ -78,15 +78,34 @@ class ResponsesAsked:
         return plain | ({MALFORMED: choice[MALFORMED]} if MALFORMED in choice else {})
 
 
-def asked(body: Mapping[str, Json]) -> ResponsesAsked:
-    """Translate the request to a chat completion. Raises BadRequestBody."""
+def _id_of(completion: Mapping[str, Json]) -> str:
+    """Return the response's id. It depends only on the answer, so a repeated answer has the same id."""
+    return f"resp_{str(completion.get('id')).removeprefix('chatcmpl-')}"
+
+
+def references_in(body: Mapping[str, Json]) -> set[str]:
+    """Return the ids of earlier items to which the body refers."""
+    items = given if isinstance(given := body.get("input"), list) else ()
+    return {id for item in items if isinstance(item, dict) and (id := reference_in(item)) is not None}
+
+
+def items_of(completion: Mapping[str, Json]) -> dict[str, Item]:
+    """Return the items of an answer by id, as clients were given them."""
+    message = completion["choices"][0]["message"]
+    return {
+        item["id"]: item for item in output_of(_id_of(completion), message, (), "completed", OfferedTools((), {}, ()))
+    }
+
+
+def asked(body: Mapping[str, Json], known: Mapping[str, Item]) -> ResponsesAsked:
+    """Translate the request to a chat completion. `known` are the items to which it refers. Raises BadRequestBody."""
     try:
         request = ResponsesRequest.model_validate({"model": "", **body})
         if request.previous_response_id is not None:
             raise BadParameter(
                 "previous_response_id: in a session, send the items of the conversation", param="previous_response_id"
             )
-        chat_body = request.chat_body(request.items)
+        chat_body = request.chat_body([_whole(item, known) for item in request.items])
         return ResponsesAsked(request, chat_body, [*hint_warnings(body), *request.warnings])
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
@@ -94,6 +113,16 @@ def asked(body: Mapping[str, Json]) -> ResponsesAsked:
         raise BadRequestBody(("body", where), f"{where}: {message_of(fault)}") from None
     except BadParameter as error:
         raise BadRequestBody(("body", error.param), str(error)) from None
+
+
+def _whole(item: Item, known: Mapping[str, Item]) -> Item:
+    if (id := reference_in(item)) is not None and id not in known:
+        raise BadParameter(
+            f"input: the session has no item {id!r}; refer to items of its replies, or send them whole",
+            param="input",
+            code="item_not_found",
+        )
+    return item if id is None else known[id]
 
 
 def _sent(event: Event) -> str:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from environment.json_type import Json
 from training.protocol.malformed_calls import MALFORMED
-from training.protocol.responses.items import call_item, message_item, text_part
-from training.protocol.responses.reply import Reply, new_id, status_of
+from training.protocol.responses.items import call_item, item_id, message_item, text_part
+from training.protocol.responses.reply import Reply, status_of
 
 Event = dict[str, Json]
 
@@ -15,7 +15,7 @@ Event = dict[str, Json]
 class _Message:
     """The text that is being streamed. `unsaid` are the tokens whose text has not been sent yet."""
 
-    id: str = field(default_factory=lambda: new_id("msg"))
+    id: str
     text: str = ""
     tokens: list[Json] = field(default_factory=list)
     unsaid: list[Json] = field(default_factory=list)
@@ -32,7 +32,7 @@ class ResponseEvents:
         self._reply = reply
         self._number = 0
         self._output: list[dict[str, Json]] = []
-        self._message = _Message()
+        self._message = self._new_message()
         self.completed: dict[str, Json] | None = None
 
     async def of(self, chunks: AsyncIterator[Mapping[str, Json]]) -> AsyncIterator[Event]:
@@ -92,11 +92,11 @@ class ResponseEvents:
         yield self._event("response.output_text.done", **where, text=message.text, logprobs=message.tokens)
         yield self._event("response.content_part.done", **where, part=item["content"][0])
         self._output.append(item)
-        self._message = _Message()
+        self._message = self._new_message()
         yield self._event("response.output_item.done", output_index=index, item=item)
 
     def _call_events(self, call: Mapping[str, Json]) -> Iterator[Event]:
-        item, index = call_item(new_id("fc"), call, self._reply.request.offered), len(self._output)
+        item, index = call_item(self._id("fc"), call, self._reply.request.offered), len(self._output)
         where = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
         begun = {**item, "arguments": "", "status": "in_progress"}
@@ -112,6 +112,12 @@ class ResponseEvents:
             yield from self._begin_message()
         if self._message.begun:
             yield from self._end_message(status)
+
+    def _new_message(self) -> _Message:
+        return _Message(self._id("msg"))
+
+    def _id(self, kind: str) -> str:
+        return item_id(kind, self._reply.id, len(self._output))
 
     def _part(self) -> dict[str, Json]:
         return {"item_id": self._message.id, "output_index": len(self._output), "content_index": 0}

@@ -7,11 +7,24 @@ in either format.
 from collections.abc import Mapping, Sequence
 
 from environment.json_type import Json
+from training.protocol.chat_reader import text_of
 from training.protocol.responses.tools import OfferedTools, offered_name
 
 Item = Mapping[str, Json]
 
-_TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+def reference_in(item: Item) -> str | None:
+    """Return the id of the item that stands in place of an earlier one; None if the item is whole. OpenAI's type of
+    references is optional."""
+    kind, id = item.get("type"), item.get("id")
+    is_reference = kind == "item_reference" or (kind is None and isinstance(id, str) and "role" not in item)
+    return str(id) if is_reference else None
+
+
+def item_id(kind: str, response_id: str, number: int) -> str:
+    """Return the id of an item of a response: `msg` or `fc`, what is unguessable in the response's id, and the item's
+    number. The same response always has the same items."""
+    return f"{kind}_{response_id.removeprefix('resp_')}{number:02x}"
 
 
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, Json]]:
@@ -88,18 +101,9 @@ def _with_bytes(token: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _text(content: Json, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    parts = [_part(part) for part in content] if isinstance(content, list) else [None]
-    if any(part is None for part in parts):
+    if (text := text_of(content)) is None:
         raise ValueError(f"{where}: content must be text")
-    return "".join(part or "" for part in parts)
-
-
-def _part(part: Json) -> str | None:
-    kind = part.get("type") if isinstance(part, dict) else None
-    text = part.get(_TEXT_PARTS[kind]) if isinstance(kind, str) and kind in _TEXT_PARTS else None
-    return text if isinstance(text, str) else None
+    return text
 
 
 def _call(item: Item, where: str) -> dict[str, Json]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from environment.json_type import Json
 from training.protocol.malformed_calls import MALFORMED
-from training.protocol.responses.items import call_item, message_item
+from training.protocol.responses.items import call_item, item_id, message_item
 from training.protocol.responses.request import ResponsesRequest
 from training.protocol.responses.tools import OfferedTools
 
 
-def new_id(kind: str) -> str:
-    """Return an unguessable id: `resp`, `msg` or `fc`, and 24 hexadecimal digits."""
-    return f"{kind}_{secrets.token_hex(12)}"
+def new_id() -> str:
+    """Return an unguessable id of a response."""
+    return f"resp_{secrets.token_hex(12)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Reply:
     request: ResponsesRequest
     model: str
     """Name of the exact checkpoint."""
-    id: str = field(default_factory=lambda: new_id("resp"))
+    id: str = field(default_factory=new_id)
     created_at: int = field(default_factory=lambda: int(time.time()))
 
     def body(
@@ -68,13 +68,15 @@ class Reply:
 
 
 def output_of(
-    message: Mapping[str, Json], logprobs: Sequence[Json], status: str, offered: OfferedTools
+    response_id: str, message: Mapping[str, Json], logprobs: Sequence[Json], status: str, offered: OfferedTools
 ) -> list[dict[str, Json]]:
     """Return the items of an assistant's message: its text, unless it has only calls, and its calls."""
-    items = []
-    if message["content"] is not None:
-        items.append(message_item(new_id("msg"), message["content"], logprobs, status))
-    return items + [call_item(new_id("fc"), call, offered) for call in message.get("tool_calls") or ()]
+    items, calls, text = list[dict[str, Json]](), message.get("tool_calls") or (), message.get("content") or ""
+    if text or not calls:
+        items.append(message_item(item_id("msg", response_id, 0), text, logprobs, status))
+    first = len(items)
+    made = (call_item(item_id("fc", response_id, number), call, offered) for number, call in enumerate(calls, first))
+    return [*items, *made]
 
 
 def status_of(finish_reason: str) -> str:

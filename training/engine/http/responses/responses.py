@@ -14,7 +14,7 @@ from training.engine.http.errors import ApiError, api_error, invalid
 from training.engine.http.responses.stored import StoredResponses
 from training.protocol.malformed_calls import MALFORMED
 from training.protocol.responses.events import Event, ResponseEvents
-from training.protocol.responses.items import Item
+from training.protocol.responses.items import Item, reference_in
 from training.protocol.responses.parameters import BadParameter
 from training.protocol.responses.reply import Reply, output_of, status_of
 from training.protocol.responses.request import CHAT_NAMES, ResponsesRequest
@@ -41,7 +41,7 @@ class Responses:
         status = status_of(choice["finish_reason"])
         logprobs = choice["logprobs"]["content"] if request.logprobs else ()
         reply = Reply(request, completion["model"])
-        output = output_of(choice["message"], logprobs, status, request.offered)
+        output = output_of(reply.id, choice["message"], logprobs, status, request.offered)
         made = reply.body(status, output, usage=completion["usage"], malformed=choice.get(MALFORMED))
         self._keep(request, scope, conversation, made)
         return made
@@ -81,7 +81,7 @@ class Responses:
         return [*known, *(self._referred(item, scope) for item in request.items)]
 
     def _referred(self, item: Item, scope: str) -> Item:
-        return self._stored.item(scope, str(item.get("id"))) if item.get("type") == "item_reference" else item
+        return item if (id := reference_in(item)) is None else self._stored.item(scope, id)
 
     def _keep(self, request: ResponsesRequest, scope: str, conversation: list[Item], made: dict[str, Json]) -> None:
         if request.store is not False:
