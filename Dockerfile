@@ -23,9 +23,10 @@ RUN pip install --no-deps --editable ./learnloop --editable .
 FROM python:3.11-slim-bookworm
 # For CUDA pass "gcc libc6-dev": Triton compiles what launches its kernels when it first runs.
 ARG EXTRA_PACKAGES=
-# An init that reaps: the service owns an engine process, and a zombie looks alive.
+# An init that reaps: the service owns an engine process, and a zombie looks alive. And a name for users that have none,
+# as on OpenShift, which the embedded Postgres asks for.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends tini=0.19.* $EXTRA_PACKAGES \
+    && apt-get install --yes --no-install-recommends tini=0.19.* libnss-wrapper $EXTRA_PACKAGES \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --create-home learnloop \
     && install --directory --owner=learnloop --group=learnloop --mode=700 /data

@@ -101,7 +101,8 @@ class Settings(BaseSettings):
     """Maximum number of open connections per client address. 0: no limit."""
     public_url: HttpUrl | None = None
     """URL at which agents outside this process reach the service, with a proxy's prefix. None: http://HOST:PORT, or
-    loopback if it listens on all addresses; sessions that are opened by request get the address of the request."""
+    loopback if it listens on all addresses; sessions that are opened by request then get the address of the request,
+    which behind a proxy on another machine lacks its TLS."""
     agent_modules: Annotated[tuple[str, ...], NoDecode] = ()
     """Python modules, including their submodules, whose functions runs can name as their agent; comma-separated."""
     replay: Annotated[tuple[str, ...], NoDecode] = ()
@@ -293,8 +294,9 @@ class Settings(BaseSettings):
     @property
     def agents_url(self) -> str:
         """URL at which agents outside this process reach the service, without a trailing slash."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
-        return str(self.public_url or f"http://{host}:{self.port}").rstrip("/")
+        host = "127.0.0.1" if is_any(self.host) else self.host
+        shown = f"[{host.replace('%', '%25')}]" if ":" in host else host  # RFC 3986, and RFC 6874 for zones
+        return str(self.public_url or f"http://{shown}:{self.port}").rstrip("/")
 
     @property
     def session_lifetime(self) -> timedelta:
@@ -529,6 +531,14 @@ def _variable(name: str) -> SecretStr | None:
     """Return a secret from the environment or the `.env` file, or None if it is missing or empty."""
     value = os.environ.get(name) or dotenv_values(str(Settings.model_config["env_file"])).get(name)
     return SecretStr(value) if value else None
+
+
+def is_any(host: str) -> bool:
+    """Return whether the host stands for all addresses of this machine."""
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from app.settings import is_any
+
 
 class CannotListen(Exception):
     """The address or port is not available. The message says why and what to do."""
@@ -14,15 +16,20 @@ class CannotListen(Exception):
 
 @contextmanager
 def taken_port(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused.
+    """Yield a bound socket for each address of `host`. They do not listen yet, so connections are refused. All IPv6
+    addresses stand for those of IPv4, too, with a socket for them: one for both would show IPv4 clients under addresses
+    of IPv6, by which limits of clients and networks do not know them.
 
     The sockets are closed at the end. Raises CannotListen.
     """
     with ExitStack() as stack:
         try:
             found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+            addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
             sockets = [stack.enter_context(_bound(*each)) for each in addresses]
+            if is_any(host) and [family for family, _ in addresses] == [socket.AF_INET6]:
+                port = sockets[0].getsockname()[1]
+                sockets.append(stack.enter_context(_bound(socket.AF_INET, ("0.0.0.0", port))))
         except OSError as error:
             raise CannotListen(f"cannot listen on {host}:{port}: {_why(error)}") from error
         yield sockets

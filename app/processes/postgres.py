@@ -284,6 +284,9 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
     unfinished = Path(tempfile.mkdtemp(prefix="postgres.unfinished-", dir=pgdata.parent))
     if user is not None:
         os.chown(unfinished, *user)
+    environment = child_process.inherited()
+    if nameless := user is None and not _has_name(os.geteuid()):
+        environment |= _name_for_initdb(pgdata.parent)
     command = ["initdb", "--auth=trust", "--encoding=utf8", "--locale=C.UTF-8", "-U", "postgres", "-D", str(unfinished)]
     uid, gid = user or (None, None)
     done = subprocess.run(  # initdb fsyncs all its files before it ends
@@ -291,18 +294,37 @@ def _make_cluster(binaries: Path, pgdata: Path, user: tuple[int, int] | None) ->
         user=uid,
         group=gid,
         extra_groups=None if user is None else [],
-        env=child_process.inherited(),
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
         shutil.rmtree(unfinished, ignore_errors=True)  # frees 39 MB, which matters if the disk is full
+        if nameless and "look up effective user ID" in done.stderr:
+            raise EmbeddedPostgresError(
+                f"Postgres needs a name for the user ID {os.geteuid()}, and this machine knows none: install "
+                "nss_wrapper (libnss-wrapper of Debian), run as a user with a name, or set DATABASE_URL"
+            )
         raise EmbeddedPostgresError(f"initdb failed in {unfinished}: {_tail(done.stderr)}")
     unfinished.rename(pgdata)
     directory = os.open(pgdata.parent, os.O_RDONLY)
     os.fsync(directory)
     os.close(directory)
+
+
+def _has_name(uid: int) -> bool:
+    with suppress(KeyError):
+        return bool(pwd.getpwuid(uid).pw_name)
+    return False
+
+
+def _name_for_initdb(directory: Path) -> dict[str, str]:
+    """Return the variables by which nss_wrapper, if it is installed, gives this process's user a name. OpenShift runs
+    containers as users without one, and only `initdb` asks for it."""
+    known = directory / "postgres.passwd"
+    known.write_text(f"{SERVER_USER}:x:{os.geteuid()}:{os.getegid()}::{directory}:/usr/sbin/nologin\n")
+    return {"LD_PRELOAD": "libnss_wrapper.so", "NSS_WRAPPER_PASSWD": str(known), "NSS_WRAPPER_GROUP": "/etc/group"}
 
 
 def _clear_leftover(pgdata: Path, socket_dir: Path) -> None:

@@ -1,6 +1,7 @@
 """The embedded Postgres starts again, whatever happened to the start before."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -37,7 +38,25 @@ if len(sys.argv) > 2:  # as another user
     os.setuid(int(sys.argv[2]))
 asyncio.run(main())
 """
+_START_AND_STOP = """
+import asyncio, concurrent.futures.thread, os, sys
+from pathlib import Path
+from app.aio.pulse import Pulse
+from app.processes import postgres
+
+async def main():
+    server = postgres.EmbeddedPostgres(Path(sys.argv[1]))
+    await server.start()
+    await server.stop()
+
+# unwrapped
+os.setgroups([])
+os.setgid(0)
+os.setuid(int(sys.argv[2]))
+asyncio.run(main())
+"""
 _NOBODY = 65_534
+_NAMELESS = 54_321
 
 
 @pytest.fixture(scope="module")
@@ -433,6 +452,37 @@ async def test_servers_of_two_users_of_the_machine_are_in_nobodys_way(data_dir: 
         await until(lambda: not psutil.pid_exists(orphan))
     finally:
         await server.stop()
+
+
+def _has_nss_wrapper() -> bool:
+    with suppress(OSError):
+        return bool(ctypes.CDLL("libnss_wrapper.so"))
+    return False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_user_without_a_name_has_a_server_or_is_told_the_way_out(data_dir: Path, wrapped: bool) -> None:
+    """OpenShift gives each container a number as its user. With nss_wrapper, as in our image, the server runs."""
+    theirs = data_dir / "theirs"
+    theirs.mkdir()
+    data_dir.chmod(0o755)
+    os.chown(theirs, _NAMELESS, 0)
+    code = (
+        _START_AND_STOP
+        if wrapped
+        else _START_AND_STOP.replace("# unwrapped", "postgres._name_for_initdb = lambda _: {}")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(theirs), str(_NAMELESS)], capture_output=True, text=True, timeout=120
+    )
+    if wrapped and _has_nss_wrapper():
+        assert done.returncode == 0, done.stderr
+        assert (theirs / "postgres" / "PG_VERSION").stat().st_uid == _NAMELESS
+    else:
+        assert f"Postgres needs a name for the user ID {_NAMELESS}" in done.stderr
+        assert "set DATABASE_URL" in done.stderr
+        assert not (theirs / "postgres").exists()
 
 
 async def test_a_path_too_long_for_a_socket_is_no_obstacle(data_dir: Path) -> None:

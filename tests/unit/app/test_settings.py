@@ -46,6 +46,26 @@ def test_base_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().engine_base_models == {"mine": Path("/models/a"), "acme/other": Path("/models/b")}
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("learn.example", "http://learn.example:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("2001:db8::7", "http://[2001:db8::7]:8000"),
+        ("fe80::1%eth0", "http://[fe80::1%25eth0]:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://127.0.0.1:8000"),
+        ("0:0:0:0:0:0:0:0", "http://127.0.0.1:8000"),
+    ],
+)
+def test_agents_get_a_url_of_every_address(host: str, url: str) -> None:
+    settings = load_settings(host=host, _env_file=None)
+    assert settings.agents_url == url
+    public = load_settings(host=host, public_url="https://learn.example/learnloop/", _env_file=None)
+    assert public.agents_url == "https://learn.example/learnloop"
+
+
 def test_origins_of_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().cors_origins == ()
     origins = ("https://app.example", "http://localhost:3000", "http://[::1]:8443", "http://10.0.0.7:443")
