@@ -61,7 +61,10 @@ def grpo_step(
 
 
 class _Step:
-    """The gradient of `hidden[back]` would depend on the number of threads."""
+    """The passes of one step, and what its metrics are computed from.
+
+    Each of the policy's peers computes a share of the sequences; sums over all of them are exchanged.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,8 @@ class _Step:
         options: TrainOptions,
         micro_batch_tokens: int | None,
     ) -> None:
+        """`scaled` has the advantage and the weight of each sequence. `micro_batch_tokens` limits the tokens of a
+        micro-batch; None: the policy chooses."""
         self.needs_first_pass = options.precalculate_logprobs or options.kl_penalty_coef > 0
         self.new: dict[int, Tensor] = {}
         """Log-probabilities of the trained tokens before the step, by sequence number."""

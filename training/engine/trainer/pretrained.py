@@ -55,7 +55,10 @@ def load_pretrained(
 
 
 def save_adapter(model: Any, directory: Path) -> None:
-    """The gradient of `hidden[back]` would depend on the number of threads."""
+    """Save the weights and the configuration of the model's adapter.
+
+    peft's own `save_pretrained` also writes a model card, which names the base by its path on this machine.
+    """
     tensors = {name: each.contiguous() for name, each in get_peft_model_state_dict(model).items()}
     write_tensors(tensors, directory / ADAPTER_FILE, {"format": "pt"})
     config = copy.copy(model.peft_config["default"])
