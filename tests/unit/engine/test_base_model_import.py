@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tests.fakes.tiny_model import make_tiny_model
 from training.base_model_files import added_base_models, place_of_added
 from training.base_verdicts import BaseVerdicts
 from training.engine.registry.base_model_import import CannotAdd, add, packaged
+from training.engine.registry.gguf_unpacking import on_all_cores
 from training.engine.registry.model_record import BadBaseModel
 from training.engine.registry.registry import Registry
 from training.engine.tokens import ChatTokenizer
@@ -152,3 +155,24 @@ def test_loads_that_end_are_forgotten(llama: Path, tmp_path: Path) -> None:
             raise ValueError("bad")
     assert verdicts.fault(llama) is None
     assert list((tmp_path / "base-checks").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K", "IQ4_NL"])
+def test_tensors_are_unpacked_in_pieces_with_the_same_bits(kind: str) -> None:
+    from transformers.integrations.gguf.dequant import GGML_BLOCK, GGML_NAME
+
+    mapping: Any = import_module("transformers.integrations.gguf.gguf_conversion_mapping")
+    number = next(number for number, name in GGML_NAME.items() if name == kind)
+    each, size = GGML_BLOCK[number]
+    rows, columns = 700, 1024
+    packed = torch.randint(
+        0, 256, (rows, columns // each * size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    arguments = (packed, number, rows, columns, torch.bfloat16)
+    whole, threads = mapping.dequantize_blocks, torch.get_num_threads()
+    expected, done = whole(*arguments), list[int]()
+    with on_all_cores(done.append):
+        found = mapping.dequantize_blocks(*arguments)
+    assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
+    assert done == [packed.nbytes]
+    assert (mapping.dequantize_blocks, torch.get_num_threads()) == (whole, threads)

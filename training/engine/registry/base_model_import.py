@@ -133,22 +133,34 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise CannotAdd(f"GGUF files need the extra `gguf`: {install_command('gguf')}")
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}  # the GGUF file has everything; progress is shown here
-    progress.phase(f"unpacking {file.stat().st_size / 1e6:,.0f} MB")
+    size = file.stat().st_size
+    progress.phase("unpacking bytes", size)
     import torch
     from transformers import AutoTokenizer, GgufConfig
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
     from transformers.utils import logging
 
+    from training.engine.registry.gguf_unpacking import on_all_cores
+
+    done = 0
+
+    def unpacked(count: int) -> None:
+        nonlocal done
+        done += count
+        progress.advance(count)
+
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            quantization_config=GgufConfig(dequantize=True),
-            dtype=torch.bfloat16,
-        )
+        with on_all_cores(unpacked):
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent,
+                gguf_file=file.name,
+                quantization_config=GgufConfig(dequantize=True),
+                dtype=torch.bfloat16,
+            )
+        progress.advance(max(0, size - done))  # what is not packed
     # The reader raises whatever the damage happens to cause, including bare Exceptions.
     except Exception as error:
         raise CannotAdd(f"{file} cannot be read as a language model: {error}") from error
