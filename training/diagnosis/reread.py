@@ -28,8 +28,8 @@ def readings_of(result: IterationResult, tool_format: ToolFormat) -> dict[str, R
 
 def _readings(rollouts: Sequence[Rollout], tool_format: ToolFormat) -> Readings:
     chosen = rollouts[:: max(1, len(rollouts) // _REPLIES)][:_REPLIES]
-    read = [(rollout.id, text, recorded) for rollout in chosen for text, recorded in _first_reply(rollout)]
-    different = [(id, text) for id, text, recorded in read if _calls(text, tool_format) != recorded]
+    read = [(rollout, text, recorded) for rollout in chosen for text, recorded in _first_reply(rollout)]
+    different = [(each.id, text) for each, text, recorded in read if _calls(each, text, tool_format) != recorded]
     if not different:
         return Readings(len(read), 0, tool_format=tool_format.name)
     id, text = different[0]
@@ -61,5 +61,6 @@ def _recorded(choice: "Choice") -> list[Call]:
     return [(call.function.name, call.function.arguments) for call in calls if call.type == "function"]
 
 
-def _calls(text: str, tool_format: ToolFormat) -> list[Call]:
-    return [(call.name, call.arguments) for call in tool_format.read(text).tool_calls]
+def _calls(rollout: Rollout, text: str, tool_format: ToolFormat) -> list[Call]:
+    tools = [dict(tool) for tool in rollout.trajectory.tools or ()]
+    return [(call.name, call.arguments) for call in tool_format.read(text, tools=tools).tool_calls]
