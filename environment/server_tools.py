@@ -8,12 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from environment.base import EpisodeFailed, Tool
+from environment.base import EpisodeFailed, Json, Tool
 
 MAX_TOOLS = 128
 """OpenAI's limit on the number of tools."""
 _MAX_NAME = 64
 _MAX_DESCRIPTION = 1_024
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_CHOICES = ("anyOf", "oneOf", "allOf")
+_NOTHING = object()
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -67,6 +70,46 @@ def _name(given: str, taken: Mapping[str, object]) -> str:
     return f"{name[: _MAX_NAME - 9]}_{digest}"
 
 
-def _schema(tool: Tool) -> dict[str, object]:
-    """Return the server's schema with an explicit, possibly empty list of arguments, which OpenAI's API requires."""
-    return {"type": "object", "properties": {}, **tool.parameters}
+def _schema(tool: Tool) -> dict[str, Json]:
+    """Return the server's schema as one of an object with named arguments, which models' APIs require, without what is
+    no JSON schema."""
+    schema = dict(_sound(tool.parameters))
+    for place in ("$defs", "definitions"):
+        target = schema.get(place, {}).get(str(schema.get("$ref")).removeprefix(f"#/{place}/"))
+        schema = {**target, **schema} if isinstance(target, dict) else schema
+    if "object" not in schema.get("type", "object"):
+        schema = {}
+    choices = [each for key in _CHOICES for each in schema.get(key, ()) if isinstance(each, dict)]
+    arguments = {name: each for choice in choices for name, each in choice.get("properties", {}).items()}
+    kept = {key: value for key, value in schema.items() if key not in (*_CHOICES, "$ref", "not", "enum")}
+    return {**kept, "type": "object", "properties": {**arguments, **schema.get("properties", {})}}
+
+
+def _sound(schema: Json) -> Json:
+    """Return a schema without the parts that have no meaning in one."""
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, dict):
+        return {}
+    sound = {key: value for key, given in schema.items() if (value := _sound_part(key, given)) is not _NOTHING}
+    return sound if sound.get("type") != "array" else {"items": {}, **sound}
+
+
+def _sound_part(key: str, value: Json) -> Json:
+    found: Json = value
+    if key == "type":
+        kinds = [str(kind).lower() for kind in (value if isinstance(value, list) else [value])]
+        kinds = [kind for kind in kinds if kind in _TYPES]
+        found = kinds if isinstance(value, list) else "".join(kinds)
+    elif key in ("properties", "$defs", "definitions", "patternProperties"):
+        return {name: _sound(child) for name, child in value.items()} if isinstance(value, dict) else _NOTHING
+    elif key in ("items", "additionalProperties", "not"):
+        return _sound(value) if isinstance(value, dict | bool) else _NOTHING
+    elif key in _CHOICES:
+        found = list(map(_sound, value)) if isinstance(value, list) else []
+    elif key in ("required", "enum"):
+        found = [each for each in value if key == "enum" or isinstance(each, str)] if isinstance(value, list) else []
+        return found if found or (key, value) == ("required", []) else _NOTHING
+    else:
+        return value
+    return found or _NOTHING

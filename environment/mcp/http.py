@@ -3,10 +3,11 @@ answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import httpx
+from pydantic import ValidationError
 
 from environment.access import Access
 from environment.base import EpisodeFailed
@@ -14,6 +15,7 @@ from environment.bounded_http import AnswerRefused, BoundedTransport
 from environment.first_line import first_line
 from environment.mcp.config import HttpServer
 from environment.mcp.limits import MESSAGE
+from environment.mcp.messages import message_in
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -54,8 +56,13 @@ async def _relay(
 ) -> None:
     """Pass messages on. Raises EpisodeFailed for an answer that is not a message: the SDK would ignore it, and whoever
     waits for it would wait until the time-out."""
+    from mcp.shared.message import SessionMessage
+
     async with whole:
         async for message in received:
+            if isinstance(message, ValidationError):
+                with suppress(ValidationError):
+                    message = SessionMessage(message_in(message))
             if isinstance(message, Exception):
                 raise EpisodeFailed(f"the MCP server sent a malformed message: {first_line(message)}")
             await whole.send(message)

@@ -5,6 +5,7 @@ ends, all pending calls end as well, so that none waits for a server that has go
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
@@ -16,12 +17,13 @@ from environment.base import EpisodeFailed, Json, Tool
 from environment.bounded_http import AnswerRefused
 from environment.mcp.config import McpConfig, Server, StdioServer
 from environment.mcp.http import http_transport
+from environment.mcp.messages import RawResult, storable
 from environment.mcp.stdio import stdio_transport
-from environment.mcp.tools import text_of
+from environment.mcp.tools import text_of, tool_of
 from environment.server_tools import ToolText, failure, offered
 
 if TYPE_CHECKING:
-    from mcp import ClientSession, types
+    from mcp import ClientSession
 
     from environment.mcp.limits import Streams
 
@@ -33,6 +35,7 @@ _ENDING_S = 1.0
 """Longest wait for a session that lost its connection to say why, in seconds."""
 _MAX_PAGES = 100
 Result = TypeVar("Result")
+_log = logging.getLogger(__name__)
 
 
 class McpSession:
@@ -91,8 +94,7 @@ class McpSession:
             ClientSession(reader, writer, client_info=client_info) as client,
         ):
             await client.initialize()
-            given = [Tool(each.name, each.description or "", each.inputSchema) for each in await _all_tools(client)]
-            self._tools = offered(given, self._config.allow_tools, "the MCP server")
+            self._tools = offered(await _all_tools(client), self._config.allow_tools, "the MCP server")
             self._client = client
             self._ready.set()
             await self._stop.wait()
@@ -107,12 +109,15 @@ class McpSession:
     async def _call(self, name: str, arguments: dict[str, Json]) -> ToolText:
         import anyio
         from mcp import McpError
-        from mcp.types import CONNECTION_CLOSED
+        from mcp.types import CONNECTION_CLOSED, CallToolRequest, CallToolRequestParams, ClientRequest
 
         assert self._client is not None, "not ready"
         limit = timedelta(seconds=self._config.tool_timeout_s)
+        params = CallToolRequestParams(name=name, arguments=storable(arguments))
+        request = ClientRequest(CallToolRequest(params=params))
         try:
-            result = await self._client.call_tool(name, arguments, read_timeout_seconds=limit)
+            # The SDK's own method gives an error instead of a result that does not match the tool's schema.
+            result = await self._client.send_request(request, RawResult, request_read_timeout_seconds=limit)
         except McpError as error:
             if error.error.code == HTTPStatus.REQUEST_TIMEOUT:
                 await self._check_alive()
@@ -123,9 +128,7 @@ class McpSession:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._check_connected()
             raise
-        except RuntimeError as error:  # The result does not match the tool's own schema.
-            return failure(str(error))
-        return text_of(result, self._config.max_result_characters)
+        return text_of(result.root, self._config.max_result_characters)
 
     async def _check_alive(self) -> None:
         """Raise EpisodeFailed if the server answers no ping. A slow tool is the model's choice; an unresponsive server
@@ -172,15 +175,23 @@ async def tools_of(server: Server, access: Access) -> Sequence[Tool]:
         await asyncio.wait({session.task})
 
 
-async def _all_tools(client: "ClientSession") -> "list[types.Tool]":
-    from mcp.types import PaginatedRequestParams
+async def _all_tools(client: "ClientSession") -> list[Tool]:
+    """Return the tools that can be called; others are left out, and the log says how many."""
+    from mcp.types import ClientRequest, ListToolsRequest, PaginatedRequestParams
 
-    tools: list[types.Tool] = []
-    cursor = None
+    tools: list[Tool] = []
+    cursor, left_out = None, 0
     for _ in range(_MAX_PAGES):
-        page = await client.list_tools(params=PaginatedRequestParams(cursor=cursor))
-        tools += page.tools
-        if not (cursor := page.nextCursor):
+        request = ClientRequest(ListToolsRequest(params=PaginatedRequestParams(cursor=cursor)))
+        page = (await client.send_request(request, RawResult)).root
+        listed = page.get("tools")
+        found = [tool_of(each) for each in listed] if isinstance(listed, list) else []
+        tools += filter(None, found)
+        left_out += found.count(None)
+        cursor = page.get("nextCursor")
+        if not cursor or not isinstance(cursor, str):
+            if left_out:
+                _log.warning("%d of %d tools of the MCP server have no name", left_out, left_out + len(tools))
             return tools
     raise EpisodeFailed(f"the MCP server's list of tools has more than {_MAX_PAGES} pages")
 

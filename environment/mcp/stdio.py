@@ -15,10 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from environment.access import Access
 from environment.base import EpisodeFailed
 from environment.mcp.config import StdioServer
 from environment.mcp.limits import MAX_PROCESS_BYTES, check_message
+from environment.mcp.messages import failed_reply, message_of
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -100,8 +103,6 @@ async def _read(
 ) -> None:
     """Forward messages, one per line. Other lines are ignored, because servers print banners."""
     from mcp.shared.message import SessionMessage
-    from mcp.types import JSONRPCMessage
-    from pydantic import ValidationError
 
     assert process.stdout is not None
     rest, total = bytearray(), 0
@@ -113,8 +114,11 @@ async def _read(
         for line in lines:
             message = bytes(rest) + line
             check_message(message)
+            parsed = failed_reply(message)
             with suppress(ValidationError):
-                await received.send(SessionMessage(JSONRPCMessage.model_validate_json(message)))
+                parsed = message_of(message)
+            if parsed is not None:
+                await received.send(SessionMessage(parsed))
             rest.clear()
         rest += end
     with suppress(TimeoutError):

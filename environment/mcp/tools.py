@@ -1,37 +1,89 @@
-"""Converts what the tools of an MCP server return, which need not be text, to what a model reads."""
+"""Converts what an MCP server says of its tools, and what these return, to what a model reads.
+
+Nothing is taken for granted: servers omit fields, add kinds of content, and promise schemas that they do not keep.
+"""
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from environment.base import Tool
+from environment.json_type import Json
 from environment.server_tools import ToolText, failure, readable
 
-if TYPE_CHECKING:
-    from mcp import types
+_LONG = 500
+"""Most characters of a text within content of an unknown kind."""
 
 
-def text_of(result: "types.CallToolResult", most: int) -> ToolText:
+def tool_of(listed: Json) -> Tool | None:
+    """Return a tool of the server's list; None if it has no name to call it by."""
+    if not isinstance(listed, dict) or not isinstance(listed.get("name"), str) or not listed["name"]:
+        return None
+    description, schema = listed.get("description"), listed.get("inputSchema")
+    return Tool(
+        listed["name"],
+        description if isinstance(description, str) else "",
+        schema if isinstance(schema, dict) else {},
+    )
+
+
+def text_of(result: Mapping[str, Json], most: int) -> ToolText:
     """Return what the model reads of a result, in about `most` characters at most."""
-    parts = [_part(block) for block in result.content]
-    if not parts and result.structuredContent is not None:
-        parts = [json.dumps(result.structuredContent, ensure_ascii=False)]
+    content, structured = result.get("content"), result.get("structuredContent")
+    blocks = content if isinstance(content, list) else [] if content is None else [content]
+    parts = [_part(block) for block in blocks]
+    if structured is not None and not _says(parts, structured):
+        parts.append(_json(structured))
+    if not parts and (other := {key: value for key, value in result.items() if key not in _KNOWN}):
+        parts.append(_json(other))
     text = readable("\n".join(parts) or "(no content)", most)
-    return failure(text) if result.isError else ToolText(text)
+    return failure(text) if result.get("isError") is True else ToolText(text)
 
 
-def _part(block: "types.ContentBlock") -> str:
-    match block.type:
-        case "text":
-            return block.text
-        case "image" | "audio":
-            return f"[{block.mimeType}, {_size(block.data)}: not shown]"
-        case "resource_link":
-            return f"[{block.name}: {block.uri}]"
-        case "resource":
-            content = block.resource
-            if text := getattr(content, "text", None):
-                return str(text)
-            return f"[{content.uri}, {content.mimeType or 'binary'}, {_size(getattr(content, 'blob', ''))}: not shown]"
+_KNOWN = ("_meta", "content", "structuredContent", "isError")
 
 
-def _size(base64: str) -> str:
-    return f"{len(base64) * 3 // 4:,} bytes"
+def _says(parts: Sequence[str], structured: Json) -> bool:
+    """Whether the text has the structured content already, as the protocol recommends."""
+    wanted = [structured]
+    if isinstance(structured, dict) and list(structured) == ["result"]:  # The SDK wraps what is not an object.
+        wanted.append(structured["result"])
+    said = [_parsed(part) for part in parts]
+    return any(each in (said, *said, *parts, _parsed("\n".join(parts))) for each in wanted)
+
+
+def _parsed(text: str) -> Json:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _part(block: Json) -> str:
+    if not isinstance(block, dict):
+        return block if isinstance(block, str) else _json(block)
+    kind = block.get("type")
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    if kind in ("image", "audio"):
+        return f"[{block.get('mimeType', kind)}, {_size(block.get('data'))}: not shown]"
+    if kind == "resource_link":
+        return f"[{block.get('name', 'link')}: {block.get('uri')}]"
+    if kind == "resource" and isinstance(resource := block.get("resource"), dict):
+        if isinstance(resource.get("text"), str) and resource["text"]:
+            return str(resource["text"])
+        return (
+            f"[{resource.get('uri')}, {resource.get('mimeType') or 'binary'}, {_size(resource.get('blob'))}: not shown]"
+        )
+    return _json({key: _shortened(value) for key, value in block.items()})
+
+
+def _shortened(value: Json) -> Json:
+    return f"[{len(value):,} characters: not shown]" if isinstance(value, str) and len(value) > _LONG else value
+
+
+def _size(base64: Json) -> str:
+    return f"{len(base64) * 3 // 4 if isinstance(base64, str) else 0:,} bytes"
