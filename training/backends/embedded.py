@@ -123,6 +123,8 @@ async def _overlong(
 ) -> Overlong:
     """Let the engine count the tokens of demonstrations. Those whose text is shorter than half of the context are sent
     only if the context is not known yet, because a token has at least one byte."""
+    import openai
+
     found = Overlong(len(demonstrations), 0)
     sizes = [len(json.dumps(each)) for each in demonstrations]
     waiting = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -132,7 +134,12 @@ async def _overlong(
             sent.append(waiting.pop())
         body = {"model": model, "conversations": [demonstrations[place] for place in sent]}
         with server.translated():
-            counted = await client.post("/preview/sft-tokens", cast_to=dict[str, Any], body=body)
+            try:
+                counted = await client.post("/preview/sft-tokens", cast_to=dict[str, Any], body=body)
+            except openai.NotFoundError as error:
+                if error.code != "not_found":
+                    raise
+                return found  # the engine is of an earlier version, which does not count
         context = counted["context"] or sys.maxsize
         counts = zip(sent, counted["tokens"], strict=True)
         longer = {place: count for place, count in counts if count is not None and count > context}

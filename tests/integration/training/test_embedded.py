@@ -185,7 +185,9 @@ async def test_an_engine_that_does_not_check_is_not_vouched_for() -> None:
 
     async with scripted_chat(script) as server:
         backend = await connect(server.url, "key")
-        assert not (await backend.register(spec())).reproducibility.reproducible
+        policy = await backend.register(spec())
+        assert not policy.reproducibility.reproducible
+        assert not (await policy.overlong([{"messages": []}])).tokens, "nor does it count"
         await backend.close()
 
 
