@@ -28,6 +28,8 @@ _BITS = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
 """Bits of an element, by safetensors' name of its type."""
+_ATTENTION = frozenset({"full_attention", "sliding_attention", "attention"})
+"""Kinds of layers whose state is keys and values of all tokens."""
 _ADDED_FOLDER = "bases"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -107,6 +109,8 @@ def _fault(directory: Path, files: tuple[tuple[str, int, int], ...]) -> str | No
     sizes = {name: size for name, size, _ in files}
     try:
         config = _checked_config(directory)
+        if (foreign := fault_of_layers(_text_config(config).get("layer_types"))) is not None:
+            raise _Fault(directory / "config.json", foreign)
         tensors = sum(_check_weights(directory / name, sizes) for name in _weights(directory, sizes))
         _check_layers(directory / "config.json", config, tensors)
         _check_tokenizer(directory, sizes)
@@ -131,10 +135,26 @@ def _checked_config(directory: Path) -> dict[str, Json]:
     return config
 
 
+def _text_config(config: dict[str, Json]) -> dict[str, Json]:
+    """Return the part of a config that is about the language model."""
+    found = config.get("text_config")
+    return found if isinstance(found, dict) else config
+
+
+def fault_of_layers(kinds: Json) -> str | None:
+    """Return why the engine cannot sample from a model with layers of these kinds (`layer_types` of its config), as a
+    clause, or None."""
+    foreign = {str(kind) for kind in kinds} - _ATTENTION if isinstance(kinds, list | tuple) else set()
+    if not foreign:
+        return None
+    return (
+        f"its layers of the kind {', '.join(sorted(foreign))} keep another state than the keys and values of all tokens"
+    )
+
+
 def _check_layers(path: Path, config: dict[str, Json], tensors: int) -> None:
     """Raise _Fault for more layers than tensors, because a model is built before its weights are read."""
-    text_config = config.get("text_config")
-    layers = (text_config if isinstance(text_config, dict) else config).get("num_hidden_layers", 0)
+    layers = _text_config(config).get("num_hidden_layers", 0)
     if not isinstance(layers, int) or layers > tensors:
         raise _Fault(path, f"num_hidden_layers is {str(layers)[:20]}, and the weights have {tensors} tensors")
 

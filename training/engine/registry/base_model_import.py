@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from environment.installation import install_command
-from training.base_model_files import data_dir_of, stray_file
+from training.base_model_files import base_model_fault, data_dir_of, stray_file
 from training.base_verdicts import BaseVerdicts, Verdict
 from training.engine.base_check import NotChecked, check
 from training.engine.base_probe import OnProgress, Silent
@@ -105,6 +105,8 @@ def _whole_or_absent(target: Path) -> Iterator[Path]:
 def _copy(source: Path, place: Path, progress: OnProgress) -> None:
     if (stray := stray_file(source)) is not None:
         raise CannotAdd(f"{source} is refused: {stray}")
+    if (fault := base_model_fault(source)) is not None:
+        raise CannotAdd(f"{source} is not a model that can be used: {fault}")
     copied = [path for path in sorted(source.iterdir()) if path.is_file() and path.suffix in _COPIED]
     progress.phase("copying bytes", sum(path.stat().st_size for path in copied))
     for path in copied:

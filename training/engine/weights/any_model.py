@@ -10,16 +10,13 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedConfig, Pre
 from transformers.cache_utils import Cache
 
 from environment.first_line import first_line
+from training.base_model_files import fault_of_layers
 from training.engine.memory import is_out_of_memory
 from training.engine.registry.model_record import BadModelDirectory
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
 from training.engine.weights.kv_cache import KVCache, KVShape, Piece
 
 ATTENTION = "learnloop_rows"
-
-
-_ATTENTION = ("full_attention", "sliding_attention")
-"""Kinds of layers whose state is keys and values of all tokens."""
 
 
 class UnsupportedModel(BadModelDirectory):
@@ -126,13 +123,10 @@ class ModuleWeights:
 
 def _layer_types(config: PreTrainedConfig) -> set[str]:
     """Return the kinds of a model's layers, or nothing if its config does not name them. Raises UnsupportedModel."""
-    found = set(getattr(config, "layer_types", None) or ())
-    if unknown := found - {*_ATTENTION, "attention"}:
-        kinds = ", ".join(sorted(unknown))
-        raise UnsupportedModel(
-            f"its layers of the kind {kinds} keep another state than the keys and values of all tokens"
-        )
-    return found & {*_ATTENTION}
+    found = getattr(config, "layer_types", None) or []
+    if (fault := fault_of_layers(found)) is not None:
+        raise UnsupportedModel(fault)
+    return {*found} - {"attention"}
 
 
 class _Window(Cache):
