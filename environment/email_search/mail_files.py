@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 from gzip import GzipFile
 from pathlib import Path
 
+from environment.email_search.mime_parts import MAIL_FIELD
+
 MAX_MAIL_BYTES = 32_000_000
 """Most bytes to read of a mail; the rest (usually attachments) is left out."""
 
 _CHUNK = 65_536
 _BLOCK = 1_000_000
 _FIRST_SEPARATOR = re.compile(rb"(?<=\n)(From [^\n]*+)")
-_FROM_LINE = re.compile(rb"(?<=\n)(From [^\n]{0,394}+)(?=\n|\Z)")
+_FROM_LINE = re.compile(
+    rb"(?<=\n)(From (?:(?=[^\n]*\d:\d\d)[^\n]{0,394}+(?=\n|\Z)|\S{1,320}+[ \t]*+\r?(?=\n[A-Za-z][\w-]*+[ \t]*+:)))"
+)
 _DAY = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _MONTH = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _ZONE = rb"(?:[+-]\d{4}|[A-Z]{1,5})"
@@ -31,37 +35,23 @@ _STAMP = re.compile(
 """Matches a line that ends with day, date, time and year, as mail programs write it."""
 _DATED = re.compile(rb"From (?:\S+\s*\Z|(?=.*\d:\d\d).*\b\d{4}\b)")
 _FIELD = re.compile(rb"[A-Za-z][\w-]*+[ \t]*+:")
-_MAIL_FIELD = re.compile(
-    rb"(?:from|to|cc|date|subject|message-id|received|(?:reply|envelope|delivered)-to|return-path|sender|status|mime-version|"
-    rb"(?:content|arc|dkim|list|resent|x)-[\w-]+|authentication-results|in-reply-to|references)[ \t]*+:",
-    re.IGNORECASE,
-)
 _GIT_PATCH = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001")
 _MAX_ENVELOPE = 400
 _ESCAPE = re.compile(rb"(?<=\n)>(?=>*+From )")
 
-_ARCHIVE = "unpack it, and import the mail in it"
-_TABLE = "learnloop data prepare reads data sets (Parquet, Arrow, JSON Lines) with ART-E's columns"
-_OTHER_FORMATS = (
-    # First bytes, what begins with them, and what helps.
-    (rb"PK\x03\x04|PK\x05\x06", "a ZIP archive", _ARCHIVE),
-    (
-        rb"7z\xbc\xaf|Rar!|BZh\d1AY|\xfd7zXZ|\x28\xb5\x2f\xfd|[\s\S]{257}ustar",
-        "an archive (7z, rar, bz2, xz, zst or tar)",
-        _ARCHIVE,
-    ),
-    (rb"!BDN", "an Outlook data file (.pst)", "export the mail as mbox or .eml files"),
-    (rb"\xd0\xcf\x11\xe0", "an Outlook message (.msg)", "save it as .eml"),
-    (
-        rb"\d{1,10}[ \t]*\r?\n[A-Za-z-]+[ \t]*:",
-        "an Apple Mail message (.emlx)",
-        "export the mailbox from Mail, which makes an mbox",
-    ),
-    (rb"""PAR1|ARROW1|\s*(?:\{\s*["}]|\[\s*["\[{])""", "a table or JSON", _TABLE),
-    (rb"""(?:[\w"'. -]*+(?:[,;](?! )|\t)){2,}+[\w"'. -]*+\r?\n""", "a table", _TABLE),
-    (rb"SQLite format 3\0", "an SQLite database", "export the mail as mbox or .eml files"),
-    (rb"%PDF-", "a PDF document", "export the mail as mbox or .eml files"),
-)
+_EXPORT = "export the mail as mbox or .eml files"
+_TABLE = "a table or JSON: learnloop data prepare reads data sets (Parquet, Arrow, JSON Lines) with ART-E's columns"
+_OTHER_FORMATS = {
+    rb"PK\x03\x04|PK\x05\x06": "a ZIP archive: unpack it, and import the mail in it",
+    rb"7z\xbc\xaf|Rar!|BZh\d1AY|\xfd7zXZ|\x28\xb5\x2f\xfd|[\s\S]{257}ustar": "an archive: unpack it, import the mail",
+    rb"!BDN": f"an Outlook data file (.pst): {_EXPORT}",
+    rb"\xd0\xcf\x11\xe0": "an Outlook message (.msg): save it as .eml",
+    rb"\d{1,10}[ \t]*\r?\n[A-Za-z-]+[ \t]*:": "an Apple Mail message (.emlx): export the mailbox as mbox",
+    rb"""PAR1|ARROW1|\s*(?:\{\s*["}]|\[\s*["\[{])|(?:[\w"'. -]*+(?:[,;](?! )|\t)){2,}+[\w"'. -]*+\r?\n""": _TABLE,
+    rb"SQLite format 3\0": f"an SQLite database: {_EXPORT}",
+    rb"%PDF-": f"a PDF document: {_EXPORT}",
+}
+"""What the first bytes of files begin with that hold no mail or are not read here, and what helps."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -143,9 +133,7 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
 
 
 def _other_format(head: bytes) -> str | None:
-    """Return which format that holds no mail, or is not read here, the file has, and what helps."""
-    found = (f"{name}: {remedy}" for begins, name, remedy in _OTHER_FORMATS if re.match(begins, head))
-    return next(found, None)
+    return next((said for begins, said in _OTHER_FORMATS.items() if re.match(begins, head)), None)
 
 
 def _single_mail(path: Path, stream: io.BufferedReader) -> RawMail:
@@ -228,7 +216,7 @@ def _separates(text: bytes, line: bytes, start: int, end: int) -> bool:
     after_blank = not _last_line(text[max(0, start - _MAX_ENVELOPE) : start]).strip()
     if _STAMP.search(line):
         return after_blank or _FIELD.match(text, end) is not None
-    return after_blank and _DATED.match(line) is not None and _MAIL_FIELD.match(text, end) is not None
+    return after_blank and _DATED.match(line) is not None and MAIL_FIELD.match(text, end) is not None
 
 
 def _ending(text: bytes) -> bytes:

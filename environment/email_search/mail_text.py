@@ -13,16 +13,8 @@ _ALIASES = {
     "shift_jis": "cp932",
     "big5": "cp950",
 }
-_NAMES = {
-    # Names that Python does not know, or not in every release.
-    "utf8mb4": "utf-8",
-    "x-sjis": "cp932",
-    "x-euc-jp": "euc_jp",
-    "cp51932": "euc_jp",
-    "cp50220": "iso2022_jp",
-    "cp50221": "iso2022_jp",
-    "cp50222": "iso2022_jp",
-}
+_NAMES = {"utf8mb4": "utf-8", "cp51932": "euc_jp", **dict.fromkeys(("cp50220", "cp50221", "cp50222"), "iso2022_jp")}
+"""Names that Python does not know."""
 _WINDOWS = re.compile(r"(?:windows|win|cp|ms|x-cp)[-_]?(?=\d)")
 _VARIANT = re.compile(r"^x-|(?<=\d)-[ie]$")
 """Matches what some names have before or after the usual one: `x-gbk`, `iso-8859-8-i`."""
@@ -37,6 +29,8 @@ _DROPPED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
 """Matches control characters, soft hyphens, and the zero-width characters that newsletters use as padding."""
 _LINE_ENDS = str.maketrans("\r\v\f", "\n\n\n")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+_MOST_PADDING = 100_000
+"""With more, it is no sign of pieces that were joined."""
 _NOT_BASE64 = bytes(set(range(256)) - set(_BASE64))
 
 
@@ -132,8 +126,10 @@ def _codec(charset: str | None) -> str | None:
 
 def decode_base64(data: bytes) -> bytes:
     """Decode base64. Other bytes are ignored, and so are missing padding and padding in the middle."""
-    found = bytearray()
-    for piece in re.findall(rb"[^=]++", data.translate(None, _NOT_BASE64)):
+    found, plain = bytearray(), data.translate(None, _NOT_BASE64)
+    if plain.count(b"=") > _MOST_PADDING:
+        plain = plain.replace(b"=", b"")
+    for piece in re.findall(rb"[^=]++", plain):
         whole = piece[: len(piece) - (len(piece) % 4 == 1)]
         found += b64decode(whole + b"=" * (-len(whole) % 4))
     return bytes(found)

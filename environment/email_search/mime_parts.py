@@ -42,9 +42,12 @@ _CHARSET_WITHIN = 100_000
 _LEADING = re.compile(rb"(?:\xef\xbb\xbf|[ \t]*+(?:\r\n?+|\n)|>From [^\r\n]*+(?:\r\n?+|\n))++")
 """Matches what some programs write before a mail: a byte order mark, empty lines, an escaped separator of an mbox."""
 _EMPTY_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?=[\r\n])")
-_KNOWN_FIELD = re.compile(
-    rb"(?:from|to|cc|date|subject|message-id|received|reply-to|mime-version|content-[\w-]+|x-[\w-]+)[ \t]*+:", re.I
+MAIL_FIELD = re.compile(
+    rb"(?:from|to|cc|date|subject|message-id|received|(?:reply|envelope|delivered)-to|return-path|sender|status|in-reply-to"
+    rb"|mime-version|(?:content|arc|dkim|list|resent|x)-[\w-]+|authentication-results|references)[ \t]*+:",
+    re.IGNORECASE,
 )
+"""Matches the beginning of a header field that hardly any other line begins with."""
 _FIELD = re.compile(rb"(?:([!-9;-~]++)[ \t]*+:|[ \t])")
 _FOOTER = re.compile(
     rb"^[ \t]*+(?:[_*~#-]{2,}+|={3,}+|\S{1,30}+(?:[ \t]++\S{1,30}+)++"
@@ -85,7 +88,7 @@ def readable_header(mail: bytes) -> bytes:
         return mail
     empty = _EMPTY_LINE.search(mail, bad, bad + MAX_HEADER_BYTES)
     lines = mail[bad : empty.end() if empty else bad + MAX_HEADER_BYTES].splitlines(keepends=True)
-    known = [number for number, line in enumerate(lines) if _KNOWN_FIELD.match(line)]
+    known = [number for number, line in enumerate(lines) if MAIL_FIELD.match(line)]
     count = known[-1] + 1 if known else 0
     head = b"".join(
         (field[1] + b":" + line[field.end() :] if field[1] else line) if (field := _FIELD.match(line)) else b" " + line
@@ -117,10 +120,13 @@ class MailParts:
             return []
         default = "message/rfc822" if part.header.get_content_type() == "multipart/digest" else "text/plain"
         for content in (part, self._unwrapped(part)):
-            if kind == "multipart" and (ranges := list(self._ranges(content))):
-                return [self._part(content.source, start, end, part.depth + 1, default) for start, end in ranges]
-            if kind == "message" and (content is not part or not _is_encoded(part)):
-                return [self._part(content.source, content.start, content.end, part.depth + 1)]
+            source, depth = content.source, part.depth + 1
+            if kind == "multipart":
+                found = [self._part(source, start, end, depth, default) for start, end in self._ranges(content)]
+                if found:
+                    return found
+            elif content is not part or not _is_encoded(part):
+                return [self._part(source, content.start, content.end, depth)]
         return []
 
     def _unwrapped(self, part: Part) -> Part:

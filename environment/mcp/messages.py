@@ -64,16 +64,10 @@ def _mended(message: Json) -> Json:
     if not isinstance(message, dict) or not ("result" in message or "error" in message):
         return message
     reply = {"jsonrpc": "2.0", **message}
-    if reply.get("error") is None:
-        result = reply.get("result")
-        return {key: value for key, value in reply.items() if key != "error"} | {
-            "result": result if isinstance(result, dict) else {"content": result}
-        }
-    error = reply["error"] if isinstance(reply["error"], dict) else {"message": reply["error"]}
-    code, said = error.get("code"), error.get("message", error)
-    return {key: value for key, value in reply.items() if key != "result"} | {
-        "error": {
-            "code": code if isinstance(code, int) else INTERNAL_ERROR,
-            "message": said if isinstance(said, str) else json.dumps(said, ensure_ascii=False),
-        }
-    }
+    error, result = reply.pop("error", None), reply.pop("result", None)
+    if error is None:
+        return {**reply, "result": result if isinstance(result, dict) else {"content": result}}
+    found = error if isinstance(error, dict) else {"message": error}
+    code, said = found.get("code"), found.get("message", found)
+    text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return {**reply, "error": {"code": code if isinstance(code, int) else INTERNAL_ERROR, "message": text}}

@@ -19,11 +19,8 @@ def tool_of(listed: Json) -> Tool | None:
     if not isinstance(listed, dict) or not isinstance(listed.get("name"), str) or not listed["name"]:
         return None
     description, schema = listed.get("description"), listed.get("inputSchema")
-    return Tool(
-        listed["name"],
-        description if isinstance(description, str) else "",
-        schema if isinstance(schema, dict) else {},
-    )
+    said = description if isinstance(description, str) else ""
+    return Tool(listed["name"], said, schema if isinstance(schema, dict) else {})
 
 
 def text_of(result: Mapping[str, Json], most: int) -> ToolText:
@@ -78,11 +75,12 @@ def _part(block: Json) -> str:
         return (
             f"[{resource.get('uri')}, {resource.get('mimeType') or 'binary'}, {_size(resource.get('blob'))}: not shown]"
         )
-    return _json({key: _shortened(value) for key, value in block.items()})
+    long = {key: f"[{len(value):,} characters: not shown]" for key, value in block.items() if _is_long(value)}
+    return _json({**block, **long})
 
 
-def _shortened(value: Json) -> Json:
-    return f"[{len(value):,} characters: not shown]" if isinstance(value, str) and len(value) > _LONG else value
+def _is_long(value: Json) -> bool:
+    return isinstance(value, str) and len(value) > _LONG
 
 
 def _size(base64: Json) -> str:

@@ -20,7 +20,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 FROM = (
     "bob@x.example <bob@x.example>", "Bob [IT] <b@x.example>", "Eve :-) <e@x.example>, ,", "Orr, Bob <b@x.example>;",
     '"Bob <b@x.example>, "Ann" <a@x.example>', "undisclosed-recipients:;", "=?utf-8?q?Lee=2C_=C3=84?= <a@x.example>",
-    "ann at x.example (Ann)", "<@a,@b:c@x.example>", '"john doe"@x.example', "b@[192.0.2.1]", "a@b@c", "Bob <b@x.example",
+    "ann at x.example (Ann)", "<@a,@b:c@x.example>", '"john doe"@x.example', "b@[192.0.2.1]", "a@b@c", "Bob <b@x",
 )  # fmt: skip
 BODIES = (
     ("text/plain; charset=utf-8", "Grüße, мир, 会議室".encode()),
@@ -73,7 +73,7 @@ def mails() -> Iterator[bytes]:
 @cache
 def interpreters() -> dict[str, str]:
     """Return the Pythons that are found, by version."""
-    found = {}
+    found: dict[str, str] = {}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     named = [shutil.which(f"python{version}") for version in VERSIONS]
     for path in (
