@@ -16,7 +16,7 @@ import structlog
 from app.aio.periodic import every
 from app.backends import Connect, usable
 from app.claims.claims import Claims
-from app.db.database import Database, DatabaseUrlError, make_database, make_engine
+from app.db.database import Database, DatabaseUrlError, make_database, make_engine, parse_url
 from app.evaluations.claims import EvaluationClaims
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
@@ -94,7 +94,9 @@ async def open_service(
         dispatcher = Dispatcher(resources.database, Sender(box, guard))
         stack.push_async_callback(dispatcher.close)
         dispatcher.start()
-        feed = EventFeed(resources.database, resources.database_engine.url, on_hint=dispatcher.wake)
+        direct = settings.direct_database_url
+        listened = resources.database_engine.url if direct is None else parse_url(direct.get_secret_value())
+        feed = EventFeed(resources.database, listened, on_hint=dispatcher.wake)
         stack.push_async_callback(feed.close)
         feed.start()
         runner = await stack.enter_async_context(_running_jobs(resources, learn))

@@ -184,6 +184,8 @@ class Settings(BaseSettings):
 
     database_url: SecretStr | None = Field(None, validation_alias=_from("DATABASE_URL"))
     """None: an embedded Postgres in the data directory."""
+    direct_database_url: SecretStr | None = Field(None, validation_alias=_from("DIRECT_DATABASE_URL"))
+    """The same database past its pooler, which does not pass on notifications. None: DATABASE_URL."""
     frontend_url: HttpUrl | None = Field(None, validation_alias=_from("FRONTEND_URL"))
     """URL that receives a POST after every iteration of every run."""
     frontend_webhook_secret: SecretStr | None = Field(None, validation_alias=_from("FRONTEND_WEBHOOK_SECRET"))

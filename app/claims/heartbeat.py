@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import URL, create_engine, tuple_, update
 
 from app.claims.lease import Lease, until
+from app.db.connecting import connect_blocking
 from app.domain.run_state import RunStatus
 from app.errors import DATABASE_DOWN
 from app.logs import RepeatedLog
@@ -29,6 +30,7 @@ class Heartbeat:
     def __init__(
         self, url: URL, ttl_s: float, leases: Callable[[], Sequence[Lease[Any]]], lost: Callable[[Lease[Any]], None]
     ) -> None:
+        limit_ms = int(ttl_s * 1000 / 3)
         self._engine = create_engine(
             url,
             pool_size=1,
@@ -37,11 +39,9 @@ class Heartbeat:
             # The server ends the transaction with the statement. If we had to commit, a process that froze before the
             # commit would keep the rows locked, and no other worker could take them over.
             isolation_level="AUTOCOMMIT",
-            connect_args={
-                "connect_timeout": 5,
-                "tcp_user_timeout": int(ttl_s * 1000 / 3),
-                "options": f"-c statement_timeout={int(ttl_s * 1000 / 3)}",
-            },
+            creator=lambda: connect_blocking(
+                url, {"statement_timeout": str(limit_ms)}, connect_timeout=5, tcp_user_timeout=limit_ms
+            ),
         )
         self._ttl_s = ttl_s
         self._repeated = RepeatedLog(log)

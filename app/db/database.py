@@ -1,16 +1,17 @@
 """The database: a pool of connections, and transactions on it. Postgres only, driver psycopg 3."""
 
-from collections.abc import Mapping
+from functools import partial
 from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.engine.interfaces import AdaptedConnection
 from sqlalchemy.event import listen
 from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.db import json_text
+from app.db.connecting import connect, is_pooled, settings_of_transaction
 
 if TYPE_CHECKING:  # loaded with the first connection
     import psycopg
@@ -18,15 +19,13 @@ if TYPE_CHECKING:  # loaded with the first connection
 Database = async_sessionmaker[AsyncSession]
 """Makes transactions: `async with database.begin() as tx` to write, `async with database() as tx` to read."""
 
-SERVER_SETTINGS = {
-    "application_name": "learnloop",
-    "timezone": "UTC",
-    "statement_timeout": "15000",
-    "idle_in_transaction_session_timeout": "30000",
-}
-"""Settings of every connection. Times are in milliseconds."""
-_KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""When the operating system ends a connection to a machine that no longer answers, in seconds, seconds and probes."""
+_OF_OTHER_CLIENTS = frozenset(
+    {
+        *("connection_limit", "pgbouncer", "pool_timeout", "prepareThreshold", "prepared_statements"),
+        *("statement_cache_size", "supa", "workaround"),
+    }
+)
+"""Parameters by which other clients are told of a pooler, or how to live with one. Here it is recognised."""
 
 
 class DatabaseUrlError(Exception):
@@ -43,12 +42,18 @@ def parse_url(database_url: str) -> URL:
         raise DatabaseUrlError(
             f"DATABASE_URL is for {url.drivername!r}; only Postgres is supported: postgresql://user:password@host/name"
         )
+    url = url.difference_update_query(_OF_OTHER_CLIENTS)
+    if unknown := sorted(url.query.keys() - _parameter_names()):
+        raise DatabaseUrlError(
+            f"DATABASE_URL has the parameter {', '.join(unknown)}, which Postgres does not know: remove it"
+        )
     return url.set(drivername="postgresql+psycopg")
 
 
-def options_of(settings: Mapping[str, str]) -> str:
-    """Write server settings for a connection's parameter `options`."""
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+def _parameter_names() -> set[str]:
+    from psycopg.pq import Conninfo
+
+    return {option.keyword.decode() for option in Conninfo.get_defaults()}
 
 
 def make_engine(url: URL, connections: int = 7) -> AsyncEngine:
@@ -65,10 +70,24 @@ def make_engine(url: URL, connections: int = 7) -> AsyncEngine:
         pool_recycle=600,
         json_serializer=json_text.dumps,
         json_deserializer=json_text.loads,
-        connect_args={"connect_timeout": 10, "options": options_of(SERVER_SETTINGS), **_KEEPALIVE},
+        connect_args={"async_creator_fn": partial(_connect, url)},
     )
     listen(engine.sync_engine, "checkout", _replace_if_closed)
+    listen(engine.sync_engine, "begin", _make_settings)
     return engine
+
+
+async def _connect(url: URL, context: Any = None, **_: Any) -> "psycopg.AsyncConnection[Any]":
+    """Open a connection for SQLAlchemy, which gives the URL's parameters again, and how to convert values."""
+    connection = await connect(url, connect_timeout=10, context=context)
+    await connection.set_autocommit(False)
+    return connection
+
+
+def _make_settings(connection: Connection) -> None:
+    """Make the settings for a transaction through a pooler, which forgets those of a connection."""
+    if is_pooled(connection.connection.driver_connection):
+        connection.exec_driver_sql(settings_of_transaction())
 
 
 def _replace_if_closed(connection: AdaptedConnection, *_: object) -> None:
@@ -84,11 +103,6 @@ def has_ended(idle: "psycopg.AsyncConnection[Any] | psycopg.Connection[Any]") ->
     socket = poll()
     socket.register(idle.fileno(), POLLIN)
     return bool(socket.poll(0))
-
-
-def connection_parameters(url: URL) -> dict[str, Any]:
-    """Return the parameters of a URL as keyword arguments for psycopg."""
-    return url.translate_connect_args(username="user", database="dbname") | dict(url.query)
 
 
 def make_database(engine: AsyncEngine) -> Database:

@@ -15,7 +15,8 @@ import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app.db.database import SERVER_SETTINGS, connection_parameters, has_ended, options_of
+from app.db.connecting import SERVER_SETTINGS, connect
+from app.db.database import has_ended
 from environment.first_line import first_line
 
 Row = Sequence[Any]
@@ -37,10 +38,8 @@ class DirectConnection:
 
     def __init__(self, url: URL, **settings: str) -> None:
         """`settings` are server settings for this connection."""
-        self._parameters = connection_parameters(url) | {
-            "options": options_of(SERVER_SETTINGS | _GENERIC_PLANS | settings),
-            "connect_timeout": _CONNECT_S,
-        }
+        self._url = url
+        self._settings = SERVER_SETTINGS | _GENERIC_PLANS | settings
         self._lock = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._unavailable_until = 0.0
@@ -58,8 +57,8 @@ class DirectConnection:
                 async with asyncio.timeout(_TIMEOUT_S):
                     if self._connection is None or has_ended(self._connection):
                         await self._close()
-                        self._connection = await psycopg.AsyncConnection.connect(
-                            **self._parameters, autocommit=True, prepare_threshold=0
+                        self._connection = await connect(
+                            self._url, self._settings, connect_timeout=_CONNECT_S, prepare_threshold=0
                         )
                     cursor = await self._connection.execute(statement.encode(), values, binary=True)
                     return await cursor.fetchall() if cursor.description else []

@@ -1,10 +1,12 @@
 """Brings the database's schema up to date. Every process does this when it starts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -25,8 +27,14 @@ _LOCK = 0x6C6F6F70
 log = structlog.get_logger(__name__)
 
 
+_FITNESS = text(
+    "SELECT current_database() AS name, current_user AS role, current_setting('server_encoding') AS encoding, "
+    "current_schema() AS schema, has_schema_privilege(current_schema(), 'CREATE') AS may_create"
+)
+
+
 class SchemaError(Exception):
-    """The database's schema is unknown to this version."""
+    """The database's schema is unknown to this version, or cannot be made. The message says what to do."""
 
 
 async def migrate_when_up(database: AsyncEngine) -> None:
@@ -51,7 +59,7 @@ async def migrate_when_up(database: AsyncEngine) -> None:
 async def migrate(engine: AsyncEngine) -> None:
     """Bring the schema to this version in one transaction. Processes that start at the same time take turns.
 
-    Raises SchemaError if a newer version created the database.
+    Raises SchemaError if a newer version created the database, or if it cannot hold the schema or its texts.
     """
     async with engine.begin() as connection:
         await connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -59,9 +67,32 @@ async def migrate(engine: AsyncEngine) -> None:
         await connection.run_sync(_upgrade)
 
 
+def _require_fit(found: Any) -> None:
+    """Raise SchemaError, with what to do, if the database cannot hold every text."""
+    if found.encoding != "UTF8":
+        raise SchemaError(
+            f"the database {found.name} has the encoding {found.encoding}, which cannot hold every text: make another "
+            "with CREATE DATABASE learnloop TEMPLATE template0 ENCODING 'UTF8', and name it in DATABASE_URL"
+        )
+
+
+def _require_right(found: Any) -> None:
+    """Raise SchemaError, with what to do, if the database's user cannot make tables."""
+    if found.schema is None:
+        raise SchemaError(f"no schema of the search_path exists in the database {found.name}: CREATE SCHEMA public")
+    if not found.may_create:
+        raise SchemaError(
+            f"the user {found.role} may not make tables in the schema {found.schema} of the database {found.name}: its "
+            f'owner can allow it with GRANT USAGE, CREATE ON SCHEMA "{found.schema}" TO "{found.role}"'
+        )
+
+
 def _upgrade(connection: Connection) -> None:
+    found = connection.execute(_FITNESS).one()
+    _require_fit(found)
     if _current_revision(connection) == newest():
         return
+    _require_right(found)
     # imported late: it takes a quarter of a second, which a restart with an up-to-date schema should not pay
     from alembic import command
     from alembic.util import CommandError
@@ -73,6 +104,12 @@ def _upgrade(connection: Connection) -> None:
     except CommandError as error:
         raise SchemaError(
             f"the database was created by a newer version of learnloop; update this installation ({error})"
+        ) from error
+    except ProgrammingError as error:
+        if not isinstance(error.orig, InsufficientPrivilege):
+            raise
+        raise SchemaError(
+            f"the database's user may not change its tables: {first_line(error.orig)}; name their owner in DATABASE_URL"
         ) from error
 
 

@@ -3,7 +3,7 @@
 import psycopg
 from sqlalchemy import URL
 
-from app.db.database import connection_parameters
+from app.db.connecting import connection_parameters
 
 
 class NoConnection(Exception):

@@ -17,7 +17,8 @@ import psycopg
 import structlog
 from sqlalchemy import URL, select
 
-from app.db.database import Database, connection_parameters
+from app.db.connecting import connect, is_pooled
+from app.db.database import Database
 from app.db.json_text import dumps
 from app.db.tables import Event
 from app.errors import DATABASE_DOWN
@@ -32,6 +33,8 @@ LOOK_S = 1.0
 
 It is also the minimum time between progress messages.
 """
+_POOLED_S = 3600.0
+"""Time before the listener looks whether there still is a pooler. Events are polled meanwhile."""
 _KEEP_ALIVE_S = 5.0
 _KEPT = 500
 """Number of newest events kept in memory per watched run."""
@@ -224,8 +227,10 @@ class EventFeed:
             await asyncio.sleep(pause_s)
 
     async def _listen(self) -> None:
-        options = connection_parameters(self._url)
-        async with await psycopg.AsyncConnection.connect(**options, autocommit=True, connect_timeout=5) as connection:
+        async with await connect(self._url, connect_timeout=5) as connection:
+            if is_pooled(connection):
+                log.warning("a pooler does not pass on notifications: set DIRECT_DATABASE_URL, or events are seen late")
+                return await asyncio.sleep(_POOLED_S)
             await connection.execute(f"LISTEN {CHANNEL}")
             for run_id in list(self._tails):  # catches up on what was missed while not listening
                 self._hint(run_id)

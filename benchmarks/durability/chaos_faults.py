@@ -14,7 +14,7 @@ import psutil
 import psycopg
 from sqlalchemy import URL
 
-from app.db.database import connection_parameters
+from app.db.connecting import connection_parameters
 from app.processes.postgres import EmbeddedPostgres
 from benchmarks.forks import Forked, Forks
 
