@@ -15,7 +15,8 @@ from training.engine.http.chat_request import ChatRequest
 from training.engine.http.reply_grammar import reply_grammar
 from training.engine.sampling.constraint import FORCED_CHARACTERS, BadGrammar, Grammar, Vocabulary, _Tokens
 from training.engine.tokens import ChatTokenizer
-from training.protocol.tool_formats.formats import HERMES, Reply
+from training.protocol.tool_formats.formats import FORMATS, HERMES, Reply
+from training.protocol.tool_formats.written_calls import WrittenCall
 
 MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"', "}", "]")
 MOST_TOKENS = 400
@@ -211,3 +212,12 @@ def test_a_long_forced_text_is_written_whole_but_tokenized_in_parts(
         assert constraint.take(ids[-1]), constraint.error
     assert ids[:-1] == tokenizer.fast.encode(f'"{words}"', add_special_tokens=False)
     assert max(cut) <= FORCED_CHARACTERS
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "gemma4", "gpt_oss"])
+def test_families_with_a_notation_of_their_own_are_constrained_to_that_of_hermes(name: str) -> None:
+    body = {"model": "any", "messages": [{"role": "user", "content": "Go."}], "tools": [tool("find")]}
+    request = ChatRequest.model_validate({**body, "tool_choice": "required"})
+    assert reply_grammar(request, FORMATS[name]) == reply_grammar(request, HERMES)
+    [call] = FORMATS[name].read(HERMES.write([WrittenCall("find", '{"word": "tide"}')])).tool_calls
+    assert (call.name, call.arguments) == ("find", '{"word": "tide"}')
