@@ -3,6 +3,7 @@
 import codecs
 import re
 from base64 import b64decode
+from functools import lru_cache
 
 _ALIASES = {
     # Maps the charset that mailers declare to the superset that they actually use.
@@ -40,6 +41,8 @@ def decode_bytes(data: bytes, charset: str | None, hint: str | None = None, *, c
 
     Bytes that do not fit become U+FFFD. If the bytes were `cut`, a character whose end is missing is left out.
     """
+    if charset is None and data.isascii() and b"\x1b" not in data:  # This holds for nearly all header fields.
+        return data.decode("ascii")
     declared = next((codec for bom, codec in _BOMS if data.startswith(bom)), None) or _codec(charset)
     if b"\x1b$" in data and data.isascii() and (declared is None or declared.startswith(("iso2022_jp", "utf-8"))):
         declared = "iso2022_jp"
@@ -111,6 +114,7 @@ _NEC_ROWS = "learnloop.nec_rows"
 codecs.register_error(_NEC_ROWS, _nec_row)
 
 
+@lru_cache(maxsize=1_000)
 def _codec(charset: str | None) -> str | None:
     """Return Python's codec for a declared charset; None if the bytes must decide."""
     given = (charset or "").strip().lower()
