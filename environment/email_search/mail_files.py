@@ -33,7 +33,10 @@ _STAMP = re.compile(
     rb"(?: +\(?%(z)s\)?)*(?: +remote from \S+)?\s*\Z" % {b"d": _DAY, b"m": _MONTH, b"z": _ZONE}
 )
 """Matches a line that ends with day, date, time and year, as mail programs write it."""
-_DATED = re.compile(rb"From (?:\S+\s*\Z|(?=.*\d:\d\d).*\b\d{4}\b)")
+_UNSTAMPED = re.compile(
+    rb"From (?:(?:\S*@\S*|-)(?:\s*\Z|\s+(?=.*\d:\d\d).*\b\d{4}\b)|\S+ .*\d\d:\d\d:\d\d(?: \S{1,6})? \d{4}\s*\Z)"
+)
+"""Matches other lines of mail programs: without a date, in other forms, with days and months of other languages."""
 _FIELD = re.compile(rb"[A-Za-z][\w-]*+[ \t]*+:")
 _GIT_PATCH = re.compile(rb"From [0-9a-f]{40,64} Mon Sep 17 00:00:00 2001")
 _MAX_ENVELOPE = 400
@@ -52,6 +55,7 @@ _OTHER_FORMATS = {
     rb"%PDF-": f"a PDF document: {_EXPORT}",
 }
 """What the first bytes of files begin with that hold no mail or are not read here, and what helps."""
+_TABLE_SUFFIXES = {".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".arrow", ".json", ".jsonl", ".ndjson"}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -122,7 +126,7 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
             head = head[mark:]
             if not head:
                 yield BrokenMail(_printable(path), "empty file")
-            elif other := _other_format(head):
+            elif other := _other_format(path, head):
                 yield BrokenMail(_printable(path), other)
             elif head.lstrip().startswith(b"From ") and not one_mail:
                 yield from _mails_of_mbox(path, stream, mark)
@@ -132,7 +136,9 @@ def _mails_of_file(path: Path, one_mail: bool) -> Iterator[RawMail | BrokenMail]
             yield BrokenMail(_printable(path), f"damaged gzip file: {error}")
 
 
-def _other_format(head: bytes) -> str | None:
+def _other_format(path: Path, head: bytes) -> str | None:
+    if path.suffix.lower() in _TABLE_SUFFIXES:
+        return _TABLE
     return next((said for begins, said in _OTHER_FORMATS.items() if re.match(begins, head)), None)
 
 
@@ -216,7 +222,7 @@ def _separates(text: bytes, line: bytes, start: int, end: int) -> bool:
     after_blank = not _last_line(text[max(0, start - _MAX_ENVELOPE) : start]).strip()
     if _STAMP.search(line):
         return after_blank or _FIELD.match(text, end) is not None
-    return after_blank and _DATED.match(line) is not None and MAIL_FIELD.match(text, end) is not None
+    return after_blank and _UNSTAMPED.match(line) is not None and MAIL_FIELD.match(text, end) is not None
 
 
 def _ending(text: bytes) -> bytes:

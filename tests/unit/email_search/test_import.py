@@ -113,7 +113,15 @@ def test_a_stamped_separator_needs_no_blank_line(tmp_path: Path, separator: byte
     assert subjects(list(raw_mails(tmp_path / "in"))) == [f"Subject: mail {number}" for number in range(4)]
 
 
-@pytest.mark.parametrize("separator", [b"From -", b"From ann@a.example", b"From ann@a.example 2025-03-04 10:00:00"])
+@pytest.mark.parametrize(
+    "separator",
+    [
+        b"From -",
+        b"From ann@a.example",
+        b"From ann@a.example 2025-03-04 10:00:00",
+        b"From ann Di M\xe4r 4 10:00:00 2025",
+    ],
+)
 def test_a_separator_without_a_stamp_stands_between_a_blank_line_and_a_header(tmp_path: Path, separator: bytes) -> None:
     (tmp_path / "in").write_bytes(b"\n".join(separator + b"\n" + mail(number) for number in range(3)))
     assert len(list(raw_mails(tmp_path / "in"))) == 3
@@ -128,6 +136,9 @@ def test_a_separator_without_a_stamp_stands_between_a_blank_line_and_a_header(tm
         "From the 2025 plan: at 9:30 we begin.",
         "From ann@a.example",
         "From Ann",
+        "From 10:00 on 5 May 2025 we meet:\nTo: the office",
+        "From the archive of 2024, 10:30\nSubject: old",
+        "From Ann\nSubject: old",
     ],
 )
 def test_a_paragraph_is_no_separator(tmp_path: Path, line: str) -> None:
@@ -170,9 +181,11 @@ def test_files_of_other_formats_are_named(tmp_path: Path, content: bytes, said: 
         import_mail([tmp_path / "in"], tmp_path / "inbox.sqlite")
     assert said in str(refused.value)
     (tmp_path / "in" / "b.eml").write_bytes(mail(1))
+    (tmp_path / "in" / "c.CSV").write_bytes(b'"Subject: (all)", "From"\n')
     report, inbox = do_import(tmp_path)
     inbox.close()
-    assert (report.imported, len(report.broken), report.broken[0].number) == (1, 1, None)
+    assert (report.imported, [each.number for each in report.broken]) == (1, [None, None])
+    assert report.broken[1].reason.startswith("a table or JSON")
 
 
 @pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16"])
