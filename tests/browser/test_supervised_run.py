@@ -1,5 +1,6 @@
 """The page of a run on demonstrations only: its verdict, the charts that have data, and how to start it again."""
 
+import json
 import re
 from pathlib import Path
 
@@ -45,3 +46,6 @@ async def test_a_finished_run_on_demonstrations_says_that_they_were_learned(
         body = re.search(r'"name": "(warm-[a-z0-9]+)"', await code.inner_text())
         assert body, "starting it again begins a new model"
         await expect(visit.text(f"This begins the new model {body[1]}")).to_be_visible()
+        [request] = re.findall(r"-d '(.*)'", await code.inner_text(), re.DOTALL)
+        again = await client.post("/learn-loop", json=json.loads(request))
+        assert again.status_code == 202, again.text

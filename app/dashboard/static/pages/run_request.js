@@ -8,6 +8,15 @@ import { AsCode } from "../parts/as_code.js";
 /** Number of characters of the model's name that the new model's name keeps. */
 const _MOST_KEPT = 40;
 
+/** A run's request as it was sent: without what the service found out about its demonstrations. @param {Record<string, any>} stored */
+function sent(stored) {
+  const { first_scenario: _first, ...request } = stored;
+  if (!request.warm_start) return request;
+  const { iterations: _iterations, ...start } = request.warm_start;
+  const { name, version, sha256 } = start.demonstrations;
+  return { ...request, warm_start: { ...start, demonstrations: sha256 ? { dataset: `${name}@${version}` } : start.demonstrations } };
+}
+
 /** @param {import("./run.js").PartProps} props */
 export function RunRequest({ run, data }) {
   const [again] = useState(() => `${run.model.name.slice(0, _MOST_KEPT)}-${Date.now().toString(36)}`);
@@ -25,5 +34,5 @@ export function RunRequest({ run, data }) {
     </section>
     <section class="card"><h2>Start it again</h2>
       <p>This begins the new model <code>${label(again)}</code> where this run began. Under the name of a model that exists, a run continues that model.</p>
-      <${AsCode} body=${{ ...run.request, model }} /></section>`;
+      <${AsCode} body=${{ ...sent(run.request), model }} /></section>`;
 }
