@@ -163,11 +163,12 @@ class _IterationRollouts:
         """Roll out each scenario of the iteration several times, and judge the rollouts."""
         config, step = self._run.config, self._snapshot.step
         collector = await self._run.collector(self._iteration)
-        start = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
+        earlier = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
         with self._environment() as environment:
             making = collector.within(replace(self._run, environment=environment, progress=self._report))
             each = config.groups_per_iteration
-            scenarios = await off_loop(environment, environment.scenarios, "train", each, config.seed, start)
+            start, seed = config.first_scenario + earlier, config.seed
+            scenarios = await off_loop(environment, environment.scenarios, "train", each, seed, start)
             tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", self._iteration)
             endpoint = self._policy.endpoint(step)
             began = time.monotonic()

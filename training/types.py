@@ -92,6 +92,8 @@ class RunConfig:
     train_options: Mapping[str, Json] = field(default_factory=dict)
     """Options of a GRPO step, such as loss, epsilon or kl_penalty_coef (training/backends/train_options.py)."""
     warm_start: WarmStartConfig | None = None
+    first_scenario: int = 0
+    """Number of the first training scenario that is rolled out; those before it were demonstrated."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
 
     @property

@@ -37,7 +37,9 @@ async def fork(
     whole = LearnLoopRequest.model_validate({**_changed(stored, request), "model": model})
     async with database() as tx:
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
-    return await starter.start(run_id, whole, actor, save_reply, Parent(parent_id, checkpoint.step, learned))
+    first_scenario = parent.stored_request.config.first_scenario
+    forked = Parent(parent_id, checkpoint.step, learned, first_scenario)
+    return await starter.start(run_id, whole, actor, save_reply, forked)
 
 
 async def _checkpoint(database: Database, parent: Run, step: int | None) -> Checkpoint:
@@ -71,7 +73,7 @@ def _changed(stored: Mapping[str, Any], request: ForkRequest) -> dict[str, Any]:
 
     Raises InvalidRequest for another environment.
     """
-    stored = {name: value for name, value in stored.items() if name != "warm_start"}
+    stored = {name: value for name, value in stored.items() if name not in ("warm_start", "first_scenario")}
     given = request.model_dump(exclude_unset=True, exclude={"checkpoint", "model"})
     for name in _PARTLY:
         if name in given:

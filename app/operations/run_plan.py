@@ -19,6 +19,8 @@ from training.warm_start import iterations_of
 
 _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""
+_MOST_COUNTED = 10_000
+"""How many scenarios of rollouts are drawn at most to find out whether they were demonstrated."""
 _RESOLVED = {"graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
 """Fields of a request that are stored in another form."""
 
@@ -29,6 +31,11 @@ class WarmStartPlan:
 
     demonstrations: Mapping[str, Json]
     iterations: int
+
+    @property
+    def solved_scenarios(self) -> int:
+        """Number of training scenarios that the environment demonstrates."""
+        return int(self.demonstrations.get("oracle", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class RunPlan:
     """The judge; None until the environment, which has a default judge, is known."""
     warm_start: WarmStartPlan | None = None
     """None without a warm start, or until its demonstrations are found."""
+    first_scenario: int = 0
+    """Number of the first training scenario that is rolled out, in a fork of a run with demonstrations."""
     base: Base | None = None
     """What is known of the base model; None until the environment is known."""
     defaults: Mapping[str, Default] = field(default_factory=dict)
@@ -73,9 +82,13 @@ class RunPlan:
     @property
     def iterations_total(self) -> int:
         """Total number of iterations, including those of the warm start."""
+        return self.reinforced_iterations + (self.warm_start.iterations if self.warm_start else 0)
+
+    @property
+    def reinforced_iterations(self) -> int:
+        """Number of iterations with rollouts."""
         given = self.request.iterations
-        iterations = int(self.defaults["iterations"].value) if given is None else given
-        return iterations + (self.warm_start.iterations if self.warm_start else 0)
+        return int(self.defaults["iterations"].value) if given is None else given
 
     def stored(self) -> dict[str, Json]:
         """Return the document for the run's row, which StoredRequest parses."""
@@ -95,6 +108,7 @@ class RunPlan:
             "backend": self.backend,
             "keep_rollouts": self.keep_rollouts,
             "model": self.model.as_json(),
+            "first_scenario": self.warm_start.solved_scenarios if self.warm_start else self.first_scenario,
         }
 
 
@@ -161,6 +175,27 @@ def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
         warm_start=WarmStartPlan(start.demonstrations.model_dump(), iterations),
         defaults={**plan.defaults, "warm_start.demonstrations.oracle": count},
     )
+
+
+def with_shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> RunPlan:
+    """Return the plan with a warning if rollouts have to attempt scenarios that are demonstrated as well."""
+    demonstrated = plan.warm_start.solved_scenarios if plan.warm_start else 0
+    given = plan.request.groups_per_iteration
+    groups = int(plan.defaults["groups_per_iteration"].value) if given is None else given
+    attempted = min(plan.reinforced_iterations * groups, _MOST_COUNTED)
+    wanted = demonstrated + attempted
+    if not demonstrated or not attempted or (count := available("train", wanted)) == wanted:
+        return plan
+    if count <= demonstrated:
+        warning = (
+            f"No training scenario is left that is not demonstrated ({count} in all): rollouts attempt the same ones."
+        )
+    else:
+        warning = (
+            f"There are {count} training scenarios, and {demonstrated} of them are demonstrated: rollouts attempt the "
+            f"{count - demonstrated} others, and then those that were demonstrated."
+        )
+    return replace(plan, warnings=(*plan.warnings, warning))
 
 
 def missing_defaults(

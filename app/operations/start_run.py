@@ -33,6 +33,7 @@ from app.operations.run_plan import (
     plan_of,
     with_defaults,
     with_demonstrations,
+    with_shared_scenarios,
 )
 from app.processes.engine import EngineUnavailable
 from app.resources import Resources
@@ -97,6 +98,8 @@ class Parent:
     step: int
     learned: Reflection | None
     """What the parent's environment had learned by that step."""
+    first_scenario: int = 0
+    """Number of the first training scenario that the parent rolled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class RunStarter:
         InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
         """
         settings = self.resources.settings
-        plan = plan_of(request, settings, run_id)
+        plan = replace(plan_of(request, settings, run_id), first_scenario=parent.first_scenario if parent else 0)
         engine = await self._check_backend(plan)
         root = await root_of(self.queries, plan, self._bases)
         base = await asyncio.to_thread(base_of, settings, plan.backend, root.base_model, root.tuning)
@@ -435,7 +438,7 @@ def _validate_plan(
             untried = unattempted(made, request.seed)
             if may_demonstrate and base.is_sized and "warm_start" not in request.model_fields_set:
                 plan = _with_demonstrations(plan, made, available)
-            plan = with_defaults(plan, base, available)
+            plan = with_shared_scenarios(with_defaults(plan, base, available), available)
         finally:
             made.close()
         stored, new = documents.extract_documents(plan.environment, environment, plan.model.project)

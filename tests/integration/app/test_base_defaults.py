@@ -115,6 +115,7 @@ async def test_a_new_model_begins_with_demonstrations_of_the_environment(client:
         {"oracle": 480},
         shown["warm_start.learning_rate"]["value"],
     )
+    assert run["request"]["first_scenario"] == 480
     assert run["progress"]["iterations_total"] == 32
     again = await _accepted(client, model={"base_model": "other", "name": "agent"})
     assert (again["defaults"].keys(), again["defaults"]["iterations"]["value"]) == (NOT_GIVEN, 45)
@@ -148,6 +149,10 @@ async def test_no_more_scenarios_are_evaluated_than_there_are(tmp_path: Path, da
         environment = {"name": "email_search", "config": {"inbox": "mine"}}
         shown = (await _accepted(client, environment=environment, model={"base_model": "other"}))["defaults"]
         tiny = (await _accepted(client, environment=environment))["defaults"]
+        shared = await _accepted(
+            client, environment=environment, model={"base_model": "other"}, warm_start={"demonstrations": {"oracle": 2}}
+        )
+        assert [each for each in shared["warnings"] if "(1 in all): rollouts attempt the same ones." in each]
     assert (shown["evaluation.scenarios"]["value"], shown["evaluation.test_scenarios"]["value"]) == (1, 2)
     assert shown["evaluation.test_scenarios"]["reason"] == "The environment has no more test scenarios."
     assert (tiny["evaluation.scenarios"]["value"], tiny["evaluation.test_scenarios"]["value"]) == (1, 2)

@@ -191,12 +191,15 @@ async def test_an_engine_that_is_killed_while_it_trains(calm: dict[str, str], tm
 
 @pytest.mark.long
 async def test_reinforcement_learning_goes_on_from_the_demonstrations(backend: EmbeddedBackend) -> None:
-    """Its first iteration draws the first scenarios and warms up, as in a run without demonstrations."""
-    both = replace(SMALL, iterations=1, groups_per_iteration=2, rollouts_per_group=3, max_turns=3, learning_rate=3e-4)
+    """Its first iteration draws the scenarios after those that were demonstrated, and warms up."""
+    both = replace(
+        SMALL, iterations=1, groups_per_iteration=2, rollouts_per_group=3, max_turns=3, learning_rate=3e-4,
+        first_scenario=12,
+    )  # fmt: skip
     made = await run(await backend.register(spec()), both, 12)
     assert [result.iteration for result in made] == [0, 1, 2, 3, 4]
     assert [len(result.groups) for result in made] == [0, 0, 0, 0, 2]
-    drawn = SyntheticEmailSearch().scenarios("train", 2, both.seed)
+    drawn = SyntheticEmailSearch().scenarios("train", 2, both.seed, start=12)
     assert [group.scenario.id for group in made[4].groups] == [each.id for each in drawn]
     assert made[4].step == 4
     assert made[4].train_metrics["learning_rate"] == pytest.approx(1e-4)
