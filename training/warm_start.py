@@ -21,7 +21,7 @@ class AllOverlong(ValueError):
     """No demonstration fits the model's context, so there is nothing to learn from."""
 
     def __init__(self, overlong: Overlong) -> None:
-        super().__init__(f"none of the demonstrations can be learnt from. {overlong}")
+        super().__init__(f"None of the demonstrations can be learnt from. {overlong}")
 
 
 class NoOracle(ValueError):

@@ -192,7 +192,7 @@ async def test_overlong_demonstrations_are_named_and_left_out(data_dir: Path, da
         refused = await client.post("/learn-loop", json={**request, "model": {"name": "other"}})
         assert refused.status_code == 422
         [fault] = refused.json()["errors"]
-        assert "none of the demonstrations can be learnt from. 1 of 1 demonstrations are longer" in str(fault)
+        assert "None of the demonstrations can be learnt from. 1 of 1 demonstrations are longer" in str(fault)
         assert "warm_start" in str(fault)
 
 
