@@ -5,6 +5,7 @@ and quoted, so no input is query syntax. Readers open the file read-only with on
 inbox has one connection behind a lock.
 """
 
+import fcntl
 import logging
 import os
 import re
@@ -176,22 +177,35 @@ def _index_pairs(connection: sqlite3.Connection) -> None:
 def index_anew(path: Path) -> None:
     """Index the file anew if an earlier release wrote it, which is the case once. A file that cannot be written stays,
     and is searched as before. Raises sqlite3.Error if it is not an inbox."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-        connection.execute("SELECT 1 FROM email_fts LIMIT 1")
-        if _application_id(connection) == _WITH_PAIRS:
-            return
+    if _is_current(path):
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        mode = path.stat().st_mode
-        if not os.access(path, os.W_OK):  # Prepared inboxes are read-only.
-            path.chmod(mode | 0o200)
-        try:
-            with _transaction(path):
-                pass
-        finally:
-            if path.stat().st_mode != mode:
-                path.chmod(mode)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # Others who open the inbox wait for its new index.
+        if not _is_current(path):
+            _write_anew(path)
     except (sqlite3.Error, OSError) as error:
         _log.warning("%s cannot be indexed anew for languages without spaces: %s", path, error)
+    finally:
+        os.close(folder)
+
+
+def _is_current(path: Path) -> bool:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        connection.execute("SELECT 1 FROM email_fts LIMIT 1")
+        return _application_id(connection) == _WITH_PAIRS
+
+
+def _write_anew(path: Path) -> None:
+    mode, protected = path.stat().st_mode, not os.access(path, os.W_OK)
+    if protected:  # Prepared inboxes are.
+        path.chmod(mode | 0o200)
+    try:
+        with _transaction(path):
+            pass
+    finally:
+        if protected:
+            path.chmod(mode)
 
 
 def _insert(connection: sqlite3.Connection, emails: Iterable[Email]) -> int:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
@@ -138,6 +139,17 @@ def test_an_inbox_of_an_earlier_release_is_indexed_anew_once(tmp_path: Path, mod
     assert (path.stat().st_mode & 0o777, [each.name for each in path.parent.iterdir()]) == (mode, ["mine.sqlite"])
     Inbox(path).close()
     assert index_of(path) == after
+
+
+def test_many_can_open_an_inbox_of_an_earlier_release(tmp_path: Path) -> None:
+    as_an_earlier_release_wrote(tmp_path / "old.sqlite", MAILS)
+
+    def found(_: int) -> list[str]:
+        with closing(Inbox(tmp_path / "old.sqlite")) as inbox:
+            return [hit.id for hit in inbox.search(["会議室"])]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(found, range(8))) == [["id0"]] * 8
 
 
 def test_the_service_and_an_import_index_anew(tmp_path: Path) -> None:
