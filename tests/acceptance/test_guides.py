@@ -4,6 +4,7 @@ Only training is shorter: programs on the path that stand before Learnloop's own
 What needs another machine or a large download stands in NOT_FOLLOWED and LEFT_OUT with its reason.
 """
 
+import json
 import os
 import re
 import shlex
@@ -36,6 +37,8 @@ LEFT_OUT = {
 """Words in commands that are not run, with the reason."""
 GUIDES = sorted(path.stem for path in (ROOT / "docs/guides").glob("*.md"))
 BIN = Path(sys.executable).parent
+TOOLS = {"tools": [{"name": "convert_time", "inputSchema": {"type": "object"}}]}
+ANSWER = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "22:30"}]}}'
 PROGRAMS = {
     "learnloop": f"""#!/bin/sh
 case "$*" in train*epochs=*) set -- "$@" --set warm_start.epochs=1 ;; esac
@@ -53,15 +56,9 @@ exec {BIN}/python -m pip install --quiet --no-deps --no-build-isolation --target
 case "$*" in "-m venv "*) exec ln -s {BIN.parent} "$3" ;; esac
 exec {BIN}/python "$@"
 """,
-    "uvx": f"""#!{BIN}/python
-import sys
-from mcp.server.fastmcp import FastMCP
-if "--help" not in sys.argv:
-    server = FastMCP("time")
-    @server.tool()
-    def convert_time(source_timezone: str, time: str, target_timezone: str) -> str:
-        return time
-    server.run()
+    "uvx": f"""#!/bin/sh
+case "$*" in *--help) exit ;; esac
+exec {BIN}/python {ROOT}/tests/fakes/odd_mcp_server.py '{json.dumps(TOOLS)}' '{ANSWER}'
 """,
 }
 
