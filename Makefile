@@ -31,8 +31,10 @@ $(INSTALLED): $(INSTALLED_FROM)
 	$(PYTHON) scripts/install.py embedded,dev
 	@touch $(RUNTIME) $@
 
-constraints: ## the newest versions that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
-	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal \
+# Releases are taken when they are a week old: most of those that were tampered with are withdrawn by then. Hashes would
+# make pip refuse the editable installation of `make install`.
+constraints: ## the versions of a week ago that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
+	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal --exclude-newer "1 week" \
 		--python-version 3.11 --no-annotate --no-emit-package learnloop-client --extra embedded --extra export --extra ray --extra bench --extra docs --extra dev \
 		--output-file constraints.txt $(or $(ARGS),--upgrade) pyproject.toml
 
@@ -51,10 +53,11 @@ test: $(INSTALLED) ## all tests but the long ones
 test-all: $(INSTALLED) ## all tests
 	$(RUN_TESTS) $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, types, the OpenAPI file, the dashboard and the documentation's links
+check: $(INSTALLED) ## lint, formatting, imports, dependencies, types, the OpenAPI file, the dashboard and the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/deptry app environment judges learnloop training
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard
 	$(BIN)/python -m scripts.docs_site

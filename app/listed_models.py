@@ -11,6 +11,7 @@ import httpx
 import structlog
 
 from app.domain.listed_model import ListedModel
+from app.errors import InvalidRequest
 from app.security.address_guard import AddressGuard, guarded_transport
 from app.settings import Settings
 from judges.base import JudgeModel, Models, NoRateLimit, RateLimit, UnknownModel
@@ -85,13 +86,26 @@ class NotedModels:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._without_key: list[str] = []
+        self._without_price: list[str] = []
 
     def model(self, name: str | None) -> JudgeModel:
         """Return the model. Raises UnknownModel."""
         found = self._models.model(name)
+        if found.price is None and (asked := name or found.name) not in self._without_price:
+            self._without_price.append(asked)
         if found.api_key is None and (asked := name or found.name) not in self._without_key:
             self._without_key.append(asked)
         return found
+
+    def check_budget(self, max_usd: float | None) -> None:
+        """Raise InvalidRequest if a budget in dollars would not see what the models cost."""
+        if max_usd is not None and self._without_price:
+            raise InvalidRequest(
+                ("body", "budget", "max_usd"),
+                f"No price is known for {', '.join(self._without_price)}, so a budget in dollars would never be "
+                "reached. The operator gives prices in LEARNLOOP_MODELS (usd_per_million_prompt_tokens and "
+                "usd_per_million_completion_tokens, 0 for a server of your own); otherwise limit max_tokens.",
+            )
 
     @property
     def warnings(self) -> list[str]:

@@ -137,6 +137,8 @@ _COMPRESSION = 4
 _UNCOMPRESSED = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "application/x-tar")
 """Media types that are sent as they are: event streams, which must not wait, and weights, which do not get smaller."""
 _DRAIN_S = 10
+_NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "auto_configure"), False)
+"""FastAPI's own spans and logs have queries and bodies, which can contain keys; TracedRequests records neither."""
 _PRUNE_EVERY_S = 600
 _KEEP_ALIVE_S = 15
 """Longer than clients keep idle connections (httpx: 5 s). If both sides close a connection at the same moment, a
@@ -191,6 +193,7 @@ def create_app(
         lifespan=lifespan,
         redirect_slashes=False,
         strict_content_type=False,
+        telemetry=_NO_TELEMETRY,
     )
     app.state.known_runs = KnownRuns()
     app.state.known_jobs = KnownJobs()
@@ -206,7 +209,7 @@ def create_app(
 async def open_worker_app(resources: Resources) -> AsyncIterator[FastAPI]:
     """Open a worker's own API: its health, and its metrics for holders of a key."""
     settings = resources.settings
-    app = FastAPI(title="Learnloop worker", openapi_url=None, redirect_slashes=False)
+    app = FastAPI(title="Learnloop worker", openapi_url=None, redirect_slashes=False, telemetry=_NO_TELEMETRY)
     app.state.service = resources
     app.state.metrics = MetricsPage(resources)
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None

@@ -208,7 +208,7 @@ class JudgeModel:
     """A language model that is asked, and how it is reached. Its key is sent to its address and nowhere else."""
 
     name: str
-    """PROVIDER/MODEL, as in litellm's price list: `openai/gpt-4.1-mini`."""
+    """PROVIDER/MODEL: `openai/gpt-4.1-mini`."""
     base_url: str
     """Where its server speaks OpenAI's chat completions, without a slash at the end."""
     api_key: str | None = field(repr=False)

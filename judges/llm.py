@@ -17,7 +17,6 @@ from environment.bounded_http import AnswerRefused
 from environment.full_context import is_full_context
 from judges.base import JudgeModel
 from judges.careful_http import Reply, UnusableReply, post
-from judges.prices import answers_in_schema
 
 _MAX_ERROR_CHARACTERS = 300
 _HIDDEN = "[key]"
@@ -31,6 +30,8 @@ _INSTEAD: Mapping[str, str | None] = {
     "temperature": None,
 }
 """The field to send instead of one that a model does not take; None: leave it out."""
+_NAMED: Mapping[str, str] = {"response_format": r"(?i)\bresponse[_ ]format\b|\bjson[_ ]schema\b"}
+"""How servers name a field that they refuse, if not by its name alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,13 @@ async def complete(
     temperature: float | None,
     timeout_s: float,
 ) -> Completion:
-    """The answer as JSON of that schema; a model that is not known to take schemas is asked for any JSON.
+    """The answer as JSON of that schema, unless the model's server refuses schemas.
 
     Raises JudgeUnavailable; its text holds no key.
     """
     request: dict[str, Json] = {"messages": [dict(message) for message in messages]}
-    request["response_format"] = _response_format(model, schema)
+    form = {"name": "answer", "schema": dict(schema), "strict": True}
+    request["response_format"] = {"type": "json_schema", "json_schema": form}
     if temperature is not None:
         request["temperature"] = temperature
     return _completion(model, await response_to(model, request, timeout_s))
@@ -121,14 +123,8 @@ def _not_taken(reply: Reply, body: Mapping[str, Json]) -> str | None:
     """The field of the body that the server names as its reason to refuse it."""
     if reply.status not in (400, 422) or _is_too_long(reply):
         return None
-    named = (field for field in _INSTEAD if field in body and re.search(rf"\b{field}\b", reply.text))
+    named = (field for field in _INSTEAD if field in body and re.search(_NAMED.get(field, rf"\b{field}\b"), reply.text))
     return next(named, None)
-
-
-def _response_format(model: JudgeModel, schema: Mapping[str, Json]) -> dict[str, Json]:
-    if not answers_in_schema(model.name):
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema), "strict": True}}
 
 
 def _checked(response: dict[str, Json]) -> dict[str, Json]:

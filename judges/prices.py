@@ -1,17 +1,18 @@
-"""What tokens cost, and which models answer in a given JSON schema, by the list that comes with litellm.
+"""What tokens cost, by the list of the package genai-prices, which is part of each of its releases."""
 
-The list is read as a file: importing litellm takes seconds, and looking a model up through it can ask a server.
-"""
-
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import distribution
-from pathlib import Path
-from typing import Any
 
-_FILE = "model_prices_and_context_window_backup.json"
+_PROVIDERS: Mapping[str, str] = {
+    "fireworks_ai": "fireworks",
+    "gemini": "google",
+    "together_ai": "together",
+    "xai": "x-ai",
+}
+"""The list's names of providers, where they differ from ours."""
+_MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +27,21 @@ class Price:
         return self.prompt * prompt_tokens + self.completion * completion_tokens
 
 
-def listed_price(model: str) -> Price | None:
-    """The price of PROVIDER/MODEL; None if the list does not have it."""
-    entry = _entry(model)
-    prompt, completion = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
-    return None if prompt is None or completion is None else Price(float(prompt), float(completion))
-
-
-def answers_in_schema(model: str) -> bool:
-    """Whether PROVIDER/MODEL is known to answer in the form of a JSON schema."""
-    return bool(_entry(model).get("supports_response_schema"))
-
-
-def _entry(model: str) -> Mapping[str, Any]:
-    """The list names models of OpenAI and Anthropic without their provider."""
-    provider, _, name = model.partition("/")
-    listed = _listed()
-    found = listed.get(model) or listed.get(name) or {}
-    return found if found.get("litellm_provider") == provider else {}
-
-
 @cache
-def _listed() -> Mapping[str, Mapping[str, Any]]:
-    path = distribution("litellm").locate_file(f"litellm/{_FILE}")
-    found: dict[str, dict[str, Any]] = json.loads(Path(str(path)).read_bytes())
-    return found
+def listed_price(model: str) -> Price | None:
+    """The price of PROVIDER/MODEL now; None if the list does not have it. Where long prompts cost more, it is that of
+    the others, because what models are asked here is not as long."""
+    from genai_prices.data_snapshot import get_snapshot
+    from genai_prices.types import TieredPrices
+
+    provider, _, name = model.partition("/")
+    try:
+        found = get_snapshot().find_provider_model(name, None, _PROVIDERS.get(provider, provider), None)[1]
+    except LookupError:
+        return None
+    prices = found.get_prices(datetime.now(UTC))
+    both = (prices.input_mtok, prices.output_mtok)
+    prompt, completion = (each.base if isinstance(each, TieredPrices) else each for each in both)
+    if prompt is None or completion is None:
+        return None
+    return Price(float(prompt / _MILLION), float(completion / _MILLION))

@@ -1,4 +1,4 @@
-"""Providers of language models, by the names that litellm's price list gives them.
+"""Providers of language models, by the names that litellm gives them.
 
 All of them speak OpenAI's chat completions at a fixed address, with a key in the header `Authorization`. A server that
 is not in the table is asked under the name `openai`, with its own address.

@@ -11,11 +11,12 @@ from app.api.engine import CurrentModels
 from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
+from app.domain.stored_evaluation import StoredEvaluation
 from app.errors import Conflict
 from app.evaluations import rendering
 from app.evaluations.store import EvaluationStore
 from app.http import idempotency
-from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation, check_new_budget
 from app.schemas.base import Page
 from app.schemas.evaluations import (
     EvaluationAccepted,
@@ -146,6 +147,12 @@ async def resume_evaluation(
     If its budget is used up, give a higher one.
     """
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
+    async with service.database() as tx:
+        job = await tx.get(EvaluationJob, evaluation_id)
+    if job is not None:
+        stored = StoredEvaluation.model_validate(job.request)
+        prompted = [each.model for each in stored.models if each.kind == "prompted"]
+        check_new_budget(budget, stored.judge, prompted, service.settings)
     await store.resume(evaluation_id, caller.actor, budget)
     service.runner.wake()
     return evaluation_brief(await store.get(evaluation_id))

@@ -20,10 +20,12 @@ from app.api.dependencies import (
 from app.api.links import results_path, run_links
 from app.api.routers import keyed_router
 from app.api.start import saved_reply
+from app.db.tables import Run
 from app.domain.run_state import RunStatus
 from app.operations.delete_run import remove
 from app.operations.diagnose_run import diagnosis
 from app.operations.fork_run import fork
+from app.operations.start_evaluation import check_new_budget
 from app.runs.reward_histogram import reward_histogram
 from app.schemas.base import Page
 from app.schemas.diagnosis import RunDiagnosis
@@ -122,6 +124,7 @@ async def pause_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentC
 
 @router.post("/runs/{run_id}/resume", status_code=202)
 async def resume_run(
+    service: CurrentService,
     runner: CurrentRunner,
     store: CurrentStore,
     caller: CurrentCaller,
@@ -130,6 +133,10 @@ async def resume_run(
 ) -> Accepted:
     """Resume a paused run where it stopped. If its budget is used up, give a higher one."""
     budget = request.budget.model_dump(exclude_unset=True) if request and request.budget else None
+    async with service.database() as tx:
+        run = await tx.get(Run, run_id)
+    if run is not None:
+        check_new_budget(budget, run.stored_request.judge, (), service.settings)
     return _accepted_move(runner, run_id, await store.resume(run_id, caller.actor, budget))
 
 

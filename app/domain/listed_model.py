@@ -48,7 +48,7 @@ class ListedModel(BaseModel):
 
     @property
     def price(self) -> Price | None:
-        """Return the entry's own price, or litellm's list price, or None if neither is known."""
+        """Return the entry's own price, or the list's, or None if neither is known."""
         prompt, completion = self.usd_per_million_prompt_tokens, self.usd_per_million_completion_tokens
         if prompt is None or completion is None:
             return listed_price(self.model)

@@ -1,7 +1,7 @@
 """Starts an evaluation: checks the request as far as possible, resolves names permanently, and saves it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from app.runs.environment_access import EnvironmentAccess
 from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice
+from app.settings import Settings
 from environment.base import Synthetic
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
@@ -129,6 +130,7 @@ class EvaluationStarter:
         found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
         labelled = _require_unique_labels([contestant for contestant, _ in found])
         stored = await self._stored(request, basis, project, labelled, noted)
+        noted.check_budget(request.budget.max_usd if request.budget else None)
         stored = stored.model_copy(update={"trial": trial, "what_if": what_if, "rejudge": rejudge, **changes})
         job = EvaluationJob(
             id=id,
@@ -307,6 +309,18 @@ def check_judge(judge: Choice, listed: Models) -> Judge:
         raise InvalidRequest(("body", "judge", "name"), str(error)) from error
     except ValueError as error:
         raise InvalidRequest(("body", "judge", "config"), str(error)) from error
+
+
+def check_new_budget(
+    budget: Mapping[str, Any] | None, judge: Choice, prompted: Iterable[str], settings: Settings
+) -> None:
+    """Raise InvalidRequest if the budget with which work is resumed has dollars, and no price is known for a model."""
+    noted = NotedModels(ListedModels(settings))
+    if budget and budget.get("max_usd") is not None:
+        check_judge(judge, noted)
+        for each in prompted:
+            noted.model(each)
+        noted.check_budget(budget["max_usd"])
 
 
 async def _check_agent(agent: Choice | None, environment: Choice, modules: Sequence[str]) -> None:

@@ -452,6 +452,7 @@ def _validate_plan(
     judge = judge_with_defaults(request.judge, made.default_judge)
     models = NotedModels(ListedModels(settings))
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=models), untried)
+    models.check_budget(request.budget.max_usd if request.budget else None)
     warnings = (
         *plan.warnings,
         *_warnings(plan.model.base_model, made, environment),

@@ -282,3 +282,25 @@ async def drive(model: ScriptedChat, meter: Meter) -> None:
     async with aclosing(results):
         async for _ in results:
             pass
+
+
+async def test_a_budget_in_dollars_needs_a_price_of_every_model(data_dir: Path, database_url: str) -> None:
+    """Without one, the budget would never be reached. A server of one's own has a price of 0."""
+    async with scripted_judge() as judge:
+        free = {"usd_per_million_prompt_tokens": 0, "usd_per_million_completion_tokens": 0}
+        own = [
+            {"model": f"openai/{name}", "base_url": judge.url, **more} for name, more in (("own", {}), ("free", free))
+        ]
+        async with service(data_dir, database_url, models=own) as (client, _):
+            unpriced = {"name": "ruler", "config": {"model": "openai/own"}}
+            refused = await client.post("/learn-loop", json={**RUN, "judge": unpriced, "budget": {"max_usd": 5}})
+            assert refused.status_code == 422, refused.text
+            assert refused.json()["errors"][0]["loc"] == ["body", "budget", "max_usd"]
+            assert "No price is known for openai/own" in refused.json()["detail"]
+            run_id = await start(client, judge=unpriced, budget={"max_tokens": 50})
+            assert (await ended(client, run_id))["status"] == "paused"
+            resumed = await client.post(f"/runs/{run_id}/resume", json={"budget": {"max_usd": 5}})
+            assert (resumed.status_code, "No price is known" in resumed.json()["detail"]) == (422, True)
+            priced = {"name": "ruler", "config": {"model": "openai/free"}}
+            run_id = await start(client, judge=priced, budget={"max_usd": 5})
+            assert (await ended(client, run_id))["status"] == "completed"

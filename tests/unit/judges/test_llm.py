@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from genai_prices.data_snapshot import get_snapshot
 
 from judges.llm import JudgeUnavailable, complete, response_to
-from judges.prices import Price, answers_in_schema, listed_price
+from judges.prices import _PROVIDERS, Price, listed_price
+from judges.providers import PROVIDERS
 from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 
 QUESTION = [{"role": "user", "content": "?"}]
@@ -44,7 +46,7 @@ async def test_any_other_refusal_is_final(message: str) -> None:
         assert len(server.requests) == 1
 
 
-def test_prices_are_those_of_litellms_list() -> None:
+def test_prices_are_those_of_the_list() -> None:
     assert listed_price("openai/gpt-4.1-mini") == Price(4e-7, 1.6e-6)
     assert listed_price("gemini/gemini-2.0-flash") == Price(1e-7, 4e-7)
     assert listed_price("anthropic/claude-sonnet-4-5") == Price(3e-6, 1.5e-5)
@@ -52,7 +54,37 @@ def test_prices_are_those_of_litellms_list() -> None:
     # No other provider's price, and none for a model that the list does not have.
     assert listed_price("groq/gpt-4.1-mini") is None
     assert listed_price("openai/of-our-own") is None
-    assert (answers_in_schema("openai/gpt-4.1-mini"), answers_in_schema("openai/of-our-own")) == (True, False)
+    assert listed_price("nobody/gpt-4.1-mini") is None
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_provider_has_priced_models(provider: str) -> None:
+    """The list names some providers differently."""
+    known = {each.id: each for each in get_snapshot().providers}
+    [listed] = [each for each in known.values() if each.id == _PROVIDERS.get(provider, provider)]
+    folder = "accounts/fireworks/models/" if provider == "fireworks_ai" else ""
+    priced = [each for model in listed.models if (each := listed_price(f"{provider}/{folder}{model.id}")) is not None]
+    assert priced
+    assert all(each.prompt >= 0 and each.completion >= 0 for each in priced)
+    assert max(each.completion for each in priced) < 1e-2, "dollars for a token, not for a million"
+
+
+SCHEMA_REFUSED = [
+    "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model.",
+    "This model does not support response format `json_schema`.",
+    "This response_format type is unavailable now",
+    "json_schema is not supported",
+]
+
+
+@pytest.mark.parametrize("message", SCHEMA_REFUSED)
+async def test_every_model_is_asked_for_the_schema_and_without_it_if_it_refuses(message: str) -> None:
+    schema = {"type": "object", "properties": {"score": {"type": "number"}}}
+    async with scripted_judge([_refusal(400, message), ANSWER]) as server:
+        await complete(server.model(), QUESTION, schema=schema, temperature=None, timeout_s=10)
+        asked, again = server.requests
+    assert asked["response_format"]["json_schema"]["schema"] == schema
+    assert "response_format" not in again
 
 
 @pytest.mark.parametrize("key", ["1", "0.5", "EMPTY", "scores", "explanation", "no-key"])
