@@ -233,7 +233,7 @@ async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> N
     async with scripted_chat(script) as model:
         await run(model, config, build({"inbox": "few"}, tmp_path))
     sampled = [request["seed"] for request in model.requests if request["temperature"] == 1.0]
-    splits = (("validation", 4), ("test", 3))
+    splits: list[tuple[Split, int]] = [("validation", 4), ("test", 3)]
     held_out = [len({each.id for each in build({"inbox": "few"}, tmp_path).scenarios(*of, 0)}) for of in splits]
     assert sum(held_out) < 4 + 3, "the inbox has fewer held-out questions than are asked for"
     # Only what is evaluated before and after shares its seeds. A held-out question is evaluated once.
