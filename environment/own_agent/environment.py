@@ -99,7 +99,8 @@ class AgentEnvironment:
         return low if outcome["finish"] == "reported" else shortened(outcome["detail"], 300) or ending(outcome)
 
     def answer(self, outcome: Outcome) -> dict[str, Json]:
-        shown = outcome["output"] if outcome["output"] is not None else outcome[REPORTED_REWARD]
+        given = outcome["answer"] if outcome["answer"] is not None else outcome["output"]
+        shown = given if given is not None else outcome[REPORTED_REWARD]
         text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
         return {"answer": None if shown is None else text, "source_ids": [], "success": outcome["finish"] == "reported"}
 
@@ -110,8 +111,8 @@ class AgentEnvironment:
 class AgentEpisode:
     """One attempt at a task; `outcome` holds the agent's report.
 
-    `finish` is `reported`, or how the attempt ended otherwise; `answer` is the output if it is a text, for judges that
-    compare answers.
+    `finish` is `reported`, or how the attempt ended otherwise. An output that is a text is the `answer`, which judges
+    compare; any other JSON is the `output`.
     """
 
     tools: Sequence[Tool] = ()
@@ -138,12 +139,13 @@ class AgentEpisode:
 
     def outcome(self) -> Outcome:
         reported = self._reported
+        is_text = isinstance(reported.output, str)
         cut_off: dict[str, Json] = {CUT_OFF: True} if self._finish in ("malformed", "full_context") else {}
         return cut_off | {
             "finish": self._finish,
             "detail": self._detail,
-            "output": reported.output,
-            "answer": reported.output if isinstance(reported.output, str) else None,
+            "output": None if is_text else reported.output,
+            "answer": reported.output if is_text else None,
             REPORTED_REWARD: reported.reward,
             "parts": dict(reported.parts),
         }

@@ -63,11 +63,11 @@ def test_a_reported_reward_is_the_reward_and_else_the_score_is() -> None:
     assert environment.reward(parts, 0.75) == {"right": 1.0, "slow": -0.25}
     assert environment.reward(finished('{"reward": 2.5}'), 1.0) == {"reported": 2.5}
     said = finished("It is 3.")
-    assert (said["answer"], said["reported_reward"], environment.reward(said, 0.4)) == (
-        "It is 3.",
-        None,
-        {"score": 0.4},
-    )
+    assert (said["answer"], said["output"], said["reported_reward"]) == ("It is 3.", None, None)
+    assert environment.reward(said, 0.4) == {"score": 0.4}
+    found = finished('{"output": {"total": 3}}')
+    assert (found["answer"], found["output"]) == (None, {"total": 3})
+    assert environment.answer(found)["answer"] == '{"total": 3}'
     assert [environment.success(said, score) for score in (0.79, 0.8)] == [False, True]
     assert environment.answer(said) == {"answer": "It is 3.", "source_ids": [], "success": True}
     scenario = environment.scenarios("train", 1, 0)[0]
