@@ -25,7 +25,7 @@ _OF_OTHER_CLIENTS = frozenset(
         *("statement_cache_size", "supa", "workaround"),
     }
 )
-"""Parameters by which other clients are told of a pooler, or how to live with one. Here it is recognised."""
+"""Parameters that tell other clients about a pooler, which is recognised without them."""
 
 
 class DatabaseUrlError(Exception):

@@ -442,13 +442,7 @@ def _validate_plan(
         finally:
             made.close()
         stored, new = documents.extract_documents(plan.environment, environment, plan.model.project)
-    with _as_fault_of(("body", "environment", "config", "runner"), ValueError):
-        make_own_agent(environment, settings.agent_modules)
-    if request.agent is not None:
-        _refuse_agent(environment)
-        where = ("body", "agent")
-        with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
-            make_agent(Choice(name=request.agent.name, config=request.agent.config))
+    _check_agent(request, environment, settings)
     judge = judge_with_defaults(request.judge, made.default_judge)
     models = NotedModels(ListedModels(settings))
     _check_judges(request, judge, JudgeServices(rubric=made.rubric, models=models), untried)
@@ -485,12 +479,19 @@ def _check_oracle(warm_start: WarmStartPlan | None, environment: Environment) ->
         raise InvalidRequest(("body", "warm_start", "demonstrations", "oracle"), str(NoOracle(environment.name)))
 
 
-def _refuse_agent(environment: Choice) -> None:
-    """Raise InvalidRequest if the environment has its own agent."""
+def _check_agent(request: LearnLoopRequest, environment: Choice, settings: Settings) -> None:
+    """Raise InvalidRequest if the agent cannot be built, or if the environment has its own as well."""
+    with _as_fault_of(("body", "environment", "config", "runner"), ValueError):
+        make_own_agent(environment, settings.agent_modules)
+    if request.agent is None:
+        return
     if runner_of(environment) is not None:
         raise InvalidRequest(
             ("body", "agent"), f"The environment {environment.name} names its agent in `runner`: leave out `agent`."
         )
+    where = ("body", "agent")
+    with _as_fault_of((*where, "name"), UnknownAgent, PluginFault), _as_fault_of((*where, "config"), ValueError):
+        make_agent(Choice(name=request.agent.name, config=request.agent.config))
 
 
 def _warnings(base_model: str, environment: Environment, choice: Choice) -> list[str]:
