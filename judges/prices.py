@@ -29,8 +29,8 @@ class Price:
 
 @cache
 def listed_price(model: str) -> Price | None:
-    """The price of PROVIDER/MODEL now; None if the list does not have it. Where long prompts cost more, it is that of
-    the others, because what models are asked here is not as long."""
+    """The price of PROVIDER/MODEL when it is first asked for; None if the list does not have it. Where long prompts
+    cost more, it is the price of the others."""
     from genai_prices.data_snapshot import get_snapshot
     from genai_prices.types import TieredPrices
 

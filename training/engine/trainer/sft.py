@@ -142,15 +142,15 @@ def sft_step(
         raise BadOptions(f"learning_rate has {len(rates)} values for {len(batches)} batches")
     if not batches:
         raise NothingToTrain("there are no conversations")
-    overlong = [item for item in (*items, *held_out) if len(item.ids) > policy.context]
+    overlong = [item.name for item in (*items, *held_out) if len(item.ids) > policy.context]
     if overlong:
-        log.warning("conversations longer than the context", names=[item.name for item in overlong])
-        held_out = _fitting(held_out, policy.context)
-        batches = [_fitting(batch, policy.context) for batch in batches]
-        if not any(batches):
-            raise BadTrajectory(f"{_too_long(items[0], policy.context)}, and no other conversation is shorter")
-    trained = [(batch, rate) for batch, rate in zip(batches, rates, strict=True) if batch]
-    items = [item for batch in batches for item in batch]
+        log.warning("conversations longer than the context", names=overlong)
+    held_out = _fitting(held_out, policy.context)
+    fitting = [_fitting(batch, policy.context) for batch in batches]
+    trained = [(batch, rate) for batch, rate in zip(fitting, rates, strict=True) if batch]
+    if not trained:
+        raise BadTrajectory(f"{_too_long(items[0], policy.context)}, and no other conversation is shorter")
+    items = [item for batch, _ in trained for item in batch]
     before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(trained)))
     policy.optimizer.pursue("supervised")
     losses, norms = [], []
