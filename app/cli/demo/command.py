@@ -114,7 +114,7 @@ def _train_and_show(
         run = run_to_end(service, request, display)
     if run["status"] != "completed":
         raise Failure(f"run {run['run_id']} is {run['status']}: {run['error'] or 'unknown reason'}")
-    reports = held_out_evaluations(service, run, real) if real else {}
+    reports = held_out_evaluations(service, run) if real else {}
     examples = job.examples(service, run) | ({"evaluations": reports} if real else {})
     report = data_dir / "runs" / run["run_id"] / "report.html"
     with Service(service.url, timeout_s=REPORT_TIMEOUT_S) as patient:

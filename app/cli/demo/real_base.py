@@ -1,4 +1,4 @@
-"""The demo with a base model that others made: what it needs, what it requests, and its evaluation at the end.
+"""The demo with a base model that others made: what it needs, what it requests, and its test questions at the end.
 
 The request names neither a learning rate nor a number of iterations or groups: the defaults are what is demonstrated.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 
 from rich.console import Console
 from rich.padding import Padding
@@ -15,18 +16,14 @@ from rich.padding import Padding
 from app.cli.client import Service
 from app.cli.demo.base import FoundBase, add_found, find_base
 from app.cli.demo.mailbox import Mailbox, mailbox_of
-from app.cli.evaluations import Evaluations, evaluation_table, watch_evaluation
+from app.cli.evaluations import evaluation_table
 from app.cli.serve import settings_with
 from app.cli.terminal import Failure
 from environment.json_type import Json
 
-MODES: Mapping[str, float] = {"greedy": 0.0, "sampled": 1.0}
-"""Temperatures of the evaluations by mode."""
+MODES = ("greedy", "sampled")
 _MAX_SCENARIOS = 1_000
-"""Most scenarios of an evaluation."""
-
-_CONCURRENCY = 64
-"""Rollouts of an evaluation at the same time, which is what the engine decodes together by default."""
+"""Most test scenarios of a run."""
 
 
 class Device(StrEnum):
@@ -52,6 +49,7 @@ class RealBase:
             **{name: value for name, value in request.items() if value is not None},
             "environment": {**request["environment"], **config},
             "model": {"base_model": self.name},
+            "evaluation": {"test_scenarios": _scenarios(self.mailbox)},
         }
 
 
@@ -110,28 +108,39 @@ def print_real_introduction(console: Console, real: RealBase) -> None:
     console.print(Padding(text, (0, 0, 1, 2), expand=False))
 
 
-def held_out_evaluations(service: Service, run: Json, real: RealBase) -> dict[str, Json]:
-    """Have the base model and the run's best checkpoint answer all test questions; return the reports by mode.
-
-    Raises Failure if an evaluation does not end with a report.
-    """
-    return {mode: _report(service, run["run_id"], real, temperature) for mode, temperature in MODES.items()}
+def held_out_evaluations(service: Service, run: Json) -> dict[str, Json]:
+    """Return reports on the run's own test rollouts by mode: the base model's and those of its best checkpoint."""
+    return {mode: _report(list(service.trajectories(run["run_id"], split="test", mode=mode)), run) for mode in MODES}
 
 
-def _report(service: Service, run_id: str, real: RealBase, temperature: float) -> Json:
-    evaluations = Evaluations(service)
-    asked = {
-        "run_id": run_id,
-        "models": [{"model": real.name, "label": "before"}, {"model": run_id, "label": "after"}],
-        "scenarios": _scenarios(real.mailbox),
-        "temperature": temperature,
-        "concurrency": _CONCURRENCY,
-    }
-    found = watch_evaluation(service, evaluations.start(asked)["evaluation_id"])
-    if found["status"] != "completed":
-        why = found["error"] or found["wait_reason"] or "unknown reason"
-        raise Failure(f"evaluation {found['evaluation_id']} is {found['status']}: {why}")
-    return found["report"]
+def _report(rollouts: Sequence[Json], run: Json) -> Json:
+    from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+    from app.evaluations.report import report_of
+
+    base, best = run["model"]["base_model"], f"{run['model']['project']}/{run['model']['name']}"
+    by_place: dict[tuple[bool, str], list[Json]] = {}
+    for each in rollouts:
+        by_place.setdefault((each["iteration"] > 0, each["scenario_id"]), []).append(each)
+    ids = sorted({id for _, id in by_place})
+    rows = [
+        SimpleNamespace(**each, slot=str(Slot(int(is_after), ids.index(id), sample)))
+        for (is_after, id), samples in by_place.items()
+        for sample, each in enumerate(samples)
+    ]
+    request = StoredEvaluation.parse(
+        {
+            **run["request"],
+            "models": [
+                Contestant(label="before", kind="trained", model=base),
+                Contestant(label="after", kind="trained", model=best, step=max(each["step"] for each in rollouts)),
+            ],
+            "split": "test",
+            "scenarios": len(ids),
+            "samples": max(map(len, by_place.values())),
+            "budget": None,
+        }
+    )
+    return report_of(request, rows, [None, None])
 
 
 def print_held_out_evaluations(console: Console, reports: Mapping[str, Json]) -> None:

@@ -69,11 +69,12 @@ def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path,
         assert "Traceback" not in ran.stderr
 
 
-def test_the_request_leaves_all_settings_to_the_service() -> None:
+def test_the_request_asks_all_test_questions_and_leaves_other_settings_to_the_service() -> None:
     real = RealBase("other", Mailbox("demo-mail@1", 60, 14), {})
     given = {"environment": {"name": "email_search"}, "iterations": None, "seed": 3}
     request = LearnLoopRequest.model_validate(real.request(given))
-    assert request.model_fields_set == {"environment", "model", "seed"}
+    assert request.model_fields_set == {"environment", "model", "seed", "evaluation"}
+    assert request.evaluation.model_dump(exclude_unset=True) == {"test_scenarios": 14}
     assert request.environment.config == {"inbox": "demo-mail@1"}
     assert request.model.base_model == "other"
 
@@ -150,7 +151,13 @@ def test_a_base_model_learns_from_a_mailbox(learnloop: Learnloop, base: Path, tm
     assert document["verdict"]["text"]
     assert len(document["answers"]) == 3
     assert set(document["evaluations"]) == {"greedy", "sampled"}
-    for report in document["evaluations"].values():
+    for mode, report in document["evaluations"].items():
         assert [each["label"] for each in report["models"]] == ["before", "after"]
         assert all(each["rollouts"] == report["scenarios"] for each in report["models"])
         assert all(each["success"]["low"] <= each["success"]["mean"] for each in report["models"])
+        assert {(each["model"], each["step"]) for each in report["models"]} == {
+            (document["model"]["base_model"], None),
+            (f"{document['model']['project']}/{document['model']['name']}", document["best_step"]),
+        }
+        pair = document["held_out"][mode]
+        assert [each["success"]["mean"] for each in report["models"]] == pytest.approx([pair["before"], pair["after"]])
