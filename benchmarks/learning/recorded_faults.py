@@ -133,8 +133,9 @@ def planted(rng: random.Random, runs: Sequence[Recorded], kind: str, fault: Faul
 
 def named_after(run: Recorded, onset: int, fault: Fault) -> int | None:
     """Return after how many iterations with the fault it was named, as the first cause of the whole run; 0 or less
-    before its onset, None if it was not."""
-    first = next((each for each in diagnoses(run) if each.state == "active"), None)
+    before its onset, None if it was not. A fault that begins suddenly can be named as a broken step as well."""
+    others = (each for each in diagnoses(run) if each.cause is not Cause.POLICY_COLLAPSED)
+    first = next((each for each in others if each.state == "active"), None)
     return first.named_at_iteration - onset + 1 if first is not None and first.cause == fault.cause else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median, pstdev
 
 from environment.base import Scenario, Split
+from training.collapse import RESTORED
 from training.diagnosis.count_group import (
     INFRASTRUCTURE,
     agent_failed,
@@ -30,7 +31,7 @@ _SHOWN = 200
 """Characters that are kept of an error or of a malformed reply."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.){13,}"?')
 _DIGITS = re.compile(r"\d+")
-_METRICS = ("entropy", "step_kl", "step_share")
+_METRICS = ("entropy", "step_kl", "step_share", RESTORED)
 
 
 def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSuccess) -> Facts:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from training.diagnosis import (
+    collapses,
     contradictions,
     generalisation,
     judging,
@@ -26,6 +27,7 @@ _DETECTORS: Mapping[Cause, type[Detector]] = {
     Cause.SAMPLER_IS_NOT_TRAINER: contradictions.SamplerIsNotTrainer,
     Cause.WEIGHTS_UNCHANGED: contradictions.WeightsUnchanged,
     Cause.UNUSUAL_LEARNING_RATE: contradictions.UnusualLearningRate,
+    Cause.POLICY_COLLAPSED: collapses.PolicyCollapsed,
     Cause.NOTHING_VARIES: contradictions.NothingVaries,
     Cause.STALE_POLICY: contradictions.StalePolicy,
     Cause.PARSER_DRIFT: contradictions.ParserDrift,
@@ -62,7 +64,19 @@ _CONSEQUENCES: Mapping[Cause, frozenset[Cause]] = {
             Cause.FEW_GROUPS_DECIDE,
         }
     ),
-    Cause.UNUSUAL_LEARNING_RATE: frozenset({Cause.STEPS_SHORTENED, Cause.STEPS_TOO_SMALL, Cause.ENTROPY_COLLAPSE}),
+    Cause.UNUSUAL_LEARNING_RATE: frozenset(
+        {Cause.POLICY_COLLAPSED, Cause.STEPS_SHORTENED, Cause.STEPS_TOO_SMALL, Cause.ENTROPY_COLLAPSE}
+    ),
+    Cause.POLICY_COLLAPSED: frozenset(
+        {
+            Cause.TRUNCATED_REPLIES,
+            Cause.OUT_OF_TURNS,
+            Cause.MALFORMED_REPLIES,
+            Cause.TOO_HARD,
+            Cause.ENTROPY_COLLAPSE,
+            Cause.FEW_GROUPS_DECIDE,
+        }
+    ),
     Cause.OUT_OF_TURNS: frozenset({Cause.TOO_HARD}),
     Cause.MALFORMED_REPLIES: frozenset({Cause.TOO_HARD}),
     Cause.JUDGE_CONSTANT: frozenset({Cause.TOO_HARD, Cause.TOO_EASY, Cause.JUDGE_DISAGREES}),

@@ -17,6 +17,7 @@ class Cause(StrEnum):
     SAMPLER_IS_NOT_TRAINER = "sampler_is_not_trainer"
     WEIGHTS_UNCHANGED = "weights_unchanged"
     UNUSUAL_LEARNING_RATE = "unusual_learning_rate"
+    POLICY_COLLAPSED = "policy_collapsed"
     NOTHING_VARIES = "nothing_varies"
     STALE_POLICY = "stale_policy"
     PARSER_DRIFT = "parser_drift"

@@ -142,7 +142,7 @@ export interface BestCheckpoint {
   "interval": (number)[] | null;
 }
 
-export type Cause = "infrastructure_failures" | "agent_errors" | "sampler_is_not_trainer" | "weights_unchanged" | "unusual_learning_rate" | "nothing_varies" | "stale_policy" | "parser_drift" | "truncated_replies" | "out_of_turns" | "malformed_replies" | "environment_flaky" | "tool_errors" | "judge_silent" | "judge_constant" | "judge_disagrees" | "duplicate_scenarios" | "too_hard" | "too_easy" | "reward_hacked" | "part_dominates" | "stale_rollouts" | "entropy_collapse" | "steps_shortened" | "steps_too_small" | "few_groups_decide" | "length_growth" | "overfits" | "forgets" | "unexplained";
+export type Cause = "infrastructure_failures" | "agent_errors" | "sampler_is_not_trainer" | "weights_unchanged" | "unusual_learning_rate" | "policy_collapsed" | "nothing_varies" | "stale_policy" | "parser_drift" | "truncated_replies" | "out_of_turns" | "malformed_replies" | "environment_flaky" | "tool_errors" | "judge_silent" | "judge_constant" | "judge_disagrees" | "duplicate_scenarios" | "too_hard" | "too_easy" | "reward_hacked" | "part_dominates" | "stale_rollouts" | "entropy_collapse" | "steps_shortened" | "steps_too_small" | "few_groups_decide" | "length_growth" | "overfits" | "forgets" | "unexplained";
 
 export interface CheckpointOut {
   "step": number;

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schemas.run_request import ForkRequest
+from training.collapse import RESTORED
 from training.diagnosis import request_limits
 from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
@@ -125,7 +126,8 @@ def test_a_base_that_is_malformed_at_first_and_recovers_is_not_named() -> None:
 
 
 def test_malformed_replies_later_are_forked_before_their_onset() -> None:
-    found = only(diagnose(facts(9, replace(HEALTHY, malformed=8), onset=7), SETTINGS))
+    collapsed, found = diagnose(facts(9, replace(HEALTHY, malformed=8), onset=7), SETTINGS)
+    assert (collapsed.cause, found.explained_by) == (Cause.POLICY_COLLAPSED, Cause.POLICY_COLLAPSED)
     assert found.first_iteration == 7
     assert found.remedy.request == {"checkpoint": 6, "train_options": {"max_kl": 0.005}}
 
@@ -282,8 +284,12 @@ def test_facts_survive_json() -> None:
 
 
 def late(iterations: int, onset: int, group: GroupFacts, **more: Any) -> Diagnosis:
-    """The only diagnosis of a run whose groups look like that from `onset` on."""
-    return only(diagnose(facts(iterations, group, onset, **more), SETTINGS))
+    """The only diagnosis of a run whose groups look like that from `onset` on, besides the sudden onset itself."""
+    return only(without_collapse(diagnose(facts(iterations, group, onset, **more), SETTINGS)))
+
+
+def without_collapse(found: list[Diagnosis]) -> list[Diagnosis]:
+    return [each for each in found if each.cause is not Cause.POLICY_COLLAPSED]
 
 
 @pytest.mark.parametrize(
@@ -427,6 +433,36 @@ def test_trends_are_notes_once_they_have_lasted(more: Any, cause: Cause, words: 
     assert current_causes([found]) == []
 
 
+def test_a_step_that_breaks_the_policy_is_named_and_explains_malformed_replies() -> None:
+    good = facts(3, replace(HEALTHY, successes=7))
+    broken = facts(6, replace(HEALTHY, successes=1, malformed=6, true_successes=1), onset=4)[4:]
+    found = diagnose([*good, *broken], SETTINGS)[0]
+    assert (found.cause, found.severity, found.first_iteration) == (Cause.POLICY_COLLAPSED, Severity.WARNING, 4)
+    assert found.summary == "Since step 3, success fell from 88% to 12%."
+    assert found.remedy.request == {"checkpoint": 2, "learning_rate": 3.5e-4}
+    assert ForkRequest.model_validate(found.remedy.request)
+    others = {each.cause: each.explained_by for each in diagnose([*good, *broken], SETTINGS)}
+    assert others[Cause.MALFORMED_REPLIES] == Cause.POLICY_COLLAPSED
+
+
+def test_a_run_that_went_back_says_so_and_the_cause_ends_with_the_next_good_rollouts() -> None:
+    good = facts(3, replace(HEALTHY, successes=7))
+    broken = facts(4, replace(HEALTHY, successes=1, true_successes=1), onset=4)[4]
+    broken = replace(broken, metrics={**broken.metrics, RESTORED: 2.0})
+    found = only(diagnose([*good, broken], SETTINGS))
+    assert found.summary == "Since step 3, success fell from 88% to 12%. The run went back to the weights of step 2."
+    assert (found.state, found.remedy.request) == ("active", None)
+    again = facts(5, replace(HEALTHY, successes=7))[5]
+    assert only(diagnose([*good, broken, again], SETTINGS)).state == "cleared"
+
+
+def test_small_iterations_cannot_show_a_collapse() -> None:
+    settings = DiagnosisSettings(RunConfig(groups_per_iteration=4), TINY)
+    reasons = {each.cause: each.reason for each in not_examined(facts(2), settings)}
+    assert "4 groups" in reasons[Cause.POLICY_COLLAPSED]
+    assert Cause.POLICY_COLLAPSED not in {each.cause for each in not_examined(facts(2), SETTINGS)}
+
+
 def test_old_rollouts_of_large_steps_are_a_note() -> None:
     settings = DiagnosisSettings(RunConfig(pipeline=PipelineConfig(2)), TINY)
     found = only(diagnose(facts(8, onset=4, staleness=2, kl_div=0.04), settings))
@@ -532,7 +568,7 @@ def test_limits_of_remedies_are_those_of_a_request() -> None:
     ],
 )
 def test_remedies_that_depend_on_the_settings_are_valid_forks(config: RunConfig, more: Any, fork: Any) -> None:
-    found = only(diagnose(facts(12, onset=6, **more), DiagnosisSettings(config, TINY)))
+    found = only(without_collapse(diagnose(facts(12, onset=6, **more), DiagnosisSettings(config, TINY))))
     assert found.remedy.request == {"checkpoint": 5} | fork
 
 
