@@ -18,30 +18,12 @@ from training.engine.weights.paged_cache import PAGE
 from training.engine.weights.shared_prefix import SharedPrefix
 
 WEIGHTS = "training.engine.weights"
+Outputs = Tensor | tuple[Tensor, ...]
 
 
 def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     """Return CudaWeights for models on a CPU."""
-    kernels, kernels_of_fp8 = ModuleType("triton_kernels"), ModuleType("fp8_kernels")
-    vars(kernels).update(add_norm=_add_norm, decode_attention=_decode_attention, rotate=_rotate, silu_mul=_silu_mul)
-    vars(kernels_of_fp8).update(silu_mul_quantised=_silu_mul_quantised)
-    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.triton_kernels", kernels)
-    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.fp8_kernels", kernels_of_fp8)
-    # lets monkeypatch restore the original module after the test
-    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.llama_cuda", kernels)
-    del sys.modules[f"{WEIGHTS}.llama_cuda"]
-    llama_cuda = import_module(f"{WEIGHTS}.llama_cuda")
-
-    def capture(self: Any, cache: Any, number: int, rows: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Any:
-        def step() -> tuple[Tensor, ...]:
-            outputs: tuple[Tensor, ...] = self._decode(cache, number, turns, inputs, *rows)
-            return outputs
-
-        turns = self._base.turns(cache.length, rows[0].device)
-        outputs = step()
-        return llama_cuda._Part(_Graph(step, outputs), rows, inputs, turns, outputs)
-
-    monkeypatch.setattr(llama_cuda.CudaWeights, "_capture_part", capture)
+    found: type[Any] = _module("llama_cuda", monkeypatch).CudaWeights
     product = torch.mm
 
     def mm(*operands: Tensor, out_dtype: torch.dtype | None = None, **options: Any) -> Tensor:
@@ -49,20 +31,52 @@ def cuda_weights(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
         return found if out_dtype is None else found.to(out_dtype)
 
     monkeypatch.setattr(torch, "mm", mm)
-    found: type[Any] = llama_cuda.CudaWeights
     return found
+
+
+def packed_modules(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """Return PackedModules for models on a CPU."""
+    found: type[Any] = _module("packed_modules", monkeypatch).PackedModules
+    return found
+
+
+def _module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a module of weights that computes with the kernels."""
+    kernels, kernels_of_fp8 = ModuleType("triton_kernels"), ModuleType("fp8_kernels")
+    vars(kernels).update(add_norm=_add_norm, decode_attention=_decode_attention, rotate=_rotate, silu_mul=_silu_mul)
+    vars(kernels_of_fp8).update(silu_mul_quantised=_silu_mul_quantised)
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.triton_kernels", kernels)
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.fp8_kernels", kernels_of_fp8)
+    # lets monkeypatch restore the original module after the test
+    monkeypatch.setitem(sys.modules, f"{WEIGHTS}.{name}", kernels)
+    del sys.modules[f"{WEIGHTS}.{name}"]
+    module = import_module(f"{WEIGHTS}.{name}")
+    monkeypatch.setattr(module, "captured", _captured)
+    return module
+
+
+def _captured(run: Callable[[], Outputs], device: torch.device, pool: object) -> "tuple[_Graph, Outputs]":
+    outputs = run()
+    return _Graph(run, outputs), outputs
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
     """Stands in for a CUDA graph: computes the step, and copies the results to the graph's outputs."""
 
-    step: Callable[[], tuple[Tensor, ...]]
-    outputs: tuple[Tensor, ...]
+    step: Callable[[], Outputs]
+    outputs: Outputs
+
+    def pool(self) -> None:
+        """A graph's memory, of which there is none."""
 
     def replay(self) -> None:
-        for mine, found in zip(self.outputs, self.step(), strict=True):
+        for mine, found in zip(_tensors(self.outputs), _tensors(self.step()), strict=True):
             mine.copy_(found)
+
+
+def _tensors(outputs: Outputs) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def _add_norm(
@@ -108,13 +122,14 @@ def _decode_attention(
     prefix: SharedPrefix,
     scale: float,
     joined: Tensor,
+    window: int | None = None,
 ) -> None:
     joined.zero_()
     pages = int(prefix.tokens) // PAGE
     assert (tables[positions >= 0, :pages] == prefix.table[:pages]).all()
     for row, position in enumerate(positions.tolist()):
         if position >= 0:
-            tokens = torch.arange(position + 1)
+            tokens = torch.arange(max(position + 1 - window, 0) if window else 0, position + 1)
             places = tables[row].long()[tokens // PAGE] * PAGE + tokens % PAGE
             key, value = (part[places].transpose(0, 1) for part in (keys, values))
             out = F.scaled_dot_product_attention(query[row][:, None], key, value, scale=scale, enable_gqa=True)

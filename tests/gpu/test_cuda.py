@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from tests.fakes.architectures import make_architecture
 from tests.fakes.engine import odd_share, sampled_group
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.engine import Engine, finish
@@ -31,11 +32,13 @@ from training.engine.trainer.pretrained import fresh_adapter, load_in_stages
 from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights import tensor_file
 from training.engine.weights.joined import JoinedModel
+from training.engine.weights.packed_modules import PackedModules
 from training.engine.weights.weights import Weights, snapshot
 from training.tuning import Tuning
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ("qwen2", "qwen3", "llama")
+PACKED = ("gemma3_text", "gemma4_text", "mistral", "phi3", "olmo2", "qwen3_moe")
 # The most by which bfloat16's 8 bits change a log-probability of these models.
 ROUNDING = 0.15
 MISMATCH = 0.02
@@ -102,6 +105,26 @@ def test_samples_have_the_log_probabilities_of_float32_on_a_cpu(tmp_path: Path, 
         exact = exact_logprobs(model, prompt, each.ids)
         worst = float((torch.tensor(each.logprobs) - exact).abs().max())
         assert worst < ROUNDING, (len(prompt), worst)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_other_architectures_are_sampled_packed_and_captured(tmp_path: Path, name: str) -> None:
+    """Prompts within and beyond the layers' window of 16 tokens, some sharing their beginning, before and after the
+    weights were replaced in place."""
+    model: Any = AutoModelForCausalLM.from_pretrained(make_architecture(tmp_path, name), dtype=torch.float32)
+    model.eval()
+    shared = tokens(70, 0)
+    prompts = [shared + tokens(3 + 9 * number, number) for number in range(10)] + [tokens(3, 50), tokens(200, 51)]
+    weights = snapshot(model, device="cuda", dtype=torch.bfloat16)
+    assert isinstance(weights, PackedModules)
+    for scale in (1.0, 0.9):
+        with torch.no_grad():
+            model.model.layers[0].self_attn.o_proj.weight.mul_(scale)
+        weights.update(model)
+        for prompt, each in zip(prompts, sample(weights, prompts), strict=True):
+            worst = float((torch.tensor(each.logprobs) - exact_logprobs(model, prompt, each.ids)).abs().max())
+            assert worst < ROUNDING, (scale, len(prompt), worst)
+    assert weights.captured
 
 
 @pytest.mark.parametrize("family", FAMILIES)

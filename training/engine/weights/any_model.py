@@ -2,7 +2,7 @@
 rows."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from environment.first_line import first_line
 from training.base_model_files import fault_of_layers
 from training.engine.memory import is_out_of_memory
 from training.engine.registry.model_record import BadModelDirectory
+from training.engine.weights.adapters import has_adapter
 from training.engine.weights.attention import KEY_MULTIPLE, MIN_ROWS, attend, causal_mask, round_up
 from training.engine.weights.kv_cache import KVCache, KVShape, Piece
 
@@ -36,32 +37,29 @@ class ModuleWeights:
     pad_to_multiple_of = MIN_ROWS
 
     def __init__(self, model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
-        self._model: Any
-        self._model = copy.deepcopy(model)
-        self._model.to(device=device, dtype=dtype).eval().requires_grad_(False)
-        config = self._model.config.get_text_config()
+        self.model: Any
+        self.model = copy.deepcopy(model)
+        self.model.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        config = self.model.config.get_text_config()
         layer_types = _layer_types(config)
         if not isinstance(context := getattr(config, "max_position_embeddings", None), int):
             raise UnsupportedModel("its config names no context length (max_position_embeddings)")
         self.context: int = context
-        self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
-        self.parameters: int = self._model.num_parameters()
+        self.vocab_size: int = self.model.get_output_embeddings().weight.shape[0]
+        self.parameters: int = self.model.num_parameters()
         self.kv = self._probe(device, dtype)
-        self._windows: dict[str, int | None] = {"full_attention": None}
         window = getattr(config, "sliding_window", None)
-        self._by_layer_type = bool(layer_types)
+        self._windows: dict[str, int | None] = {"": window}
         if layer_types:
             self._windows = {kind: window if kind == "sliding_attention" else None for kind in layer_types}
-        else:
-            self._windows = {"": window}
         plain = not any(getattr(config, name, None) for name in ("attn_logit_softcapping", "attn_logit_softcap"))
-        sinks = any(name.endswith("sinks") for name, _ in self._model.named_parameters())
-        self.exact_attention: bool = plain and not sinks and self._model._can_set_attn_implementation()
-        self._model.set_attn_implementation(ATTENTION if self.exact_attention else "eager")
+        sinks = any(name.endswith("sinks") for name, _ in self.model.named_parameters())
+        self.exact_attention: bool = plain and not sinks and self.model._can_set_attn_implementation()
+        self.model.set_attn_implementation(ATTENTION if self.exact_attention else "eager")
 
     def matrices(self) -> Sequence[torch.Tensor]:
         """One of each shape of the matrices [out, in] that tokens are multiplied by."""
-        linear = (module for module in self._model.modules() if isinstance(module, torch.nn.Linear))
+        linear = (module for module in self.model.modules() if isinstance(module, torch.nn.Linear))
         return tuple({tuple(module.weight.shape): module.weight for module in linear}.values())
 
     def _probe(self, device: torch.device, dtype: torch.dtype) -> KVShape:
@@ -69,7 +67,7 @@ class ModuleWeights:
         cache = DynamicCache()
         try:
             with torch.inference_mode():
-                self._model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=cache)
+                self.model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), past_key_values=cache)
         except Exception as error:  # models of unknown kinds can raise anything
             if device.type == "meta" or is_out_of_memory(error):
                 raise
@@ -80,7 +78,7 @@ class ModuleWeights:
         shape = shapes.pop() if len(shapes) == 1 else None
         if shape is None:
             raise UnsupportedModel("its layers do not all keep keys and values, or not of one shape")
-        return KVShape(len(cache.layers), shape[1], shape[3], dtype, device)
+        return KVShape(len(cache.layers), shape[1], shape[3], dtype, self.model.device)
 
     def prefill(self, cache: KVCache, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of each piece into its row."""
@@ -104,21 +102,32 @@ class ModuleWeights:
         return self._forward(ids[:, None], positions[:, None], window)[:, -1].float()
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, window: "_Window") -> torch.Tensor:
-        masks = {
-            kind: causal_mask(positions.reshape(-1), window.span, self.kv.dtype, width).view(
-                len(ids), 1, ids.shape[1], window.span
-            )
-            for kind, width in self._windows.items()
-        }
-        logits: torch.Tensor = self._model(
+        def mask(width: int | None) -> torch.Tensor:
+            seen = causal_mask(positions.reshape(-1), window.span, self.kv.dtype, width)
+            return seen.view(len(ids), 1, ids.shape[1], window.span)
+
+        return self.forward(ids, positions, window, mask)
+
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, past: Cache, mask: Callable[[int | None], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the logits [B, 1, vocab] after the last of `ids` ([B, n]) at `positions` ([B, n]). `mask` returns the
+        attention mask of layers that see so many last tokens, where None means all."""
+        masks = {kind: mask(width) for kind, width in self._windows.items()}
+        logits: torch.Tensor = self.model(
             input_ids=ids,
             position_ids=positions,
-            attention_mask=masks if self._by_layer_type else masks[""],
-            past_key_values=window,
+            attention_mask=masks.get("", masks),
+            past_key_values=past,
             use_cache=True,
             logits_to_keep=1,
         ).logits
         return logits
+
+
+def merged(model: Any) -> Any:
+    """Return a model without an adapter as it is, or a copy of the base of a peft model with its adapter merged in."""
+    return copy.deepcopy(model).merge_and_unload() if has_adapter(model) else model
 
 
 def _layer_types(config: PreTrainedConfig) -> set[str]:

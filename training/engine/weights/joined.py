@@ -28,6 +28,8 @@ from training.engine.weights.fp8 import Fp8Matrix
 from training.engine.weights.stages import stages_of
 
 ROPE_BLOCK = 1024
+HEAD_DIMS = (16, 32, 64, 128, 256)
+"""Head dimensions that the GPU kernels support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +388,7 @@ def join(model: Any, ranks: int) -> None:
 
 def has_kernels(model: Any) -> bool:
     """Whether the GPU kernels support a Llama-shaped model's heads."""
-    dim: int = model.model.layers[0].self_attn.head_dim
-    return 16 <= dim <= 256 and dim & (dim - 1) == 0
+    return model.model.layers[0].self_attn.head_dim in HEAD_DIMS
 
 
 def linear_layers(model: Any) -> Iterator[Any]:

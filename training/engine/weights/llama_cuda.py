@@ -5,26 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from training.engine.memory import release_reserved, uploaded
+from training.engine.memory import uploaded
 from training.engine.weights.adapters import base_of, has_adapter
+from training.engine.weights.cuda_graph import captured
 from training.engine.weights.fp8_kernels import silu_mul_quantised
 from training.engine.weights.fp8_products import quantised
 from training.engine.weights.joined import Adapter, JoinedLayer, JoinedModel, Joint, has_kernels
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
-from training.engine.weights.paged_cache import PAGE, PagedCache
+from training.engine.weights.paged_cache import PagedCache, layout, places_of
 from training.engine.weights.shared_prefix import SharedPrefix
 from training.engine.weights.stages import on
 from training.engine.weights.triton_kernels import add_norm, decode_attention, rotate, silu_mul
 from training.engine.weights.varlen_attention import Segments, varlen_attention
-
-CAPTURE_BYTES = 1 << 30
-"""Free memory in bytes that the driver gets for capturing a graph, because it cannot use what torch keeps in
-reserve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class CudaWeights:
     def _prefill(self, cache: PagedCache, pieces: Sequence[Piece], ranges: torch.Tensor | None) -> None:
         """Prefill with the adapters that are in place. `ranges` (JoinedModel.ranges) gives those of the pieces."""
         base = self._base
-        layout = _layout(cache, pieces)
+        placed = layout(cache, pieces)
         lengths = [len(piece.ids) for piece in pieces], [piece.start + len(piece.ids) for piece in pieces]
         if ranges is not None:
             ranges = ranges.repeat_interleave(torch.tensor(lengths[0]), dim=0)
@@ -118,7 +114,7 @@ class CudaWeights:
         hidden, change = F.embedding(ids, base.embedding).float(), None
         for stage in base.stages:
             device = stage.device
-            positions, places, past = (uploaded(part, device) for part in layout)
+            positions, places, past = (uploaded(part, device) for part in placed)
             segments, turns = Segments.of(*lengths, device), base.turns(cache.length, device)
             others = None if ranges is None else base.others(ranges.to(device))
             hidden, change = hidden.to(device), None if change is None else change.to(device)
@@ -209,21 +205,8 @@ class CudaWeights:
         """Capture the part of the stage of that number."""
         device = rows[0].device
         turns = self._base.turns(cache.length, device)
-        if torch.cuda.mem_get_info(device)[0] < CAPTURE_BYTES:
-            release_reserved()
-        # The first run is outside a graph, so that kernels are compiled and libraries allocate their workspace. It
-        # writes the same as the step itself.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._decode(cache, number, turns, inputs, *rows)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # Graphs run one after another, so they can share memory as long as any of them exists.
         pool = next((parts[number].graph.pool() for parts in self._base.captured[cache].values()), None)
-        # The stream is passed explicitly, because torch's default capture stream is on whichever GPU captured first.
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            outputs = self._decode(cache, number, turns, inputs, *rows)
+        graph, outputs = captured(lambda: self._decode(cache, number, turns, inputs, *rows), device, pool)
         return _Part(graph, rows, inputs, turns, outputs)
 
     def _decode(
@@ -239,8 +222,7 @@ class CudaWeights:
         output is the same of the stage's last layer, or logits."""
         base, stage = self._base, self._base.stages[number]
         tables, stand = cache.tables(stage.device)[: len(positions)], positions.clamp(min=0)
-        pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
-        places = torch.where(positions < 0, 0, pages * PAGE + stand % PAGE)
+        places = places_of(tables, positions)
         others, prefix = None if ranges is None else base.others(ranges), SharedPrefix.of(tables, positions)
         change: torch.Tensor | None = None
         if number:
@@ -298,12 +280,3 @@ class CudaWeights:
         room, tokens = joint.room(len(hidden)), joint.tokens_in_fp8(len(hidden))
         add_norm(hidden, change, gain, self._base.eps, joint.inputs(room), tokens)
         return joint.product(room, tokens, others=others)
-
-
-def _layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[npt.NDArray[np.int64], ...]:
-    """Return each new token's position in its sequence [n] and place in the cache [n], and the places of all keys
-    [K]."""
-    positions = [np.arange(piece.start, piece.start + len(piece.ids)) for piece in pieces]
-    past = [cache.places(piece.row, 0, piece.start + len(piece.ids)) for piece in pieces]
-    places = [all_places[piece.start :] for piece, all_places in zip(pieces, past, strict=True)]
-    return tuple(np.concatenate(parts) for parts in (positions, places, past))

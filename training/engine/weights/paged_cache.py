@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from training.engine.memory import uploaded
-from training.engine.weights.kv_cache import KVShape
+from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.stages import stages_of
 
 PAGE = 64
@@ -159,3 +159,20 @@ class PagedCache:
 def pages_of(tokens: int) -> int:
     """Return the number of pages that `tokens` tokens fill."""
     return -(-tokens // PAGE)
+
+
+def layout(cache: PagedCache, pieces: Sequence[Piece]) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return each new token's position in its sequence [n] and place in the cache [n], and the places of all keys
+    [K]."""
+    positions = [np.arange(piece.start, piece.start + len(piece.ids)) for piece in pieces]
+    past = [cache.places(piece.row, 0, piece.start + len(piece.ids)) for piece in pieces]
+    places = [all_places[piece.start :] for piece, all_places in zip(pieces, past, strict=True)]
+    return tuple(np.concatenate(parts) for parts in (positions, places, past))
+
+
+def places_of(tables: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the places [R] of the tokens at `positions` ([R]) of rows with these `tables` ([R, pages of a row]). A row
+    whose position is -1 gets one on the page that belongs to no row."""
+    stand = positions.clamp(min=0)
+    pages = tables.gather(1, (stand // PAGE)[:, None])[:, 0].long()
+    return torch.where(positions < 0, 0, pages * PAGE + stand % PAGE)

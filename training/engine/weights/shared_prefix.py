@@ -26,3 +26,7 @@ class SharedPrefix:
         alike = ((tables == table) | ~active[:, None]).all(dim=0)
         pages = torch.minimum(alike.int().cumprod(0).sum(), torch.where(active, positions // PAGE, len(table)).min())
         return cls((pages * PAGE).int()[None], table)
+
+    def without_tokens(self) -> "SharedPrefix":
+        """Return an empty beginning, for attention that does not reach back to it."""
+        return SharedPrefix(torch.zeros_like(self.tokens), self.table)

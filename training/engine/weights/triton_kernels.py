@@ -210,10 +210,15 @@ def _attend_part(
     GROUP_PAD: tl.constexpr,
     DIM: tl.constexpr,
     PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     length, begin = tl.load(positions + row).to(tl.int32) + 1, tl.load(shared)
+    oldest = begin
+    if WINDOW:
+        oldest = tl.maximum(length - WINDOW, 0)
+        begin = oldest // BLOCK * BLOCK
     share = tl.cdiv(tl.cdiv(length - begin, PARTS), BLOCK) * BLOCK
     first = begin + part * share
     last = tl.minimum(first + share, length)
@@ -228,7 +233,7 @@ def _attend_part(
     mixed = tl.zeros((GROUP_PAD, DIM), tl.float32)
     for start in range(first, last, BLOCK):
         token = start + step
-        seen = token < last
+        seen = (token >= oldest) & (token < last)
         page = tl.load(tables + row * table_stride + start // BLOCK).to(tl.int64)
         place = base + (page * BLOCK + step)[:, None] * (KV_HEADS * DIM)
         k = tl.load(keys + place, mask=seen[:, None], other=0.0)
@@ -332,9 +337,10 @@ def decode_attention(
     prefix: SharedPrefix,
     scale: float,
     joined: torch.Tensor,
+    window: int | None = None,
 ) -> None:
     """Compute softmax(scale query keys) values for one query per row, over the tokens at 0 ... `positions` ([R]) of its
-    row.
+    row, or the last `window` of them.
 
     `query` is [R, heads, D], the last two dimensions contiguous; `keys` and `values` [tokens of all pages, kv_heads,
     D]; `tables` [R, pages of a row] int32, `prefix` their shared beginning; `joined` [R, heads * D] takes the result, 0
@@ -345,6 +351,8 @@ def decode_attention(
     kv_heads = keys.shape[1]
     group = heads // kv_heads
     parts = min(64, triton.next_power_of_2(triton.cdiv(MIN_PROGRAMS, rows * kv_heads)))
+    if window is not None:
+        prefix = prefix.without_tokens()  # a row's window can begin after it
     out = torch.empty((rows, kv_heads, 2 * parts, group, dim), dtype=torch.float32, device=query.device)
     weight = torch.empty((rows, kv_heads, 2 * parts, group), dtype=torch.float32, device=query.device)
     _attend_part[(rows, kv_heads, parts)](
@@ -364,6 +372,7 @@ def decode_attention(
         GROUP_PAD=max(16, triton.next_power_of_2(group)),
         DIM=dim,
         PARTS=parts,
+        WINDOW=window or 0,
         BLOCK=PAGE,
         num_warps=4,
         num_stages=3,

@@ -38,11 +38,17 @@ class Segments:
 
 
 def varlen_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, *, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Segments,
+    *,
+    scale: float,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Return attention's output [Q, heads, D] for queries [Q, heads, D] and keys and values [K, kv_heads, D]. The last
-    query of a sequence sees all of its keys. On a GPU this is FlashAttention (bfloat16), elsewhere a loop over the
-    sequences."""
+    query of a sequence sees all of its keys, or the last `window` of them. On a GPU this is FlashAttention (bfloat16),
+    elsewhere a loop over the sequences."""
     if query.device.type == "cuda":
         out: torch.Tensor = torch.ops.aten._flash_attention_forward(
             query,
@@ -56,6 +62,8 @@ def varlen_attention(
             True,
             False,
             scale=scale,
+            window_size_left=None if window is None else window - 1,
+            window_size_right=None if window is None else 0,
         )[0]
         return out
     parts = []
@@ -65,6 +73,8 @@ def varlen_attention(
         own, past = slice(*q), slice(*k)
         new, count = q[1] - q[0], k[1] - k[0]
         mask = torch.ones((new, count), dtype=torch.bool, device=query.device).tril(count - new)
+        if window is not None:
+            mask = mask.triu(count - new - window + 1)
         parts.append(
             F.scaled_dot_product_attention(
                 query[own].transpose(0, 1),

@@ -1,13 +1,12 @@
 """Frozen weights to sample from, made from any Hugging Face causal language model."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from training.engine.lanes import Lanes
-from training.engine.weights.adapters import base_of, has_adapter
+from training.engine.weights.adapters import base_of
 from training.engine.weights.kv_cache import KVShape, Piece
 from training.engine.weights.llama_cpu import FusedWeights
 
@@ -95,7 +94,12 @@ def snapshot(
                 return CudaWeights(model, where, kind)
         elif FusedWeights.supports(base):
             return FusedWeights(base, where, kind, lanes or Lanes())
-        from training.engine.weights.any_model import ModuleWeights  # imports transformers, which made the model
+        from training.engine.weights import any_model  # imports transformers, which made the model
 
-        plain = copy.deepcopy(model).merge_and_unload() if has_adapter(model) else model
-        return ModuleWeights(plain, where, kind)
+        found = any_model.ModuleWeights(any_model.merged(model), where, kind)
+        if where.type == "cuda":
+            from training.engine.weights.packed_modules import PackedModules
+
+            if PackedModules.supports(found):
+                return PackedModules(found)
+        return found
