@@ -51,11 +51,13 @@ class Budget:
 
 
 class KeptCheckpoints(_Stored):
-    """Which checkpoints to keep in addition to required ones: the best, the latest, and multiples of a step."""
+    """Which checkpoints to keep in addition to required ones: the best, the latest, multiples of a step, and as many of
+    the evaluated ones."""
 
     keep_best: int
     keep_last: int
     keep_every: int | None = None
+    keep_evaluated: int = 0
 
 
 class NoSignalRule(_Stored):

@@ -9,7 +9,14 @@ from typing import Any
 from app.backends import base_of
 from app.domain.stored_request import Choice, StoredModel
 from app.errors import InvalidRequest
-from app.schemas.run_request import Judges, LearnLoopRequest, OracleDemonstrations, SourceChoice, WarmStartChoice
+from app.schemas.run_request import (
+    CheckpointsChoice,
+    Judges,
+    LearnLoopRequest,
+    OracleDemonstrations,
+    SourceChoice,
+    WarmStartChoice,
+)
 from app.settings import Settings
 from environment.json_type import Json
 from environment.registry import documents
@@ -21,6 +28,12 @@ _OF_SESSIONS = "agent"
 """The environment whose scenarios can come from sessions."""
 _MOST_COUNTED = 10_000
 """How many scenarios of rollouts are drawn at most to find out whether they were demonstrated."""
+_KEPT_EVALUATED = 6
+"""Evaluated checkpoints besides the best and the newest that a run keeps unless it says otherwise."""
+_FEW_KEPT = (
+    "All checkpoints of a run can fill a disk. These are what is resumed and stepped back from, and what its page "
+    'compares; `"checkpoints": null` keeps all.'
+)
 _RESOLVED = {"graph", "depth", "source", "environment", "judge", "webhooks", "train_options"}
 """Fields of a request that are stored in another form."""
 
@@ -154,7 +167,11 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
             warnings.append(
                 f"evaluation.{name} is {asked}, and there are {count} {split} scenarios: each is used once."
             )
-    request = request.model_copy(update={"evaluation": request.evaluation.model_copy(update=given)})
+    kept = usual_checkpoints(request, base)
+    if kept is not request.checkpoints and kept is not None:
+        found |= {f"checkpoints.{name}": Default(each, _FEW_KEPT) for name, each in kept if each is not None}
+    update = {"evaluation": request.evaluation.model_copy(update=given), "checkpoints": kept}
+    request = request.model_copy(update=update)
     return replace(
         plan,
         request=request,
@@ -162,6 +179,13 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
         defaults={**plan.defaults, **found},
         warnings=(*plan.warnings, *warnings),
     )
+
+
+def usual_checkpoints(request: LearnLoopRequest, base: Base) -> CheckpointsChoice | None:
+    """Return which checkpoints the run keeps: what the request says, also null, or what suits the base."""
+    if base.is_sized and "checkpoints" not in request.model_fields_set:
+        return CheckpointsChoice(keep_evaluated=_KEPT_EVALUATED)
+    return request.checkpoints
 
 
 def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:

@@ -199,8 +199,8 @@ class BudgetChoice(RequestPart):
 
 
 class CheckpointsChoice(RequestPart):
-    """Which checkpoints to keep during the run. The best one, promoted ones and those that other runs need are always
-    kept."""
+    """Which checkpoints to keep during the run. The best one, the newest two, promoted ones and those that other runs
+    need are always kept, and all of a run that is starred."""
 
     keep_best: int = Field(default=1, ge=1, le=10_000)
     """Keep this many checkpoints with the highest success on the validation scenarios."""
@@ -208,6 +208,8 @@ class CheckpointsChoice(RequestPart):
     """Keep this many of the newest checkpoints."""
     keep_every: int | None = Field(default=None, ge=1, le=10_000)
     """Also keep each checkpoint whose step is a multiple of this number. Null: no others."""
+    keep_evaluated: int = Field(default=0, ge=0, le=10_000)
+    """Also keep this many of those that were evaluated, spread over the run. The run's page compares them."""
 
 
 class NoSignalChoice(RequestPart):
@@ -374,7 +376,8 @@ class LearnLoopRequest(RequestBody):
     budget: BudgetChoice | None = None
     """Limits for dollars, minutes and tokens. Default: no limits."""
     checkpoints: CheckpointsChoice | None = None
-    """Which checkpoints to keep. Default: all."""
+    """Which checkpoints to keep. Default: all for `learnloop/tiny`; for other bases whose size is known the best one,
+    the newest two and six others that were evaluated. Null: all."""
     keep_rollouts: bool | None = None
     """Whether to keep the token ids and exact log-probabilities of the run's rollouts, a few kB each. Default: true
     with the backend `embedded`, false with others."""

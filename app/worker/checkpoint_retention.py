@@ -1,7 +1,10 @@
-"""Prunes the checkpoints of a running run. The best and newest ones, and those at regular steps, are kept."""
+"""Prunes the checkpoints of a running run. The best and newest ones, and those at regular steps, are kept.
+
+The newest two always are: a checkpoint that turns out to be damaged or bad leads back to the one before it.
+"""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +21,8 @@ from app.errors import DATABASE_DOWN
 from app.runs.resume_point import sampled_steps
 from training.backends.base import Backend, BackendRefused, BackendUnavailable, Policy
 
+_NEWEST = 2
+
 log = structlog.get_logger(__name__)
 
 
@@ -33,10 +38,19 @@ def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) ->
     """Return the steps to delete. `best_step` is always kept. Of equally successful ones, the later is better."""
     rated = sorted((each for each in made if each.success is not None), key=lambda each: (each.success, each.step))
     kept = {best_step} | {each.step for each in rated[-keep.keep_best :]}
-    kept |= set(sorted(each.step for each in made)[-keep.keep_last :])
+    kept |= set(sorted(each.step for each in made)[-max(keep.keep_last, _NEWEST) :])
     if keep.keep_every is not None:
         kept |= {each.step for each in made if each.step % keep.keep_every == 0}
+    kept |= spread([each.step for each in rated if each.step not in kept], keep.keep_evaluated)
     return sorted({each.step for each in made} - kept)
+
+
+def spread(steps: Iterable[int], most: int) -> set[int]:
+    """Return at most so many of the steps: the first, the last, and others that are far from each other."""
+    found = sorted(steps)
+    while len(found) > max(most, 2):
+        del found[min(range(1, len(found) - 1), key=lambda place: found[place + 1] - found[place - 1])]
+    return set(found[-most:]) if most else set()
 
 
 async def prune(
@@ -51,7 +65,7 @@ async def prune(
 
     `main_loop` is the database's event loop. Checkpoints in use are kept: promoted ones, candidates of live releases,
     those of the model's other runs, those that unfinished forks start from, and those that rollouts of this run are
-    still sampled from. A failed deletion is retried after the next iteration.
+    still sampled from. A starred run keeps all that it has. A failed deletion is retried after the next iteration.
     """
     if keep is None:
         return
@@ -74,7 +88,9 @@ async def _steps_to_delete(database: Database, run: Run, keep: KeptCheckpoints) 
     )
     async with database() as tx:
         made = [Made(step, success) for step, success in await tx.execute(query)]
-        best = (await tx.execute(select(Run.best_step).where(Run.id == run.id))).scalar_one()
+        best, is_starred = (await tx.execute(select(Run.best_step, Run.starred).where(Run.id == run.id))).one()
+        if is_starred:
+            return []
         others = await tx.execute(_needed_by_others(run))
         needed = {*others.scalars(), *await sampled_steps(tx, run.id)}
     return [step for step in to_delete(made, keep, best_step=best or 0) if step not in needed]

@@ -232,6 +232,11 @@ export const FIELDS = {
     "help": "Also keep each checkpoint whose step is a multiple of this number. Null: no others.",
     "type": "integer"
   },
+  "checkpoints.keep_evaluated": {
+    "help": "Also keep this many of those that were evaluated, spread over the run. The run's page compares them.",
+    "type": "integer",
+    "standard": 0
+  },
   "on_no_signal.action": {
     "help": "What to do then: `continue` only warns, `pause` pauses the run, `fail` ends it as failed.",
     "type": "string",

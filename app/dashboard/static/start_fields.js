@@ -51,6 +51,7 @@ export const GROUPS = [
       "checkpoints.keep_best": "Keep the best",
       "checkpoints.keep_last": "Keep the newest",
       "checkpoints.keep_every": "Keep every … steps",
+      "checkpoints.keep_evaluated": "Keep others that were evaluated",
       "on_no_signal.action": "If iterations teach nothing",
       "on_no_signal.after": "… after this many in a row",
     },

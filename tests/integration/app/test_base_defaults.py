@@ -21,6 +21,8 @@ NOT_GIVEN = {
     *("iterations", "groups_per_iteration", "rollouts_per_group", "learning_rate", "warmup_iterations", "concurrency"),
     *("evaluation.every", "evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
 }
+OF_SIZED = {"checkpoints.keep_best", "checkpoints.keep_last", "checkpoints.keep_evaluated"}
+"""What only bases whose size is known have a default for."""
 SMALL = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 2, "warm_start": None}
 
 
@@ -68,13 +70,15 @@ async def test_what_is_not_given_follows_the_base(
 ) -> None:
     accepted = await _accepted(client, model={"base_model": base, "name": "agent"}, warm_start=None)
     shown = accepted["defaults"]
-    assert shown.keys() == NOT_GIVEN
+    not_given = NOT_GIVEN | (OF_SIZED if base == "other" else set())
+    assert shown.keys() == not_given
     assert (shown["iterations"]["value"], shown["groups_per_iteration"]["value"]) == (iterations, groups)
     assert all(each["reason"] for each in shown.values())
     run = (await client.get(f"/runs/{accepted['run_id']}")).json()
     assert run["defaults"] == shown
     assert run["progress"]["iterations_total"] == iterations
-    assert {path: _at(run["request"], path) for path in NOT_GIVEN} == {path: shown[path]["value"] for path in NOT_GIVEN}
+    assert {path: _at(run["request"], path) for path in not_given} == {path: shown[path]["value"] for path in not_given}
+    assert (run["request"]["checkpoints"] is None) is (base == "learnloop/tiny")
     assert run["warnings"] == accepted["warnings"] == []
 
 
@@ -82,7 +86,7 @@ async def test_what_is_given_wins_and_a_fork_repeats_it_all(client: httpx.AsyncC
     given = {**SMALL, "learning_rate": 1e-4, "evaluation": {"every": 3}}
     accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, **given)
     assert accepted["defaults"].keys() == {
-        *("warmup_iterations", "concurrency"),
+        *("warmup_iterations", "concurrency", *OF_SIZED),
         *("evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
     }
     assert accepted["defaults"]["concurrency"]["value"] == 2
@@ -118,7 +122,13 @@ async def test_a_new_model_begins_with_demonstrations_of_the_environment(client:
     assert run["request"]["first_scenario"] == 480
     assert run["progress"]["iterations_total"] == 32
     again = await _accepted(client, model={"base_model": "other", "name": "agent"})
-    assert (again["defaults"].keys(), again["defaults"]["iterations"]["value"]) == (NOT_GIVEN, 45)
+    assert (again["defaults"].keys(), again["defaults"]["iterations"]["value"]) == (NOT_GIVEN | OF_SIZED, 45)
+
+
+async def test_null_keeps_all_checkpoints(client: httpx.AsyncClient) -> None:
+    accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, checkpoints=None, **SMALL)
+    assert not OF_SIZED & accepted["defaults"].keys()
+    assert (await run_with(client, accepted["run_id"], "completed"))["request"]["checkpoints"] is None
 
 
 async def test_demonstrations_have_a_learning_rate_of_their_own(client: httpx.AsyncClient) -> None:

@@ -136,7 +136,7 @@ async def test_a_run_says_which_step_sampled_what_and_keeps_that_checkpoint_for_
         assert float(metrics.partition("\nlearnloop_staleness_steps_total ")[2].split()[0]) >= 5
         assert backend.gone == []
         left = [each["step"] for each in await items(client, f"/runs/{run_id}/checkpoints") if not each["deleted_at"]]
-        assert sorted({run["best_checkpoint"]["step"], 4}) == left
+        assert sorted({run["best_checkpoint"]["step"], 3, 4}) == left
 
 
 async def test_rollouts_that_ran_ahead_of_a_killed_service_are_not_made_again(

@@ -1,5 +1,7 @@
 """A run keeps the checkpoints that its request asks for, and those that others need."""
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ async def _left(client: Any, run_id: str) -> list[int]:
     [
         (None, [0, 1, 2, 3, 4, 5, 6]),
         ({"keep_every": 3}, [0, 3, 5, 6]),
-        ({"keep_last": 1, "keep_best": 2}, [0, 6]),  # the others were not evaluated
+        ({"keep_last": 1, "keep_best": 2}, [0, 5, 6]),  # the others were not evaluated
     ],
 )
 async def test_old_checkpoints_go(data_dir: Path, database_url: str, choice: Any, left: list[int]) -> None:
@@ -52,9 +54,22 @@ async def test_what_others_need_stays(data_dir: Path, database_url: str) -> None
         second = (await client.post("/learn-loop", json=request)).json()["run_id"]
         await run_with(client, second, "completed")
         assert await _left(client, first) == [0, 1, 2]
-        assert await _left(client, second) == [2, 4, 7]
-        assert await backend.checkpoints("learnloop", "agent") == {0, 1, 2, 4, 7}
+        assert await _left(client, second) == [2, 4, 6, 7]
+        assert await backend.checkpoints("learnloop", "agent") == {0, 1, 2, 4, 6, 7}
     await engine.dispose()
+
+
+async def test_a_starred_run_keeps_all_that_it_has(data_dir: Path, database_url: str) -> None:
+    backend, gate = ScriptedBackend(), threading.Event()
+    loop = ScriptedLoop(gates={5: gate})
+    async with served(settings_for(data_dir, database_url), loop, backend) as client:
+        request = {"iterations": 8, "model": MODEL, "checkpoints": {}}
+        run_id = (await client.post("/learn-loop", json=request)).json()["run_id"]
+        await asyncio.to_thread(loop.has_entered(5).wait, 60)
+        (await client.patch(f"/runs/{run_id}", json={"starred": True})).raise_for_status()
+        gate.set()
+        await run_with(client, run_id, "completed")
+        assert await _left(client, run_id) == [0, 3, 4, 5, 6, 7, 8]
 
 
 async def test_a_promoted_model_outlives_its_run(data_dir: Path, database_url: str) -> None:
@@ -95,7 +110,7 @@ async def test_a_backend_that_cannot_delete_ends_no_run(
         request = {"iterations": 4, "model": MODEL, "checkpoints": {"keep_last": 1}}
         run_id = (await client.post("/learn-loop", json=request)).json()["run_id"]
         await run_with(client, run_id, "completed")
-        assert await _left(client, run_id) == [4]
+        assert await _left(client, run_id) == [3, 4]
     assert tries > 1
 
 
