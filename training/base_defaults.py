@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from training.collapse import OnCollapse
 from training.types import RunConfig, WarmStartConfig
 
 TINY_BASE = "learnloop/tiny"
@@ -110,6 +111,16 @@ def demonstrations(available: int) -> Default:
         'give up on every question, which costs less than wrong answers. `"warm_start": null` leaves it out.'
     )
     return Default(min(available, MOST_DEMONSTRATIONS), reason)
+
+
+def on_collapse(base: Base) -> OnCollapse:
+    """Return what is done when a step broke the policy.
+
+    A base of 270M parameters, trained whole, fell from 85 to 24% success in one step, and a policy whose replies are
+    all malformed has no differing rewards to recover with: it goes back. `learnloop/tiny` recovers within a few
+    iterations from any fall that its demos show, and keeps the figures that it always had.
+    """
+    return "step_back" if base.is_sized else "continue"
 
 
 def usual_rate(base: Base) -> float:

@@ -14,6 +14,10 @@ from math import comb
 from statistics import fmean
 from typing import Literal, Self
 
+OnCollapse = Literal["step_back", "pause", "continue"]
+"""What is done then: go back to the weights before the step, pause the run, or only name it."""
+OUTDATED = "outdated_rollouts"
+"""Training metric: the number of rollouts that taught nothing, because the run had left their policy."""
 FALL = 0.3
 """Least fall of success, or rise of malformed rollouts."""
 CHANCE = 1e-4
@@ -89,6 +93,11 @@ class CollapseWatch:
             if each.went_back_to is not None:
                 self.went_back(each.went_back_to)
 
+    @property
+    def is_back(self) -> bool:
+        """Whether the newest step has the weights of the last good one, so that no collapse lasts."""
+        return not self._is_collapsed
+
     def is_outdated(self, sampled_step: int) -> bool:
         """Return whether rollouts were sampled before the run went back, from a policy that it left."""
         return sampled_step < self._valid_from
@@ -113,6 +122,22 @@ class CollapseWatch:
         self.restored += 1
         self._good_step = self._valid_from = step
         self._is_collapsed = False
+
+
+def pause_reason(iterations: Iterable[RolledOut], iteration: int, on_collapse: OnCollapse) -> str | None:
+    """Return why the run pauses after `iteration`, the last of these; None if it does not."""
+    watch = CollapseWatch()
+    shown = [found for each, found in watch.all(iterations) if found and each.iteration == iteration and found.is_new]
+    if not shown or on_collapse == "continue":
+        return None
+    reason = f"{shown[0]}, with step {shown[0].good_step} as the last good one"
+    if on_collapse == "pause":
+        return f"{reason} (on_collapse)"
+    if not watch.is_back:
+        return f"{reason}, and the backend does not go back to it (on_collapse)"
+    if watch.restored <= MOST_RESTORED:
+        return None
+    return f"{reason}: the run has gone back {watch.restored} times (on_collapse)"
 
 
 _Fall = tuple[Literal["success", "malformed"], float, float, float]

@@ -7,15 +7,19 @@ The loop has no durable state and does not depend on HTTP or a database. The cal
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from environment.base import Environment, Reflective
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
-from training.backends.base import Policy
+from training.backends.base import Policy, RestoringPolicy
 from training.budget import BudgetReached, Estimates, RunBudget, Unlimited
+from training.collapse import OUTDATED, CollapseWatch, RolledOut
 from training.collector import RolloutCollector, RunContext
+from training.diagnosis.collapses import shares_of
+from training.diagnosis.count_group import count_group
 from training.evaluation import Evaluator
 from training.iteration_record import IterationRecord
 from training.journal import Journal, NoJournal
@@ -24,7 +28,7 @@ from training.rollout.environment_calls import off_loop
 from training.rollout.rollout import Player
 from training.rollout_gate import RolloutGate
 from training.rollout_progress import Report
-from training.rollout_schedule import RolloutSchedule
+from training.rollout_schedule import JudgedRollouts, RolloutSchedule
 from training.rollout_tasks import RolloutTask, seed_of
 from training.scoring import rewarded
 from training.train_step import TrainStep
@@ -106,6 +110,7 @@ class _Loop:
         self._demonstrations = demonstrations
         self._warm_start: WarmStart | None = None
         self._step = 0
+        self._watch = CollapseWatch()
 
     async def resume(self, where: Resume) -> None:
         """Restore the state after the previous iteration. Raises CheckpointLost."""
@@ -116,6 +121,7 @@ class _Loop:
             )
         self._step = where.step
         self._evaluator.resume(where)
+        self._watch = CollapseWatch.of(where.rolled_out)
         if isinstance(self._environment, Reflective) and where.environment_state is not None:
             self._environment.restore(where.environment_state)
         for iteration, snapshot in where.earlier.items():
@@ -143,7 +149,7 @@ class _Loop:
         rollouts = await self._schedule.take(iteration)
         record.rolled_out(rollouts, self._step)
         with record.timed(Phase.TRAIN):
-            record.metrics = await self._train(rollouts.collector, rollouts.groups)
+            record.metrics = await self._learn(rollouts)
         with record.timed(Phase.REFLECT):
             record.reflection = await self._reflect(rollouts.collector, rollouts.groups)
         with record.timed(Phase.EVALUATE):
@@ -162,17 +168,37 @@ class _Loop:
             record.evaluations = await self._evaluator.after(iteration, collector, self._step)
         return self._result(record)
 
-    async def _train(self, collector: RolloutCollector, groups: Sequence[Group]) -> dict[str, float]:
-        """Train on the groups that have a training signal, if any."""
-        groups = [group for group in groups if group.skipped is None]
-        if not groups:
+    async def _learn(self, made: JudgedRollouts) -> Mapping[str, float]:
+        """Train on the groups that have a training signal, if any. Go back instead if the rollouts show that a step
+        broke the policy, where that is asked for; from then on, the learning rate is half of what it was. Rollouts of
+        a policy that the run has left teach nothing."""
+        watch, groups = self._watch, [group for group in made.groups if group.skipped is None]
+        if watch.is_outdated(made.step):
+            return {OUTDATED: float(sum(len(group.rollouts) for group in made.groups))}
+        good_step = self._good_step(made)
+        if good_step is None and not groups:
             return {}
-        iteration = collector.journal.iteration
+        iteration, config = made.collector.journal.iteration, self._run.config
         self._run.progress(Progress(iteration, Phase.TRAIN, 0, 1))
-        outcome = await TrainStep(self._run.config, self._policy, collector.journal, self._step).take(groups)
+        slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
+        training = TrainStep(slower, self._policy, made.collector.journal, self._step)
+        if good_step is None:
+            outcome = await training.take(groups)
+        else:
+            outcome = await training.restore(good_step)
+            watch.went_back(outcome.step)
         self._step = outcome.step
         self._run.progress(Progress(iteration, Phase.TRAIN, 1, 1))
-        return dict(outcome.metrics)
+        return outcome.metrics
+
+    def _good_step(self, made: JudgedRollouts) -> int | None:
+        """Return the step to go back to, if these rollouts show that a later one broke the policy."""
+        config = self._run.config
+        if config.on_collapse != "step_back" or not isinstance(self._policy, RestoringPolicy):
+            return None
+        shares = shares_of([count_group(group.rollouts, config.max_completion_tokens, {}) for group in made.groups])
+        found = self._watch.add(RolledOut(made.collector.journal.iteration, made.step, *shares))
+        return None if found is None else found.good_step
 
     async def _train_on_demonstrations(self, collector: RolloutCollector, record: IterationRecord) -> None:
         """Train on the iteration's demonstrations, unless all of them are left out."""

@@ -17,6 +17,7 @@ from training.backends.base import (
     JobForgotten,
     NotAccepted,
     Policy,
+    RestoringPolicy,
     StepConflict,
     SupervisedPolicy,
     SupervisedRequest,
@@ -137,6 +138,22 @@ class TrainStep:
             return outcome
 
         return await self._train_once(train, follow)
+
+    async def restore(self, good_step: int) -> TrainOutcome:
+        """Make the weights of an earlier step those of the next one, unless the journal has the outcome. Raises the
+        errors of `take`, and ValueError if the policy cannot go back."""
+        policy = self._policy
+        if not isinstance(policy, RestoringPolicy):
+            raise ValueError("the backend of this run does not go back to earlier checkpoints (on_collapse)")
+
+        async def submit() -> str:
+            return await policy.submit_restore(good_step, self._step)
+
+        async def restore() -> TrainOutcome:
+            with span("restore", step=self._step, restored_step=good_step):
+                return await self._send_or_adopt(submit, policy.follow)
+
+        return await self._train_once(restore, policy.follow)
 
     async def _train_once(self, train: Callable[[], Awaitable[TrainOutcome]], follow: Follow) -> TrainOutcome:
         requests = self._requests

@@ -1,6 +1,6 @@
 """Types of the learn loop: the configuration of a run, and the results of its iterations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from environment.base import Json, Outcome, Scenario, Split
 from judges.base import JudgeCall, Score
 from training.best_checkpoint import BestCheckpoint
+from training.collapse import OnCollapse, RolledOut
 from training.phases import Phase
 
 if TYPE_CHECKING:  # importing art takes seconds
@@ -95,6 +96,8 @@ class RunConfig:
     first_scenario: int = 0
     """Number of the first training scenario that is rolled out; those before it were demonstrated."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    on_collapse: OnCollapse = "continue"
+    """What is done when a step broke the policy. `continue` in runs of earlier versions."""
 
     @property
     def held_out_seed(self) -> int:
@@ -259,6 +262,8 @@ class Resume:
     """State of a reflective environment."""
     earlier: Mapping[int, Snapshot] = field(default_factory=dict)
     """Snapshots after earlier iterations, by number, for rollouts that ran ahead."""
+    rolled_out: Sequence[RolledOut] = ()
+    """How the rollouts of the earlier iterations ended, in order."""
 
 
 @dataclass(frozen=True, slots=True)

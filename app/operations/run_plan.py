@@ -21,7 +21,7 @@ from app.settings import Settings
 from environment.json_type import Json
 from environment.registry import documents
 from training.backends.embedded import NAME as EMBEDDED
-from training.base_defaults import Base, Default, defaults_of, demonstrations
+from training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
 from training.warm_start import iterations_of
 
 _OF_SESSIONS = "agent"
@@ -118,6 +118,7 @@ class RunPlan:
             "judge": self.judge and _document(self.judge),
             "max_turns": self.max_turns,
             "train_options": self.train_options,
+            "on_collapse": self.request.on_collapse or (on_collapse(self.base) if self.base else "continue"),
             "backend": self.backend,
             "keep_rollouts": self.keep_rollouts,
             "model": self.model.as_json(),

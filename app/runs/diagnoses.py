@@ -42,9 +42,15 @@ def causes_of(run: Run) -> list[str]:
 
 
 async def save(
-    tx: AsyncSession, lease: Lease[Run], iteration: int, found: Sequence[Found], rule: DiagnosisRule
+    tx: AsyncSession,
+    lease: Lease[Run],
+    iteration: int,
+    found: Sequence[Found],
+    rule: DiagnosisRule,
+    collapse_pause: str | None = None,
 ) -> None:
-    """Save the diagnoses after an iteration, with an event for each that was named or cleared."""
+    """Save the diagnoses after an iteration, with an event for each that was named or cleared. `collapse_pause` is why
+    on_collapse pauses the run now."""
     mine = select(Diagnosis.cause, Diagnosis.state).where(Diagnosis.run_id == lease.id)
     before = {cause: state for cause, state in (await tx.execute(mine)).all()}  # noqa: C416 - rows are no tuples to mypy
     for each in found:
@@ -56,7 +62,7 @@ async def save(
         data = {name: value for name, value in _row(each).items() if name not in ("explained_by", "named_at_iteration")}
         await append(tx, lease.id, EventType.RUN_DIAGNOSIS, lease.actor, data, iteration=iteration)
     values: dict[str, Json] = {"causes": [str(cause) for cause in current_causes(found)]}
-    if (reason := pause_reason(changed, rule)) is not None:
+    if (reason := collapse_pause or pause_reason(changed, rule)) is not None:
         values["diagnosis_pause"] = reason
     await tx.execute(update(Run).where(Run.id == lease.id).values(**values))
 
@@ -70,7 +76,7 @@ def pause_reason(changed: Sequence[Found], rule: DiagnosisRule) -> str | None:
         return None
     least = Severity(rule.severity).rank
     serious = [each for each in changed if _is_news(each) and each.severity.rank >= least]
-    return f"{serious[0].cause}: {serious[0].summary}" if serious else None
+    return f"{serious[0].cause}: {serious[0].summary} (on_diagnosis)" if serious else None
 
 
 def _is_news(found: Found) -> bool:
@@ -83,7 +89,7 @@ async def check_rule(database: Database, run_id: str) -> None:
     async with database() as tx:
         reason = (await tx.execute(query)).scalar_one_or_none()
     if reason is not None:
-        raise DiagnosisStop(f"{reason} (on_diagnosis)")
+        raise DiagnosisStop(reason)
 
 
 def _row(found: Found) -> dict[str, Json]:

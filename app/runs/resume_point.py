@@ -106,12 +106,14 @@ async def evaluated_successes(tx: AsyncSession, run_id: str, iteration: int) -> 
 
 
 async def sampled_steps(tx: AsyncSession, run_id: str) -> set[int]:
-    """Return the run's existing steps that its rollouts are still sampled from, or will be."""
+    """Return the run's existing steps that its rollouts are still sampled from, or will be, and the one that it goes
+    back to if the newest rollouts show that its step broke the policy."""
     run = await tx.get_one(Run, run_id)
     config = run.stored_request.config
     if run.next_iteration > config.all_iterations:
         return set()
+    oldest = run.next_iteration - (config.on_collapse == "step_back")
     steps = select(Iteration.step).where(
-        Iteration.run_id == run_id, Iteration.iteration >= sampled_after(config, run.next_iteration)
+        Iteration.run_id == run_id, Iteration.iteration >= sampled_after(config, oldest)
     )
     return set((await tx.execute(steps)).scalars())

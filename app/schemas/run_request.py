@@ -20,6 +20,7 @@ from app.schemas.base import Name, RequestBody, RequestPart
 from app.schemas.examples import GRAPH
 from app.schemas.train_options import TrainOptionsChoice
 from environment.json_type import Json
+from training.collapse import OnCollapse
 from training.tuning import Tuning
 from training.types import HELD_OUT_SEED, RunConfig, WarmStartConfig
 
@@ -385,6 +386,12 @@ class LearnLoopRequest(RequestBody):
     """What to do if iterations train nothing, because no rewards differ. Default: only warn."""
     on_diagnosis: DiagnosisChoice = Field(default_factory=DiagnosisChoice)
     """What to do when a cause is named why the run does not learn. Default: only report it."""
+    on_collapse: OnCollapse | None = None
+    """What to do when a step broke the policy: by the next rollouts, success fell by 30 points or malformed replies
+    rose by 30, and chance does not explain it. `step_back`: the policy continues from the weights before that step, at
+    half the learning rate; from the third time on the run pauses as well. `pause`: the run pauses. `continue`: it is
+    only named as the cause `policy_collapsed`. Default: `continue` for `learnloop/tiny` and bases of unknown size,
+    `step_back` for others; a run whose backend cannot go back pauses instead."""
     webhooks: list[RunWebhook] = Field(default_factory=list, max_length=10)
     """Endpoints that receive the events of this run, from the first one on. Default: none."""
 

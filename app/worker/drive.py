@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,7 @@ from environment.registry import traits
 from judges.base import Judge, JudgeServices
 from training.backends.base import BackendUnavailable, Policy
 from training.budget import RunBudget
+from training.diagnosis.collapses import rolled_out
 from training.diagnosis.examine import examine
 from training.diagnosis.facts import Facts
 from training.journal import Journal
@@ -241,6 +242,8 @@ class Driver:
         await run_on_loop(main_loop, self._check_rules(work))  # the previous worker may have died before its check
         work.facts = await work.query(lambda: diagnoses.facts_of(self.database, run.id))
         resume = await work.query(lambda: resume_of(self.database, run.id))
+        if resume is not None:
+            resume = replace(resume, rolled_out=list(rolled_out(work.facts)))
         log.info("run continues", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await work.query(

@@ -28,6 +28,8 @@ from app.runs import diagnoses, ledger
 from app.runs.resume_point import evaluated_successes
 from app.worker.iteration_event import iteration_data
 from judges.base import JudgeCall as JudgeCallResult
+from training.collapse import pause_reason
+from training.diagnosis.collapses import rolled_out
 from training.diagnosis.diagnose import diagnose
 from training.diagnosis.diagnosis import Diagnosis, DiagnosisSettings
 from training.diagnosis.facts import Facts
@@ -65,6 +67,8 @@ class IterationRows:
     diagnoses: Sequence[Diagnosis]
     """Diagnoses of the run after this iteration."""
     on_diagnosis: DiagnosisRule
+    collapse_pause: str | None
+    """Why on_collapse pauses the run after this iteration."""
 
 
 def iteration_rows(
@@ -95,6 +99,9 @@ def iteration_rows(
         keep_rollouts=request is not None and request.keep_rollouts,
         diagnoses=found,
         on_diagnosis=request.on_diagnosis if request else DiagnosisRule(),
+        collapse_pause=(
+            pause_reason(rolled_out(facts), result.iteration, request.config.on_collapse) if request else None
+        ),
     )
 
 
@@ -133,7 +140,7 @@ async def save_iteration(database: Database, lease: Lease[Run], rows: IterationR
             }
             await append(tx, run_id, EventType.ITERATION_NO_SIGNAL, lease.actor, data, iteration=iteration)
         if rows.diagnoses:
-            await diagnoses.save(tx, lease, iteration, rows.diagnoses, rows.on_diagnosis)
+            await diagnoses.save(tx, lease, iteration, rows.diagnoses, rows.on_diagnosis, rows.collapse_pause)
 
 
 async def _advance(tx: AsyncSession, lease: Lease[Run], result: IterationResult) -> int | None:

@@ -196,6 +196,15 @@ class SupervisedPolicy(Policy, Protocol):
 
 
 @runtime_checkable
+class RestoringPolicy(Policy, Protocol):
+    """A policy that can go back to an earlier checkpoint."""
+
+    async def submit_restore(self, step: int, expected_step: int) -> str:
+        """Like Policy.submit: request that the weights and the optimizer's state of `step` become those of the step
+        after `expected_step`."""
+
+
+@runtime_checkable
 class CountingPolicy(Policy, Protocol):
     """A policy that counts the tokens of demonstrations."""
 

@@ -201,12 +201,20 @@ class EmbeddedPolicy(FencedPolicy):
             "expected_step": request.expected_step,
         }
 
+        return await self._queue("sft-training-jobs", body)
+
+    async def submit_restore(self, step: int, expected_step: int) -> str:
+        """Return the job's id. Like `submit`, it waits for a running training first."""
+        body = {"model_id": self._model.id, "step": step, "expected_step": expected_step}
+        return await self._queue("restore-jobs", body)
+
+    async def _queue(self, kind: str, body: Mapping[str, Any]) -> str:
         async def post() -> str:
             with self._server.translated():
-                job = await self._client.post("/preview/sft-training-jobs", cast_to=dict[str, Any], body=body)
+                job = await self._client.post(f"/preview/{kind}", cast_to=dict[str, Any], body=body)
             return str(job["id"])
 
-        return await self._in_turn(post, request.expected_step)
+        return await self._in_turn(post, body["expected_step"])
 
     @property
     def base_model(self) -> str:

@@ -1,6 +1,6 @@
 """A step that broke the policy, which the rollouts of the next iteration show."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import comb
 
 from environment.json_type import Json
@@ -8,23 +8,26 @@ from training.collapse import CHANCE, FALL, RESTORED, Collapse, CollapseWatch, R
 from training.diagnosis.contradictions import lowered_rate
 from training.diagnosis.detector import AllFacts, Detector
 from training.diagnosis.diagnosis import Remedy, Severity, Span
-from training.diagnosis.facts import Facts
+from training.diagnosis.facts import Facts, GroupFacts
 from training.diagnosis.spans import spans_while
 
 
 def rolled_out(facts: Iterable[Facts]) -> Iterator[RolledOut]:
-    """Yield how the rollouts of the iterations that have any ended, without those that failed for other reasons."""
+    """Yield how the rollouts of the iterations that have any ended."""
     for each in facts:
-        if not each.groups or each.sampled_step is None:
-            continue
-        groups = [(group, group.rollouts - group.infrastructure - group.agent_errors) for group in each.groups]
-        yield RolledOut(
-            each.iteration,
-            each.sampled_step,
-            [group.successes / group.scored for group, _ in groups if group.scored],
-            [group.malformed / rollouts for group, rollouts in groups if rollouts > 0],
-            each.step if RESTORED in each.metrics else None,
-        )
+        if each.groups and each.sampled_step is not None:
+            went_back_to = each.step if RESTORED in each.metrics else None
+            yield RolledOut(each.iteration, each.sampled_step, *shares_of(each.groups), went_back_to)
+
+
+def shares_of(groups: Iterable[GroupFacts]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the shares of successful and of malformed rollouts of each group, without those that failed for other
+    reasons."""
+    counted = [(each, each.rollouts - each.infrastructure - each.agent_errors) for each in groups]
+    return (
+        [group.successes / group.scored for group, _ in counted if group.scored],
+        [group.malformed / rollouts for group, rollouts in counted if rollouts > 0],
+    )
 
 
 class PolicyCollapsed(Detector):

@@ -67,6 +67,19 @@ class SupervisedSteps:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredStep:
+    """The return to an earlier checkpoint; see Engine.restore."""
+
+    model_id: str
+    step: int
+    expected_step: int | None = None
+
+    def start(self, engine: Engine) -> Training:
+        """Start it."""
+        return engine.restore(self.model_id, self.step, expected_step=self.expected_step)
+
+
 class Steps(Protocol):
     """The steps of a training: one of the classes above. They can be pickled."""
 

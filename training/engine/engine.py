@@ -11,7 +11,7 @@ The server drives it from its compute thread; a script can use it directly:
 """
 
 import gc
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -385,6 +385,26 @@ class Engine:
 
         return self._training(model_id, expected_step, work)
 
+    def restore(self, model_id: str, step: int, *, expected_step: int | None = None) -> Training:
+        """Commit the weights and the optimizer's state of an earlier checkpoint as the next one.
+
+        Raises UnknownModel, StepConflict, CorruptCheckpoint or CheckpointNotWritten, each of which leaves the model
+        unchanged.
+        """
+        parent = self._parent(model_id, expected_step)
+        yield from self._commit(model_id, parent, partial(self.registry.restore, model_id, parent, step))
+        self._policies.pop(model_id, None)
+        restored = self.registry.newest(model_id)
+        log.info("model restored", model=restored.manifest.model, step=restored.step, restored_step=step)
+        return TrainResult(restored.step, True, dict(restored.manifest.metrics))
+
+    def _parent(self, model_id: str, expected_step: int | None) -> Checkpoint:
+        """Return the newest checkpoint. Raises UnknownModel or StepConflict."""
+        parent = self.registry.newest(model_id)
+        if expected_step not in (None, parent.step):
+            raise StepConflict(expected_step, parent.step)
+        return parent
+
     def _training(
         self,
         model_id: str,
@@ -392,9 +412,7 @@ class Engine:
         work: Callable[[Policy, ChatTokenizer], Generator[Progress, None, dict[str, float]]],
     ) -> Training:
         record = self.registry.get(model_id)
-        parent = self.registry.newest(model_id)
-        if expected_step not in (None, parent.step):
-            raise StepConflict(expected_step, parent.step)
+        parent = self._parent(model_id, expected_step)
         target = self.registry.resolve(f"{record.full_name}@{parent.step}")
         policy = self._policy(target)
         self.torch_threads_to_train = 1 if policy.lanes.count > 1 else self._train_threads
@@ -406,7 +424,8 @@ class Engine:
             metrics = yield from work(policy, self.tokenizer(target))
             yield from peers.compare(digest(policy.optimizer.parameters), WAITING)
             if peers.writes:
-                yield from self._commit(model_id, parent, metrics, policy)
+                commit = partial(self.registry.commit, model_id, parent, metrics, policy.save)
+                yield from self._commit(model_id, parent, commit)
             yield from peers.compare(parent.step, WAITING)  # until it is written
             committed = True
         except NothingToTrain as nothing:
@@ -427,12 +446,12 @@ class Engine:
         return TrainResult(after.step, True, metrics, policy.measured)
 
     def _commit(
-        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], policy: Policy
+        self, model_id: str, parent: Checkpoint, commit: Callable[[], object]
     ) -> Generator[Progress, None, None]:
-        """Write the next checkpoint while other conversations are sampled. Raises StepConflict and the errors of
-        Registry.commit."""
+        """Write the next checkpoint by calling `commit` while other conversations are sampled. Raises StepConflict and
+        the errors of `commit`."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
-            written = writer.submit(self.registry.commit, model_id, parent, metrics, policy.save)
+            written = writer.submit(commit)
             while not wait([written], WRITING_S).done:
                 yield WAITING
             try:

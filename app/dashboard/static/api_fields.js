@@ -269,5 +269,14 @@ export const FIELDS = {
       "warning",
       "fault"
     ]
+  },
+  "on_collapse": {
+    "help": "What to do when a step broke the policy: by the next rollouts, success fell by 30 points or malformed replies rose by 30, and chance does not explain it. `step_back`: the policy continues from the weights before that step, at half the learning rate; from the third time on the run pauses as well. `pause`: the run pauses. `continue`: it is only named as the cause `policy_collapsed`. Default: `continue` for `learnloop/tiny` and bases of unknown size, `step_back` for others; a run whose backend cannot go back pauses instead.",
+    "type": "string",
+    "choices": [
+      "step_back",
+      "pause",
+      "continue"
+    ]
   }
 };

@@ -26,6 +26,8 @@ from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
 from training.backends.base import BackendUnavailable, ModelSpec
 from training.backends.embedded import connect
+from training.diagnosis.collapses import rolled_out
+from training.diagnosis.collect import facts_of
 from training.learn_loop import learn_loop
 from training.types import EvaluationConfig, IterationResult, PipelineConfig, Progress, Resume, RunConfig, Snapshot
 
@@ -182,6 +184,7 @@ def resume_after(results: list[IterationResult]) -> Resume | None:
         best_of(results),
         _state_of(last),
         {result.iteration: Snapshot(result.step, _state_of(result)) for result in results[:-1]},
+        list(rolled_out(facts_of(result, CONFIG, {}) for result in results)),
     )
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -315,6 +315,94 @@ async def test_the_engine_takes_the_step_once(
     assert outcome.metrics["num_groups_trainable"] == 1
     assert await policy.step() == 1
     assert proxy.seen.count(JOBS) == posts
+
+
+async def restore(policy: Policy, journal: Entries, step: int = 1, *, at: int = 2) -> TrainOutcome:
+    """The return to an earlier step of iteration 1, as a process that has just been started makes it."""
+    entries = await IterationJournal.open(journal, 1)
+    return await TrainStep(RunConfig(learning_rate=1e-3), policy, entries, at).restore(step)
+
+
+async def trained_twice(policy: EmbeddedPolicy) -> tuple[list[Group], list[str | None]]:
+    """Groups of which two steps were made, and the hashes of their weights."""
+    groups, hashes = await sampled(policy), []
+    for step in range(2):
+        await take(policy, Entries(), groups, step)
+        hashes.append(await policy.weights_sha256(step + 1))
+    return groups, hashes
+
+
+async def test_a_return_has_the_weights_and_the_optimizer_of_the_earlier_step(backend: EmbeddedBackend) -> None:
+    policy, _ = await agent(backend)
+    groups, [good, broken] = await trained_twice(policy)
+    outcome = await restore(policy, Entries())
+    assert (outcome.step, outcome.metrics) == (3, {"restored_step": 1.0})
+    assert await policy.weights_sha256(3) == good != broken
+    await take(policy, Entries(), groups, 3)
+    assert await policy.weights_sha256(4) == broken, "the same step from there has other bits"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ("train.intent", "", ""),
+        ("", "train.intent", ""),
+        ("train.job", "", ""),
+        ("train", "", ""),
+        ("", "train", ""),
+        ("", "", "request"),
+        ("", "", "reply"),
+    ],
+)
+async def test_a_return_is_made_once_wherever_it_breaks_off(
+    proxy: LossyProxy, distant: EmbeddedBackend, before: str, after: str, lost: Moment | Literal[""]
+) -> None:
+    policy, _ = await agent(distant)
+    _, [good, _] = await trained_twice(policy)
+    journal = Entries(before, after)
+    if lost:
+        proxy.loses = Faults(lost, "POST /v1/preview/restore-jobs", times=4)
+    with pytest.raises((Killed, BackendUnavailable)):
+        await restore(policy, journal)
+    proxy.loses = nothing
+    for _ in range(2):
+        assert (await restore(policy, journal)).step == 3
+    assert await policy.step() == 3
+    assert await policy.weights_sha256(3) == good
+
+
+async def test_an_engine_that_is_killed_while_it_goes_back(tmp_path: Path) -> None:
+    """Once before the copy is in its place, and once after it, with nobody left who knows the job."""
+    spec, journal = ModelSpec("once", "killed", "learnloop/tiny"), Entries(after="train.job")
+    with EngineProcess(tmp_path) as engine:
+        backend = await connect(engine.base_url, "none")
+        policy = await backend.register(spec)
+        _, [good, _] = await trained_twice(policy)
+        with pytest.raises(Killed):
+            await restore(policy, journal)
+        engine.stop(signal.SIGKILL)
+        await backend.close()
+    hashes = []
+    for _ in range(2):
+        with EngineProcess(tmp_path) as engine:
+            backend = await connect(engine.base_url, "none")
+            policy = await backend.register(spec)
+            assert (await restore(policy, journal)).step == 3
+            hashes.append(await policy.weights_sha256(3))
+            await backend.close()
+            engine.stop(signal.SIGKILL)
+    assert hashes == [good, good]
+
+
+async def test_a_return_to_a_checkpoint_that_is_gone_is_refused(backend: EmbeddedBackend) -> None:
+    policy, _ = await agent(backend)
+    await trained_twice(policy)
+    await policy.delete_checkpoints({0, 2})
+    with pytest.raises(ValueError, match=r"checkpoint 1 is not among \[0, 2\]"):
+        await restore(policy, Entries())
+    with pytest.raises(ValueError, match="does not go back to earlier checkpoints"):
+        await restore(FaultyPolicy(), Entries())
+    assert await policy.step() == 2
 
 
 async def test_what_is_adopted_has_the_figures_of_the_training(backend: EmbeddedBackend) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from environment.json_type import Json
-from training.engine.computing import Computing, PolicyStep, Steps, SupervisedSteps
+from training.engine.computing import Computing, PolicyStep, RestoredStep, Steps, SupervisedSteps
 from training.engine.engine import StepConflict
 from training.engine.http.base_checks import BaseChecks
 from training.engine.http.chat_request import MAX_TOP_LOGPROBS
@@ -118,6 +118,12 @@ class _CreateSftJob(_Body):
     expected_step: Step | None = None
 
 
+class _CreateRestoreJob(_Body):
+    model_id: str
+    step: Step
+    expected_step: Step | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingApi:
     """Handlers of `/v1/preview`. Bodies are read completely before anything happens, so clients may disconnect after
@@ -150,6 +156,7 @@ class TrainingApi:
             Route("/sft-tokens", self.count_tokens, methods=["POST"]),
             Route("/training-jobs", self.create_training_job, methods=["POST"]),
             Route("/sft-training-jobs", self.create_sft_job, methods=["POST"]),
+            Route("/restore-jobs", self.create_restore_job, methods=["POST"]),
             Route("/training-jobs/{job_id}", self.get_job, methods=["GET"]),
             Route("/sft-training-jobs/{job_id}", self.get_job, methods=["GET"]),
             Route("/training-jobs/{job_id}/events", self.list_events, methods=["GET"]),
@@ -331,6 +338,15 @@ class TrainingApi:
             SupervisedSteps(body.model_id, examples, options, held_out, body.expected_step),
             gradient_steps=-(-len(examples) // options.batch_size),
         )
+
+    async def create_restore_job(self, request: Request) -> Response:
+        """Queue a return to an earlier checkpoint, whose weights become the next one."""
+        body = await read_body(request, _CreateRestoreJob, self.max_body_bytes)
+        _require_only(request, body.model_id)
+        await asyncio.to_thread(self.registry.refresh, body.model_id)
+        if body.step not in (found := [each.step for each in self.registry.steps(body.model_id)]):
+            raise ApiError(400, f"checkpoint {body.step} is not among {found}", code="invalid_value", param="step")
+        return await self._submit(RestoredStep(body.model_id, body.step, body.expected_step), gradient_steps=1)
 
     async def count_tokens(self, request: Request) -> Response:
         """Return the model's context, and how many tokens each conversation would have in supervised training: null for

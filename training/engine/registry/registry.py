@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from training.base_model_files import TIED, tied_modules
+from training.collapse import RESTORED
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.base_models import Bases, parameter_count
 from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Manifest
@@ -240,6 +241,21 @@ class Registry:
         )
         self._add(model_id, written)
         return written
+
+    def restore(self, model_id: str, parent: Checkpoint, step: int) -> Checkpoint:
+        """Write the checkpoint after `parent` with the files of an earlier step. The optimizer's state is among them if
+        that step is `parent` or the one before: older ones lose theirs, sooner or later.
+
+        Raises the errors of `checkpoint` and `commit`.
+        """
+        source = self.checkpoint(model_id, step)
+        names = [*source.manifest.files, *(source.manifest.optimizer_files if step >= parent.step - 1 else ())]
+
+        def save(directory: Path) -> None:
+            for name in names:
+                shutil.copyfile(source.directory / name, directory / name)
+
+        return self.commit(model_id, parent, {RESTORED: float(step)}, save)
 
     def add(self, model_id: str, written: Checkpoint) -> None:
         """Register a model's next checkpoint, which a following process has written. Raises UnknownModel and the errors

@@ -10,7 +10,14 @@ from typing import Any
 
 import structlog
 
-from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask, WorkerLost
+from training.engine.computing import (
+    BusySeconds,
+    EngineStopped,
+    ModelDeleted,
+    RestoredStep,
+    TrainingTask,
+    WorkerLost,
+)
 from training.engine.engine import StepConflict, TrainResult
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import BadModelDirectory, ModelRecord, NewModel, StepTaken, Target
@@ -161,6 +168,8 @@ class WorkerPool:
         parent = await asyncio.to_thread(self._newest, record.id)
         log.info("training begins", model_id=record.id, trainers=len(trainers))
         task.on_start()
+        if isinstance(task.steps, RestoredStep):
+            return await self._restore(record, parent, task.steps)
         for _ in range(ATTEMPTS):
             await self._until(lambda: all(each.up for each in trainers), "not all trainers are up")
             ends = await self._train_on(task, KnownModel(record, parent), trainers, replay)
@@ -177,6 +186,16 @@ class WorkerPool:
                     raise end
             log.warning("training begins again", model_id=record.id, errors=[str(each) for each in ends])
         raise TrainerLost(f"{ATTEMPTS} times a trainer ended in this step; the model is unchanged")
+
+    async def _restore(self, record: ModelRecord, parent: Checkpoint, steps: RestoredStep) -> TrainResult:
+        """Restore a checkpoint like Engine.restore. It takes no trainer, because only files are copied."""
+        if steps.expected_step not in (None, parent.step):
+            raise StepConflict(steps.expected_step, parent.step)
+        try:
+            restored = await asyncio.to_thread(self._registry.restore, record.id, parent, steps.step)
+        except StepTaken as taken:
+            raise StepConflict(parent.step, self._registry.newest(record.id).step) from taken
+        return TrainResult(restored.step, True, dict(restored.manifest.metrics))
 
     def _newest(self, model_id: str) -> Checkpoint:
         """Return the newest checkpoint with its files on this machine."""
