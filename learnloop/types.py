@@ -103,6 +103,7 @@ class LearnLoopRequest(TypedDict, total=False):
     iterations: int
     groups_per_iteration: int
     rollouts_per_group: int
+    replace_groups: bool
     max_turns: int
     max_completion_tokens: int
     learning_rate: float

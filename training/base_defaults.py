@@ -146,6 +146,7 @@ def _of_tiny_base(base: Base) -> dict[str, Default]:
         "iterations": run.iterations,
         "groups_per_iteration": run.groups_per_iteration,
         "rollouts_per_group": run.rollouts_per_group,
+        "replace_groups": run.replace_groups,
         "learning_rate": run.learning_rate,
         "warmup_iterations": run.warmup_iterations,
         "concurrency": run.concurrency,
@@ -172,6 +173,9 @@ def _of_training(base: Base, parameters: int) -> dict[str, Default]:
         ),
         "groups_per_iteration": Default(16, group),
         "rollouts_per_group": Default(8, group),
+        "replace_groups": Default(
+            True, "A model of 1.5B parameters was measured to learn from 2 of 16 groups at the end of a run."
+        ),
         "learning_rate": Default(_rate(base, parameters), f"Suits {trained}.{measured}"),
         "warmup_iterations": Default(
             RunConfig().warmup_iterations, "Adam's first steps are its largest, whatever the base."

@@ -98,11 +98,13 @@ class RolloutCollector:
     ) -> list[Rollout]:
         """Make one rollout for each task, and return them in the order of the tasks. None is left running at the end.
 
-        Raises RolloutsFailed if all of them failed, except for a showcase. Raises BackendUnavailable if a rollout gave
-        up waiting for an endpoint that keeps conversation state: the failure says nothing about the agent, and must not
-        be saved in the journal. Raises BudgetReached if a rollout does not fit the budget, after those that have begun
-        are finished and saved.
+        Raises RolloutsFailed if all of them failed, except for a showcase or replacements. Raises BackendUnavailable if
+        a rollout gave up waiting for an endpoint that keeps conversation state: the failure says nothing about the
+        agent, and must not be saved in the journal. Raises BudgetReached if a rollout does not fit the budget, after
+        those that have begun are finished and saved.
         """
+        if not tasks:
+            return []
         config = self._run.config
         limits = RolloutLimits(config.max_turns, config.max_completion_tokens, config.rollout_timeout_s, temperature)
         self._progress.expect(purpose.rollout_phase, len(tasks))
@@ -118,7 +120,7 @@ class RolloutCollector:
             if isinstance(outcome := each.result(), BudgetReached):
                 raise outcome
             rollouts.append(outcome)
-        if failed(rollouts) == len(rollouts) and purpose is not Purpose.SHOWCASE:
+        if failed(rollouts) == len(rollouts) and purpose not in (Purpose.SHOWCASE, Purpose.REPLACEMENT):
             raise RolloutsFailed(
                 f"all {len(rollouts)} rollouts of iteration {self.journal.iteration} failed, the first: "
                 f"{rollouts[0].error}"
@@ -179,9 +181,10 @@ class RolloutCollector:
         self, purpose: Purpose, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]
     ) -> tuple[Group, ...]:
         """Score the rollouts, which are ordered by scenario, with the same number for each."""
-        each = len(rollouts) // len(scenarios)
+        each = len(rollouts) // max(1, len(scenarios))
         groups = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
-        self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
+        if scenarios:
+            self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
         judgements = await self._judgements(purpose, scenarios, groups)
         environment = self._run.environment
         return tuple(

@@ -17,6 +17,8 @@ class Purpose(StrEnum):
     """Purpose of rollouts. The values are parts of journal entry names (training/journal.py)."""
 
     TRAIN = "train"
+    REPLACEMENT = "train.replacement"
+    """Training rollouts in place of groups that taught nothing."""
     SHOWCASE = "showcase"
     VALIDATION_SAMPLED = "validation.sampled"
     VALIDATION_GREEDY = "validation.greedy"
@@ -26,9 +28,16 @@ class Purpose(StrEnum):
     @property
     def rollout_phase(self) -> Phase:
         """The phase in which these rollouts are made."""
-        return {Purpose.TRAIN: Phase.ROLLOUT, Purpose.SHOWCASE: Phase.REFLECT}.get(self, Phase.EVALUATE)
+        if self.is_trained_on:
+            return Phase.ROLLOUT
+        return Phase.REFLECT if self is Purpose.SHOWCASE else Phase.EVALUATE
 
     @property
     def judge_phase(self) -> Phase:
         """The phase whose usage includes their verdicts."""
-        return Phase.JUDGE if self is Purpose.TRAIN else self.rollout_phase
+        return Phase.JUDGE if self.is_trained_on else self.rollout_phase
+
+    @property
+    def is_trained_on(self) -> bool:
+        """Whether these rollouts are for training."""
+        return self in (Purpose.TRAIN, Purpose.REPLACEMENT)

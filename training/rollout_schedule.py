@@ -11,15 +11,16 @@ reproduced. For the same reason, a conversation keeps its policy to the end.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 
-from environment.base import Environment, Reflective
+from environment.base import Environment, Reflective, Scenario
 from environment.trace import span
 from training.backends.base import Policy
 from training.collector import RolloutCollector, RunContext
+from training.inclusion import others, replacement, taught_nothing
 from training.phases import Phase, Purpose
 from training.rollout.environment_calls import off_loop
 from training.rollout_tasks import rollout_tasks
@@ -38,25 +39,37 @@ def sampled_with(config: RunConfig, iteration: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRollouts:
-    """The judged rollouts of an iteration, with the times of their phases by the monotonic clock."""
+class Wave:
+    """Rollouts that were made and judged together, with the times of their phases by the monotonic clock."""
 
-    collector: RolloutCollector
-    """Collector for the iteration's other rollouts."""
-    step: int
-    """Step of the policy that sampled them."""
     groups: tuple[Group, ...]
     began: float
     rolled_out: float
     judged: float
 
+
+@dataclass(frozen=True, slots=True)
+class JudgedRollouts:
+    """The judged rollouts of an iteration: those of its schedule, and then any replacements."""
+
+    collector: RolloutCollector
+    """Collector for the iteration's other rollouts."""
+    step: int
+    """Step of the policy that sampled them."""
+    waves: Sequence[Wave]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of all waves."""
+        return tuple(group for wave in self.waves for group in wave.groups)
+
     def seconds(self, since: float) -> dict[str, float]:
         """Return how long an iteration that began at `since` waited for each phase, and how far the rollouts ran
         ahead."""
         return {
-            "ahead_s": max(0.0, since - self.began),
-            "rollout_s": max(0.0, self.rolled_out - max(since, self.began)),
-            "judge_s": max(0.0, self.judged - max(since, self.rolled_out)),
+            "ahead_s": max(0.0, since - self.waves[0].began),
+            "rollout_s": sum(max(0.0, wave.rolled_out - max(since, wave.began)) for wave in self.waves),
+            "judge_s": sum(max(0.0, wave.judged - max(since, wave.rolled_out)) for wave in self.waves),
         }
 
 
@@ -160,8 +173,8 @@ class _IterationRollouts:
                 self._task.exception()  # mark it as retrieved; the iteration will run into the error itself
 
     async def _make(self) -> JudgedRollouts:
-        """Roll out each scenario of the iteration several times, and judge the rollouts."""
-        config, step = self._run.config, self._snapshot.step
+        """Roll out each scenario of the iteration several times, judge the rollouts, and replace groups."""
+        config = self._run.config
         collector = await self._run.collector(self._iteration)
         earlier = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
         with self._environment() as environment:
@@ -169,17 +182,39 @@ class _IterationRollouts:
             each = config.groups_per_iteration
             start, seed = config.first_scenario + earlier, config.seed
             scenarios = await off_loop(environment, environment.scenarios, "train", each, seed, start)
-            tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, "train", self._iteration)
-            endpoint = self._policy.endpoint(step)
-            began = time.monotonic()
-            with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
-                rollouts = await making.rollouts(Purpose.TRAIN, tasks, endpoint, config.temperature)
-            rolled_out = time.monotonic()
-            if not self._stale:  # verdicts can depend on feedback about the previous iteration
-                await self._turn.wait()
-            with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
-                groups = await making.scored(Purpose.TRAIN, scenarios, rollouts)
-        return JudgedRollouts(collector, step, groups, began, rolled_out, time.monotonic())
+            waves = [await self._wave(making, Purpose.TRAIN, scenarios)]
+            if config.replace_groups:
+                # no iteration's own groups have these numbers, and they do not depend on earlier replacements
+                start += config.iterations * each
+                # twice as many as can be used, so that an environment that repeats its scenarios shows all of them
+                reserve = await off_loop(environment, environment.scenarios, "train", 2 * each, seed, start)
+                waves.append(await self._replacements(making, waves[0].groups, reserve))
+        return JudgedRollouts(collector, self._snapshot.step, waves)
+
+    async def _replacements(
+        self, making: RolloutCollector, scheduled: Sequence[Group], reserve: Sequence[Scenario]
+    ) -> Wave:
+        """Roll out one group of another scenario for each that taught nothing, as far as the reserve has others."""
+        idle, candidates = taught_nothing(scheduled), others(reserve, scheduled)[: len(scheduled)]
+        chosen = candidates[: len(idle)]
+        wave = await self._wave(making, Purpose.REPLACEMENT, chosen)
+        pairs = zip(wave.groups, idle, strict=False)  # fewer than idle ones if the reserve has too few
+        return replace(wave, groups=tuple(replacement(made, old, len(chosen) / len(candidates)) for made, old in pairs))
+
+    async def _wave(self, making: RolloutCollector, purpose: Purpose, scenarios: Sequence[Scenario]) -> Wave:
+        """Roll out each scenario several times, and judge the rollouts."""
+        config = self._run.config
+        tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, purpose, self._iteration)
+        endpoint = self._policy.endpoint(self._snapshot.step)
+        began = time.monotonic()
+        with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
+            rollouts = await making.rollouts(purpose, tasks, endpoint, config.temperature)
+        rolled_out = time.monotonic()
+        if not self._stale:  # verdicts can depend on feedback about the previous iteration
+            await self._turn.wait()
+        with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
+            groups = await making.scored(purpose, scenarios, rollouts)
+        return Wave(groups, began, rolled_out, time.monotonic())
 
     def _report(self, progress: Progress) -> None:
         self._last = progress

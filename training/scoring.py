@@ -1,9 +1,11 @@
 """From verdicts to rewards. Trajectory rewards are set only here."""
 
 import dataclasses
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from math import fsum
-from statistics import fmean, median
+from statistics import fmean
 
 from environment.base import CUT_OFF, Environment, Rewarded, Scenario
 from environment.explained import why_no_success
@@ -11,6 +13,7 @@ from environment.trace import span
 from judges.base import Candidate, Judge, Judgement, Score, checked
 from learnloop.outcome import MAX_REWARD
 from training.advantages import advantages, differ
+from training.inclusion import weight
 from training.rollout.histories import transcript_of
 from training.types import Group, RewardSummary, Rollout, ScoredRollout
 
@@ -115,16 +118,37 @@ def _with_advantages(rollouts: Sequence[ScoredRollout]) -> tuple[ScoredRollout, 
 
 
 def summarise(rollouts: Iterable[ScoredRollout]) -> RewardSummary:
-    """Return the mean, median and range of the rewards; rollouts without one are left out."""
-    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    if not rewards:
+    """Return the weighted mean and median of the rewards, and their range and number; rollouts without a reward or
+    without a weight are left out."""
+    weighted = sorted(
+        (rollout.reward, weight(rollout)) for rollout in rollouts if rollout.reward is not None and weight(rollout)
+    )
+    if not weighted:
         return RewardSummary(None, None, None, None, 0)
-    return RewardSummary(fmean(rewards), median(rewards), min(rewards), max(rewards), len(rewards))
+    return RewardSummary(
+        _weighted_mean(weighted), _weighted_median(weighted), weighted[0][0], weighted[-1][0], len(weighted)
+    )
+
+
+def _weighted_mean(weighted: Iterable[tuple[float, float]]) -> float | None:
+    """Return the mean of values with their weights; None if the weights are 0."""
+    values = list(weighted)
+    total = fsum(each for _, each in values)
+    return fsum(value * each for value, each in values) / total if total else None
+
+
+def _weighted_median(ascending: Sequence[tuple[float, float]]) -> float:
+    """Return the middle of the values on both sides of half of the weight."""
+    below = list(accumulate(each for _, each in ascending))
+    half = below[-1] / 2
+    lower, upper = bisect_left(below, half), bisect_right(below, half)
+    return (ascending[lower][0] + ascending[upper][0]) / 2
 
 
 def success_rate(rollouts: Iterable[ScoredRollout]) -> float | None:
-    """Return the share of successful rollouts. Failed ones count as unsuccessful; unscored ones are left out."""
-    return share(rollout.success for rollout in rollouts if _counts(rollout))
+    """Return the weighted share of successful rollouts. Failed ones count as unsuccessful; unscored ones are left
+    out."""
+    return _weighted_mean((rollout.success, weight(rollout)) for rollout in rollouts if _counts(rollout))
 
 
 def _counts(rollout: ScoredRollout) -> bool:
@@ -179,8 +203,8 @@ def _mean_of_groups(groups: Iterable[Sequence[float]]) -> float:
 
 
 def malformed_share(rollouts: Iterable[ScoredRollout]) -> float | None:
-    """Return the share of rollouts that ended with a malformed tool call; None if there are none."""
-    return share(map(_is_malformed, rollouts))
+    """Return the weighted share of rollouts that ended with a malformed tool call; None if there are none."""
+    return _weighted_mean((_is_malformed(rollout), weight(rollout)) for rollout in rollouts)
 
 
 def _is_malformed(rollout: ScoredRollout) -> bool:
@@ -195,9 +219,3 @@ def rewarded(groups: Iterable[Group]) -> list[Rewarded]:
         for scored in group.rollouts
         if scored.reward is not None
     ]
-
-
-def share(flags: Iterable[bool]) -> float | None:
-    """Return the share of true values; None if there are none."""
-    values = list(flags)
-    return fmean(values) if values else None

@@ -98,6 +98,8 @@ class RunConfig:
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     on_collapse: OnCollapse = "continue"
     """What is done when a step broke the policy. `continue` in runs of earlier versions."""
+    replace_groups: bool = False
+    """Whether groups that teach nothing are replaced (training/inclusion.py)."""
 
     @property
     def held_out_seed(self) -> int:
@@ -190,6 +192,10 @@ class ScoredRollout:
     advantage: float | None = None
     why_no_success: str | None = None
     """The environment's clause about a scored rollout that is not a success, if it has one."""
+    inclusion: float = 1.0
+    """Probability in (0, 1] with which its scenario was rolled out in the iteration."""
+    replaces: str | None = None
+    """Id of the scenario whose group its own replaces, because it taught nothing; None if the schedule drew it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,13 +66,17 @@ def print_defaults(defaults: Mapping[str, Json]) -> None:
         return
     settings: dict[str, list[str]] = {}
     for path, default in defaults.items():
-        settings.setdefault(default["reason"], []).append(f"{path} {default['value']:g}")
+        settings.setdefault(default["reason"], []).append(f"{path} {_value(default['value'])}")
     table = Table(title="not given, so chosen for the base model", title_justify="left", box=None, show_header=False)
     table.add_column(overflow="fold")
     table.add_column(style="dim", overflow="fold")
     for reason, found in settings.items():
         table.add_row(plain(", ".join(found)), plain(reason))
     results.print(table)
+
+
+def _value(value: Json) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def expected_text(expected: Json) -> str:

@@ -33,7 +33,8 @@ async def fork(
     model = {"project": base.project, "name": name, "base_model": str(base)}
     # a run that was stored without a seed of its held-out scenarios drew them by its own
     held_out = {"seed": parent.stored_request.config.held_out_seed, **parent.request.get("evaluation", {})}
-    stored = {**parent.request, "evaluation": held_out}
+    # nor did one that was stored without the field replace groups
+    stored = {"replace_groups": False, **parent.request, "evaluation": held_out}
     whole = LearnLoopRequest.model_validate({**_changed(stored, request), "model": model})
     async with database() as tx:
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))

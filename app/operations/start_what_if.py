@@ -13,7 +13,7 @@ from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply,
 from app.runs.configuration import make_environment, make_player
 from app.runs.documents import UnknownDocument, resolve_references
 from app.runs.environment_access import EnvironmentAccess
-from app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
+from app.runs.recorded_rollouts import RecordedRollout, purpose_of, recorded_rollout
 from app.runs.resume_point import INHERITED, begin_with, state_after
 from app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRequest, ModelToEvaluate
 from app.schemas.what_ifs import MessageEdit, WhatIfRequest
@@ -207,7 +207,7 @@ def _of_run(
     match row.kind:
         case "train":
             state = (row.iteration or 0) - 1 - ((iteration.staleness if iteration else None) or 0)
-            each, parts = config.rollouts_per_group, ("train", row.iteration)
+            each, parts = config.rollouts_per_group, (purpose_of(row), row.iteration)
         case "evaluation":
             state = row.iteration or INHERITED  # the baseline is evaluated before anything is learned
             each, parts = (config.evaluation.samples if row.mode == "sampled" else 1), (row.split,)

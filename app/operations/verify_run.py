@@ -33,10 +33,11 @@ from app.schemas.results import LostRollout, Verification
 from environment.base import Environment, Reflective
 from environment.plugins import PluginFault
 from environment.registry import UnknownEnvironment
+from training.inclusion import replacement, taught_nothing
 from training.rollout.rollout import failed, lost, total
-from training.scoring import held_out_figures, rewarded, share, success_rate, successes, summarise
+from training.scoring import held_out_figures, malformed_share, rewarded, success_rate, successes, summarise
 from training.statistics.difference import difference
-from training.types import FailureKind, Group, ScoredRollout
+from training.types import FailureKind, Group
 
 
 class _Stored(NamedTuple):
@@ -129,7 +130,7 @@ class _Check:
         self._trajectories += len(stored.trajectories)
         self._lost += _lost(stored.trajectories)
         try:
-            groups = self._groups(_of_kind(stored, "train"), self._config.rollouts_per_group)
+            groups = self._training_groups(_of_kind(stored, "train"))
             self._groups(_of_kind(stored, "showcase"), 1)
             self._compare_iteration(stored, groups)
             self._compare_evaluations(stored)
@@ -144,6 +145,19 @@ class _Check:
         groups = [rows[start : start + each] for start in range(0, len(rows), each)]
         return [self.figures.compare_group(self._environment, group, group) for group in groups]
 
+    def _training_groups(self, rows: Sequence[Trajectory]) -> list[Group]:
+        """Score the training rollouts again, and find the groups that were replaced. Probabilities are as stored."""
+        each = self._config.rollouts_per_group
+        groups, firsts = self._groups(rows, each), rows[::each]
+        idle = iter(taught_nothing(g for g, row in zip(groups, firsts, strict=True) if row.replaces is None))
+        for number, row in enumerate(firsts):
+            if row.replaces is not None:
+                replaced = next(idle, None)
+                found = replaced and replaced.scenario.id
+                self.figures.compare(row.iteration, "replaces", row.replaces, found, row.id)
+                groups[number] = replacement(groups[number], replaced or groups[number], row.inclusion or 1.0)
+        return groups
+
     def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
         row = stored.iteration
         scored = [rollout for group in groups for rollout in group.rollouts]
@@ -152,7 +166,7 @@ class _Check:
         recomputed = {f"reward_{name}": getattr(rewards, name) for name in ("mean", "median", "min", "max", "count")}
         recomputed |= {
             "success": success_rate(scored),
-            "malformed": share(map(_malformed, scored)),
+            "malformed": malformed_share(scored),
             "failed_rollouts": failed(everything),
             "lost_rollouts": lost(everything),
             "skipped_groups": dict(Counter(group.skipped for group in groups if group.skipped)),
@@ -216,7 +230,3 @@ def _lost(rows: Sequence[Trajectory]) -> list[LostRollout]:
 
 def _of_kind(stored: _Stored, kind: str) -> list[Trajectory]:
     return [row for row in stored.trajectories if row.kind == kind]
-
-
-def _malformed(scored: ScoredRollout) -> bool:
-    return scored.rollout.outcome.get("finish") == "malformed"

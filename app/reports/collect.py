@@ -143,7 +143,7 @@ async def _figures(database: Database, run_id: str) -> tuple[list[Json], list[Js
 
 
 async def _sizes(database: Database, run_id: str) -> dict[Batch, int]:
-    columns = [getattr(Trajectory, name) for name in Batch._fields]
+    columns = [getattr(Trajectory, name) for name in (*Batch._fields, "replaces")]
     query = (
         select(*columns, func.count().label("rollouts"))
         .where(Trajectory.run_id == run_id, Trajectory.iteration.is_not(None))
@@ -157,9 +157,10 @@ async def _sizes(database: Database, run_id: str) -> dict[Batch, int]:
 
 
 def _batch_of(row: Any) -> Batch:
-    """Return the batch of a trajectory. Training batches are not distinguished by the policy that sampled them."""
+    """Return the batch of a trajectory. Training batches are not distinguished by the policy that sampled them, and
+    replacements are a batch apart, because figures leave them out."""
     step = row.step if row.kind == "evaluation" else None
-    return Batch(row.iteration, row.kind, row.split, row.mode, step)
+    return Batch(row.iteration, row.kind if row.replaces is None else "replacement", row.split, row.mode, step)
 
 
 def _first_choice(sizes: Mapping[Batch, int], evaluations: Sequence[Json], best_step: int | None) -> list[Batch]:

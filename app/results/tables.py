@@ -35,7 +35,7 @@ _EVALUATION = ("iteration", "split", "mode", "step", "scenarios", "success", "me
 _ROLLOUT = (
     "id", "kind", "iteration", "split", "mode", "model", "step", "scenario_id", "score", "reward", "advantage",
     "success", "error", "failure", "turns", "prompt_tokens", "completion_tokens", "seconds", "started_at", "scenario",
-    "outcome",
+    "outcome", "inclusion", "replaces",
 )  # fmt: skip
 
 

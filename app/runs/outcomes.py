@@ -31,8 +31,9 @@ class Outcomes:
 
 
 async def outcomes(database: Database, run_id: str, kind: str) -> Outcomes:
-    """Return the figures of a run's rollouts of a kind."""
-    mine = (Trajectory.run_id == run_id, Trajectory.kind == kind, Trajectory.iteration.is_not(None))
+    """Return the figures of a run's rollouts of a kind, without replacements (training/inclusion.py)."""
+    row = Trajectory
+    mine = (row.run_id == run_id, row.kind == kind, row.iteration.is_not(None), row.replaces.is_(None))
     async with database() as tx:
         next_iteration = (await tx.execute(select(Run.next_iteration).where(Run.id == run_id))).scalar_one()
         every = -(-max(1, next_iteration) // MAX_COLUMNS)

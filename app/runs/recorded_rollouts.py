@@ -39,7 +39,7 @@ class RecordedRollout:
 async def recorded_rollout(database: Database, row: Trajectory) -> RecordedRollout:
     """Return the rollout of a trajectory."""
     scenario = scenario_of(row)
-    if row.run_id is not None and (purpose := _purpose(row)) is not None:
+    if row.run_id is not None and (purpose := purpose_of(row)) is not None:
         query = select(RolloutRecord.name, RolloutRecord.value).where(
             RolloutRecord.run_id == row.run_id,
             RolloutRecord.iteration == row.iteration,
@@ -54,10 +54,11 @@ async def recorded_rollout(database: Database, row: Trajectory) -> RecordedRollo
     return RecordedRollout(scenario, conversation, row.tools, None)
 
 
-def _purpose(row: Trajectory) -> Purpose | None:
+def purpose_of(row: Trajectory) -> Purpose | None:
+    """Return what a rollout of a run was made for; None for a question."""
     match row.kind:
         case "train":
-            return Purpose.TRAIN
+            return Purpose.TRAIN if row.replaces is None else Purpose.REPLACEMENT
         case "showcase":
             return Purpose.SHOWCASE
         case "evaluation":

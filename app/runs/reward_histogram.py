@@ -1,4 +1,7 @@
-"""Counts the rewards of a run's training rollouts: one histogram per iteration, all with the same bins."""
+"""Counts the rewards of a run's training rollouts: one histogram per iteration, all with the same bins.
+
+Replacements are left out, as in other figures (training/inclusion.py).
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +16,7 @@ COUNTS = text(
     """
     WITH rewards AS (
         SELECT iteration, reward FROM trajectory
-        WHERE run_id = :run_id AND kind = 'train' AND iteration IS NOT NULL AND reward IS NOT NULL
+        WHERE run_id = :run_id AND kind = 'train' AND replaces IS NULL AND iteration IS NOT NULL AND reward IS NOT NULL
     ), bounds AS MATERIALIZED (SELECT min(reward) AS low, max(reward) AS high FROM rewards)
     SELECT low, high, iteration,
         CASE WHEN high > low THEN least(floor((reward - low) / (high - low) * :bins), :bins - 1)::integer ELSE 0 END,

@@ -347,6 +347,10 @@ class LearnLoopRequest(RequestBody):
     for `learnloop/tiny`, 16 for others whose size is known."""
     rollouts_per_group: int | None = Field(default=None, ge=2, le=256)
     """Number of rollouts per scenario. At least 2, because rewards are compared within a group. Default: 8."""
+    replace_groups: bool | None = None
+    """Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the iteration
+    learns from more: one for each, rolled out when the iteration's groups are judged. Default: false for
+    `learnloop/tiny`, true for others whose size is known."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is
     8 for both included ones."""

@@ -40,7 +40,7 @@ class RunWebhookCreated(ResponseModel):
 class DefaultOut(ResponseModel):
     """A setting that the request did not give."""
 
-    value: int | float
+    value: bool | int | float
     """The value that the run uses."""
     reason: str
     """Why it is that value."""
@@ -52,7 +52,7 @@ class ExpectedRollouts(ResponseModel):
     baseline: int
     """Rollouts on held-out scenarios before training."""
     training: int
-    """Rollouts in all training iterations."""
+    """Rollouts in all training iterations, without replacements (`replace_groups`)."""
     evaluations: int
     """Rollouts on held-out scenarios after the baseline."""
 
@@ -165,7 +165,8 @@ class IterationFigures(ResponseModel):
     step: int
     """The policy step that the backend reported after the iteration."""
     rewards: Rewards
-    """Statistics of the rewards of the iteration's training rollouts."""
+    """Statistics of the rewards of the iteration's training rollouts. These and the shares leave out replacements
+    (`replace_groups`)."""
     success: float | None
     """Share of the rollouts that did their task, from 0 to 1; null if it is not known of any."""
     malformed: float | None

@@ -176,7 +176,7 @@ class Driver:
         request = run.stored_request
         meter = Meter(request.budget or Budget(), prior, self.clock)
         clock = await retry_while_database_is_down(lambda: database_time(self.database))
-        journal = StoredJournal(self.database, lease, main_loop, on_lost)
+        journal = StoredJournal(self.database, lease, main_loop, on_lost, replaces=request.config.replace_groups)
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, [], clock)
         try:
             await run_in_thread(lambda: self._learn_with_retries(work), name=f"run-{run.id}")

@@ -22,14 +22,14 @@ from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs.journal_entries import text_of
-from training.journal import ALL_JUDGED, TRAINED, repair
+from training.journal import ALL_JUDGED, ALL_REPLACED, TRAINED, repair
 from training.phases import Phase
 
 _BATCH_S = 0.05
 """Entries that arrive within this time, in seconds, are written together."""
 _LEVEL = 1
 """zlib's fastest level, which still shrinks a rollout's log-probabilities to a fifth."""
-_COMPLETED = {ALL_JUDGED: (Phase.ROLLOUT, Phase.JUDGE), TRAINED: (Phase.TRAIN,)}
+_COMPLETED = dict.fromkeys((ALL_JUDGED, ALL_REPLACED), (Phase.ROLLOUT, Phase.JUDGE)) | {TRAINED: (Phase.TRAIN,)}
 """Phases that are complete once an entry of that name is stored."""
 
 Row = tuple[int, str, bytes, int]
@@ -82,14 +82,18 @@ class StoredJournal:
         lease: Lease[Run],
         main_loop: asyncio.AbstractEventLoop,
         on_lost: Callable[[], None],
+        *,
+        replaces: bool = False,
     ) -> None:
-        """`on_lost` is called when a background write finds that the lease is lost."""
+        """`on_lost` is called when a background write finds that the lease is lost; `replaces` says whether the run
+        replaces groups after all others are judged."""
         self._database = database
         self.cost = Cost()
         """Cost since the caller last replaced this object."""
         self._lease = lease
         self._main_loop = main_loop
         self._on_lost = on_lost
+        self._ends_nothing = ALL_JUDGED if replaces else ALL_REPLACED
         self._waiting: list[Row] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
@@ -195,7 +199,7 @@ class StoredJournal:
                 return
             await tx.execute(update(Run).where(Run.id == self._lease.id).values(claims=0))
             for iteration, name in new:
-                for phase in _COMPLETED.get(name, ()):
+                for phase in _COMPLETED.get(name, ()) if name != self._ends_nothing else ():
                     await append(
                         tx,
                         self._lease.id,

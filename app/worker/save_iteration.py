@@ -287,9 +287,9 @@ def _trajectory_rows(run: Run, result: IterationResult) -> Iterator[Row]:
 
 
 def scored_row(scored: ScoredRollout) -> Row:
-    """Return the columns of a rollout, its verdict and its advantage."""
-    own = {"advantage": scored.advantage, "why_no_success": scored.why_no_success}
-    return rollout_row(scored.rollout) | verdict_row(scored) | own
+    """Return the columns of a rollout, its verdict, its advantage and how its scenario was chosen."""
+    names = ("advantage", "why_no_success", "inclusion", "replaces")
+    return rollout_row(scored.rollout) | verdict_row(scored) | {name: getattr(scored, name) for name in names}
 
 
 def verdict_row(scored: ScoredRollout) -> Row:

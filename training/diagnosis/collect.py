@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, median, pstdev
 
 from environment.base import Scenario, Split
@@ -21,11 +22,12 @@ from training.diagnosis.count_group import (
     tool_errors,
     truncated,
 )
-from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, HeldOut, Rewards
+from training.diagnosis.facts import MAX_EXAMPLES, Facts, Form, GroupFacts, HeldOut, Rewards
 from training.diagnosis.true_success import TrueSuccess
+from training.inclusion import is_replacement
 from training.no_signal import no_signal_of
 from training.scoring import successes
-from training.types import Evaluation, FailureKind, IterationResult, Rollout, RunConfig, ScoredRollout
+from training.types import Evaluation, FailureKind, Group, IterationResult, Rollout, RunConfig, ScoredRollout
 
 _SHOWN = 200
 """Characters that are kept of an error or of a malformed reply."""
@@ -39,6 +41,11 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
     environment's own check."""
     limit = config.max_completion_tokens
     rollouts = [scored.rollout for group in result.groups for scored in group.rollouts]
+    scheduled = [group for group in result.groups if not is_replacement(group)]
+
+    def counted(group: Group) -> GroupFacts:
+        return replace(count_group(group.rollouts, limit, true_success), scenario=group.scenario.id)
+
     failures = [each.failure for each in rollouts if each.failure and each.failure.kind in INFRASTRUCTURE]
     symptoms = {
         "infrastructure": [each.id for each in rollouts if infrastructure_failed(each)],
@@ -56,7 +63,8 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         sampled_step=result.sampled_step,
         staleness=result.staleness,
         kl_div=result.train_metrics.get("kl_div"),
-        groups=tuple(count_group(group.rollouts, limit, true_success) for group in result.groups),
+        groups=tuple(counted(group) for group in scheduled),
+        replacements=tuple(counted(group) for group in result.groups if is_replacement(group)),
         timeouts=sum(failure.kind is FailureKind.TIMEOUT for failure in failures),
         examples={symptom: tuple(ids[:MAX_EXAMPLES]) for symptom, ids in symptoms.items() if ids},
         errors=_first_texts(failure.message for failure in failures),
@@ -70,12 +78,17 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         forms=forms_of(rollouts),
         evaluated=count_group(sampled.rollouts, limit, true_success) if sampled else None,
         held_out=_held_out(held_out) if held_out else None,
-        rewards=_rewards([scored for group in result.groups for scored in group.rollouts]),
-        completion_tokens=median(map(sampled_count, rollouts)) if rollouts else None,
+        rewards=_rewards([scored for group in scheduled for scored in group.rollouts]),
+        completion_tokens=_median_length(scheduled),
         metrics={name: result.train_metrics[name] for name in _METRICS if name in result.train_metrics},
         no_signal=no_signal_of(result.groups),
         tasks=_tasks(result),
     )
+
+
+def _median_length(groups: Iterable[Group]) -> float | None:
+    lengths = [sampled_count(scored.rollout) for group in groups for scored in group.rollouts]
+    return median(lengths) if lengths else None
 
 
 def _first_texts(texts: Iterable[str]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ They are saved with the iteration and kept when its trajectories are pruned, so 
 diagnoses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
@@ -59,6 +59,8 @@ class GroupFacts:
     """Covariance of the rewards with that part of them which explains most."""
     weight: float = 0.0
     """Sum over the rollouts of abs(advantage) times the number of sampled tokens: the group's share of the gradient."""
+    scenario: str = ""
+    """Id of the scenario; empty in facts of earlier versions, and for the rollouts of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,9 @@ class Facts:
     has_oracle: bool = False
     """Whether the environment can solve its own scenarios."""
     groups: tuple[GroupFacts, ...] = ()
+    """The groups that the schedule drew. Figures are about these (training/inclusion.py)."""
+    replacements: tuple[GroupFacts, ...] = ()
+    """The groups that replace others, which taught nothing."""
     timeouts: int = 0
     """Rollouts that took too long; they count as infrastructure as well."""
     examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -181,6 +186,8 @@ class Facts:
     """Why the iteration had no training signal (training/no_signal.py); None if it had one."""
     tasks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Hashes of the scenarios' tasks, by split and scenario id; of held-out splits only in the baseline."""
+    demonstrated: tuple[str, ...] = ()
+    """Ids of training scenarios that the environment's oracle demonstrated, at most 2,000; only in the baseline."""
     replay: Replay | None = None
     readings: Mapping[str, Readings] = field(default_factory=dict)
     """Results of reading replies again, for `train` and `evaluation`; empty if the backend has its own parser."""
@@ -190,18 +197,27 @@ class Facts:
         """Return the facts as JSON. The groups' counts are columns, and those that are 0 in all groups are left out: a
         run has these facts of each iteration, and they are read together."""
         dumped = asdict(self)
-        columns = {each.name: [getattr(group, each.name) for group in self.groups] for each in fields(GroupFacts)}
-        dumped["groups"] = {name: column for name, column in columns.items() if any(column)}
-        return dumped
+        del dumped["replacements"]
+        dumped["groups"], replacements = _columns(self.groups), _columns(self.replacements)
+        return dumped | {"replacements": replacements} if replacements else dumped
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
         """Parse dumped facts. Earlier versions stored the groups as a list of objects."""
-        groups = value["groups"]
-        if isinstance(groups, Mapping):
-            groups = [dict(zip(groups, row, strict=True)) for row in zip(*groups.values(), strict=True)]
-        facts: Self = _FACTS.validate_python({**value, "groups": groups})
+        groups = {name: _rows(value.get(name, ())) for name in ("groups", "replacements")}
+        facts: Self = _FACTS.validate_python({**value, **groups})
         return facts
+
+
+def _columns(groups: Sequence[GroupFacts]) -> dict[str, list[Json]]:
+    columns = {each.name: [getattr(group, each.name) for group in groups] for each in fields(GroupFacts)}
+    return {name: column for name, column in columns.items() if any(column)}
+
+
+def _rows(groups: Any) -> Any:
+    if not isinstance(groups, Mapping):
+        return groups
+    return [dict(zip(groups, row, strict=True)) for row in zip(*groups.values(), strict=True)]
 
 
 _FACTS: TypeAdapter[Any] = TypeAdapter(Facts)

@@ -179,7 +179,7 @@ class FewGroupsDecide(Trend):
     """Effective number of groups: (sum of weights)^2 / sum of squared weights."""
 
     def figure(self, before: AllFacts, each: Facts) -> float | None:
-        weights = [group.weight for group in each.groups]
+        weights = [group.weight for group in (*each.groups, *each.replacements)]
         return sum(weights) ** 2 / sum(weight**2 for weight in weights) if len(weights) >= 4 and any(weights) else None
 
     def is_beyond(self, figure: float) -> bool:

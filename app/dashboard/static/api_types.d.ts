@@ -199,7 +199,7 @@ export interface DecidedScenarioOut {
 }
 
 export interface DefaultOut {
-  "value": number;
+  "value": boolean | number;
   "reason": string;
 }
 
@@ -859,7 +859,7 @@ export interface PublishedOut {
   "error": string | null;
 }
 
-export type Purpose = "train" | "showcase" | "validation.sampled" | "validation.greedy" | "test.sampled" | "test.greedy";
+export type Purpose = "train" | "train.replacement" | "showcase" | "validation.sampled" | "validation.greedy" | "test.sampled" | "test.greedy";
 
 export interface Queue {
   "position": number;
@@ -1288,6 +1288,8 @@ export interface TrajectoryBrief {
   "advantage": number | null;
   "success": boolean | null;
   "why_no_success": string | null;
+  "inclusion": number | null;
+  "replaces": string | null;
   "error": string | null;
   "failure": string | null;
   "turns": number;
@@ -1315,6 +1317,8 @@ export interface TrajectoryOut {
   "advantage": number | null;
   "success": boolean | null;
   "why_no_success": string | null;
+  "inclusion": number | null;
+  "replaces": string | null;
   "error": string | null;
   "failure": string | null;
   "turns": number;

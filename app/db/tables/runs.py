@@ -251,6 +251,10 @@ class Trajectory(Base):
     success: Mapped[bool | None]
     why_no_success: Mapped[str | None]
     """The environment's clause about a scored rollout that is not a success; None without one."""
+    inclusion: Mapped[float | None]
+    """Probability with which its scenario was rolled out in the iteration; None if an earlier version saved the row."""
+    replaces: Mapped[str | None]
+    """Scenario whose group its own replaces, because that one taught nothing; None for any other rollout."""
     error: Mapped[str | None]
     failure: Mapped[str | None]
     """Kind of the error, a `training.types.FailureKind`; None without an error, or if an earlier version saved the

@@ -22,7 +22,7 @@ def test_the_tiny_base_and_bases_of_unknown_size_have_the_defaults_of_a_run_conf
     expected = {f"evaluation.{name}": value for name, value in asdict(config.evaluation).items()}
     del expected["evaluation.seed"]  # it does not follow from the base
     names = ("iterations", "groups_per_iteration", "rollouts_per_group", "learning_rate", "warmup_iterations")
-    expected |= {name: getattr(config, name) for name in (*names, "concurrency")}
+    expected |= {name: getattr(config, name) for name in (*names, "replace_groups", "concurrency")}
     assert _values(base) == expected | {"warm_start.learning_rate": WarmStartConfig(iterations=1).learning_rate}
 
 
@@ -31,6 +31,7 @@ def test_a_lora_on_the_measured_size_has_the_settings_with_which_it_learned() ->
         "iterations": 45,
         "groups_per_iteration": 16,
         "rollouts_per_group": 8,
+        "replace_groups": True,
         "learning_rate": 2e-4,
         "warmup_iterations": 3,
         "concurrency": 128,

@@ -14,7 +14,7 @@ from environment.base import Outcome, Scenario
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate, JudgeCall, Judgement, Score
 from tests.fakes.scripted_learning import ScriptedTrajectory
-from training.scoring import assign_rewards, judge_group, share, success_rate, summarise
+from training.scoring import assign_rewards, judge_group, malformed_share, success_rate, summarise
 from training.types import Failure, FailureKind, Group, Rollout
 
 SCENARIO = Scenario("s", "train", {}, {"answer": "x"})
@@ -145,8 +145,7 @@ def test_figures_of_nothing() -> None:
     nothing = summarise([])
     assert (nothing.mean, nothing.median, nothing.min, nothing.max, nothing.count) == (None, None, None, None, 0)
     assert success_rate([]) is None
-    assert share([]) is None
-    assert share([True, False]) == 0.5
+    assert malformed_share([]) is None
 
 
 class Reporting(SyntheticEmailSearch):

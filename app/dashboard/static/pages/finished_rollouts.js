@@ -10,7 +10,7 @@ import { label, Text } from "../parts/text.js";
 /** @typedef {import("../api_types").FinishedRollouts} Finished */
 
 const _EVERY_MS = 2000;
-const _PURPOSES = /** @type {Record<string, string>} */ ({ train: "training", showcase: "sample email" });
+const _PURPOSES = /** @type {Record<string, string>} */ ({ train: "training", "train.replacement": "training, another scenario", showcase: "sample email" });
 
 /** @param {{runId: string}} props */
 export function FinishedRollouts({ runId }) {

@@ -15,7 +15,7 @@ from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
 from training.diagnosis.facts import Facts, Form, GroupFacts, HeldOut, Probe, Readings, Replay, Rewards
 from training.diagnosis.spans import spans_while
-from training.types import PipelineConfig, RunConfig
+from training.types import EvaluationConfig, PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
 SETTINGS = DiagnosisSettings(RunConfig(), TINY)
@@ -278,6 +278,8 @@ def test_what_a_backend_does_not_report_is_not_examined() -> None:
 def test_facts_survive_json() -> None:
     [_, one] = facts(1, GroupFacts(8, 1, 2, 3, 1), forms=(Form(1, "x", "t"),), examples={"malformed": ("t",)})
     assert Facts.parse(one.dump()) == one
+    replaced = replace(one, replacements=(replace(HEALTHY, scenario="another"),))
+    assert Facts.parse(replaced.dump()) == replaced
     assert one.dump()["groups"]["malformed"] == [3] * 8
     earlier = one.dump() | {"groups": [{"rollouts": 8, "infrastructure": 1, "truncated": 2, "malformed": 3}] * 8}
     assert Facts.parse(earlier).groups == (GroupFacts(8, 1, 2, 3),) * 8
@@ -486,6 +488,61 @@ def test_held_out_success_that_falls_while_training_success_rises_is_overfitting
     found = [each for each in diagnose(seen, SETTINGS) if each.cause == Cause.OVERFITS]
     assert only(found).first_iteration == 12
     assert only(found).evidence["held_out_success"] == {"0": 0.2031, "4": 0.7969, "8": 0.7969, "12": 0.0938}
+
+
+def shared(seen: float, held_out_success: float, scenarios: int = 128, groups: int = 16) -> list[Facts]:
+    """The first iteration after demonstrations, which rolls out demonstrated scenarios again."""
+    right = round(seen * groups * 8)
+    counts = [right // groups + (number < right % groups) for number in range(groups)]
+    rates = {f"v{number}": float(number < round(held_out_success * scenarios)) for number in range(scenarios)}
+    [before, warm, first] = facts(2)
+    rolled_out = [
+        replace(HEALTHY, scenario=f"s{n}", successes=count, true_successes=count) for n, count in enumerate(counts)
+    ]
+    return [
+        replace(before, demonstrated=tuple(f"s{n}" for n in range(40)), held_out=None),
+        replace(warm, groups=(), sampled_step=None, held_out=HeldOut(rates, {}), rewards=None, probe=None),
+        replace(first, groups=tuple(rolled_out)),
+    ]
+
+
+GAP_SETTINGS = DiagnosisSettings(RunConfig(iterations=30, evaluation=EvaluationConfig(every=10)), "qwen")
+
+
+def test_success_on_demonstrated_scenarios_far_above_held_out_success_is_overfitting_after_one_iteration() -> None:
+    found = only([each for each in diagnose(shared(0.86, 0.42), GAP_SETTINGS) if each.cause == Cause.OVERFITS])
+    assert (found.first_iteration, found.named_at_iteration, found.severity) == (2, 2, Severity.NOTE)
+    assert "86% on training scenarios that were demonstrated" in found.summary
+    assert "42% on held-out ones" in found.summary
+    assert (found.evidence["groups"], found.evidence["scenarios"]) == (16, 128)
+    assert 0 < found.evidence["low"] < 0.44
+    assert "More training scenarios" in found.remedy.text
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        shared(0.83, 0.79),
+        shared(0.86, 0.42, scenarios=6),
+        shared(0.86, 0.42, groups=3),
+        [replace(shared(0.86, 0.42)[0], demonstrated=()), *shared(0.86, 0.42)[1:]],
+        [*shared(0.86, 0.42)[:2], replace(shared(0.86, 0.42)[2], sampled_step=0)],
+    ],
+    ids=["small gap", "few scenarios", "few groups", "other scenarios", "another policy"],
+)
+def test_a_gap_that_can_be_chance_or_is_not_of_scenarios_seen_is_not_overfitting(seen: list[Facts]) -> None:
+    assert Cause.OVERFITS not in [each.cause for each in diagnose(seen, GAP_SETTINGS)]
+
+
+def test_scenarios_that_were_rolled_out_before_are_seen_and_a_gap_that_closes_is_cleared() -> None:
+    first = shared(0.86, 0.42)
+    again = replace(first[2], iteration=3, step=3, sampled_step=2)
+    later = [replace(first[0], demonstrated=()), first[1], replace(first[2], held_out=first[1].held_out), again]
+    found = only([each for each in diagnose(later, GAP_SETTINGS) if each.cause == Cause.OVERFITS])
+    assert (found.first_iteration, found.state) == (3, "active")
+    closed = [*later[:3], replace(again, held_out=shared(0.86, 0.84)[1].held_out)]
+    closed.append(replace(again, iteration=4, step=4, sampled_step=3))
+    assert [each.state for each in diagnose(closed, GAP_SETTINGS) if each.cause == Cause.OVERFITS] == ["cleared"]
 
 
 def test_scenarios_that_the_base_solved_and_that_fail_now_are_listed() -> None:

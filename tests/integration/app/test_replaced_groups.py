@@ -1,0 +1,93 @@
+"""A run that replaces the groups that teach nothing, from its request to its report."""
+
+import asyncio
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.fakes.scripted_learning import ScriptedBackend
+from tests.integration.app.served import served, settings_for
+from tests.integration.app.test_no_signal import RUN, ended, started
+from tests.integration.app.test_verify import change
+from tests.integration.training.test_learn_loop import skilled
+from tests.integration.training.test_replacements import mixed
+from training.learn_loop import learn_loop
+
+REPLACING = RUN | {"groups_per_iteration": 3, "replace_groups": True}
+
+
+async def test_replacements_are_marked_and_every_figure_leaves_them_out(data_dir: Path, database_url: str) -> None:
+    async with scripted_chat(skilled(mixed)) as model:
+        settings = settings_for(data_dir, database_url)
+        async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
+            run = await ended(client, (await started(client, **REPLACING))["run_id"])
+            assert run["status"] == "completed"
+            place = f"/runs/{run['run_id']}"
+
+            async def read(path: str, **params: Any) -> Any:
+                return (await client.get(f"{place}/{path}", params=params)).raise_for_status().json()
+
+            rollouts = (await read("trajectories", kind="train", limit=200))["items"]
+            extra = [each for each in rollouts if each["replaces"] is not None]
+            assert 0 < len(extra) < len(rollouts)
+            assert {each["inclusion"] for each in rollouts if each["replaces"] is None} == {1.0}
+            for figures in run["iterations"][1:]:
+                mine = [each for each in rollouts if each["iteration"] == figures["iteration"]]
+                own = [each for each in mine if each["replaces"] is None]
+                assert figures["success"] == sum(each["success"] for each in own) / len(own)
+                assert figures["rewards"]["count"] == len(own) == 6
+                replaced = {each["replaces"] for each in mine} - {None}
+                same = Counter(each["reward"] for each in own if each["scenario_id"] in replaced)
+                assert {each["inclusion"] for each in mine if each["replaces"]} <= {len(replaced) / 3}
+                assert sum(same.values()) == 2 * len(replaced)
+            phases = [each for each in (await read("events", limit=200))["items"] if each["type"] == "phase.completed"]
+            judged = Counter(each["iteration"] for each in phases if each["data"]["phase"] == "judge")
+            assert judged == {1: 1, 2: 1, 3: 1, 4: 1}
+            histogram = await read("rewards")
+            assert [sum(each["counts"]) for each in histogram["iterations"]] == [6] * 4
+            table = csv.DictReader(io.StringIO((await client.get(f"{place}/tables/rollouts")).text))
+            assert sum(row["replaces"] != "" for row in table) == len(extra)
+            found = await read("verify")
+            assert (found["ok"], found["differences"]) == (True, [])
+            file = str(data_dir / "run.html")
+            for arguments in (["report", run["run_id"], "--output", file], ["report", "verify", file]):
+                options = [*arguments, "--url", str(client.base_url)]
+                done = await asyncio.to_thread(CliRunner().invoke, app, options)
+                assert done.exit_code == 0, done.output
+            await change(database_url, f"UPDATE trajectory SET replaces = 'x' WHERE id = '{extra[0]['id']}'")
+            assert [each["what"] for each in (await read("verify"))["differences"]] == ["replaces"]
+
+
+async def test_a_replacement_can_be_continued_with_its_own_seed(data_dir: Path, database_url: str) -> None:
+    """Its seed follows from its place among the replacements."""
+    seeds: list[int] = []
+    answer = skilled(mixed)
+
+    async def noted(request: Mapping[str, Any]) -> Reply:
+        seeds.append(request["seed"])
+        reply: Reply = await answer(request)
+        return reply
+
+    async with scripted_chat(noted) as model:
+        settings = settings_for(data_dir, database_url)
+        async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
+            run = await ended(client, (await started(client, **REPLACING, keep_rollouts=True))["run_id"])
+            listed = await client.get(f"/runs/{run['run_id']}/trajectories", params={"limit": 200})
+            one = next(each for each in listed.json()["items"] if each["replaces"] is not None)
+            made = set(seeds)
+            seeds.clear()
+            body = {"turn": 1, "samples": 1, "seed": "own"}
+            asked = await client.post(f"/trajectories/{one['id']}/what-if", json=body)
+            assert asked.status_code == 202, asked.text
+            path = f"/evaluations/{asked.json()['evaluation_id']}"
+            while (await client.get(path)).raise_for_status().json()["status"] not in ("completed", "failed"):
+                await asyncio.sleep(0.05)
+            assert set(seeds) <= made
+            assert seeds

@@ -1,0 +1,208 @@
+"""Groups that teach nothing and are replaced, with a scripted model: only sampling and training are not real."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from environment.base import Json, Scenario, Split
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.reference import ReferenceJudge
+from tests.conditions import until
+from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, run, skilled
+from tests.integration.training.test_pipeline import Kept, ahead, iterations_of
+from tests.integration.training.test_work_in_flight import resume_after
+from training.inclusion import is_replacement
+from training.journal import ALL_JUDGED, ALL_REPLACED, repair, unscored
+from training.learn_loop import learn_loop
+from training.scoring import success_rate, summarise
+from training.types import Group, IterationResult, RunConfig
+
+REPLACING = replace(CONFIG, replace_groups=True)
+SCHEDULED = iterations_of(CONFIG)
+
+
+def teaches(address: str) -> bool:
+    """Whether the rollouts of an inbox differ: two thirds of them."""
+    return sum(address.encode()) % 3 > 0
+
+
+def mixed(step: int, address: str, luck: float) -> bool:
+    return luck < 0.5 if teaches(address) else True
+
+
+def parts(result: IterationResult) -> tuple[list[Group], list[Group]]:
+    scheduled = [group for group in result.groups if not is_replacement(group)]
+    return scheduled, [group for group in result.groups if is_replacement(group)]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_each_group_that_teaches_nothing_is_replaced_once_by_another_scenario(staleness: int) -> None:
+    async with scripted_chat(skilled(mixed)) as model:
+        results = await run(model, ahead(staleness, REPLACING), policy=(policy := Trained(model.url)))
+        usual = await run(model, ahead(staleness, CONFIG))
+    replaced = 0
+    for result, without in zip(results[1:], usual[1:], strict=True):
+        scheduled, replacements = parts(result)
+        idle = [group for group in scheduled if group.skipped == "no_signal"]
+        assert [group.rollouts[0].replaces for group in replacements] == [group.scenario.id for group in idle]
+        assert {each.inclusion for group in replacements for each in group.rollouts} <= {len(idle) / 3}
+        assert {each.inclusion for group in scheduled for each in group.rollouts} == {1.0}
+        assert not {group.scenario.task["inbox_address"] for group in replacements} & SCHEDULED.keys()
+        rollouts = [each for group in scheduled for each in group.rollouts]
+        assert (result.success, result.rewards) == (success_rate(rollouts), summarise(rollouts))
+        assert [group.scenario.id for group in scheduled] == [group.scenario.id for group in without.groups]
+        replaced += len(replacements)
+    assert replaced > 2
+    assert len({group.scenario.id for result in results for group in parts(result)[1]}) == replaced
+    taught = [sum(group.skipped is None for group in result.groups) for result in results[1:]]
+    assert [len(sizes) for _, sizes, _ in policy.jobs] == [count for count in taught if count]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_a_run_that_stops_while_replacements_are_rolled_out_ends_like_an_undisturbed_one(staleness: int) -> None:
+    config = ahead(staleness, REPLACING)
+    async with scripted_chat(skilled(mixed)) as model:
+        undisturbed = await run(model, config)
+        once = Counter(json.dumps(request, sort_keys=True) for request in model.requests)
+        reserve = {group.scenario.task["inbox_address"] for result in undisturbed for group in parts(result)[1]}
+        model.requests.clear()
+
+        async def hangs(request: Mapping[str, Json]) -> Reply:
+            if address_of(request) in reserve:
+                await asyncio.Event().wait()
+            return await skilled(mixed)(request)  # type: ignore[no-any-return]
+
+        model.script = hangs
+        journal, policy, results = Kept(), Trained(model.url), list[IterationResult]()
+        cut = asyncio.create_task(run(model, config, policy=policy, journal=journal))
+        await until(lambda: any(address_of(request) in reserve for request in model.requests))
+        assert any(ALL_JUDGED in entries for entries in journal.saved.values()), "the first wave is judged"
+        cut.cancel()
+        await asyncio.wait((cut,))
+        in_flight = Counter(json.dumps(each, sort_keys=True) for each in model.requests if address_of(each) in reserve)
+        model.script = skilled(mixed)
+        results = await run(model, config, policy=policy, journal=journal)
+        asked = Counter(json.dumps(request, sort_keys=True) for request in model.requests)
+    assert list(map(figures, results)) == list(map(figures, undisturbed))
+    if staleness == 0:  # else requests of another iteration are in flight as well
+        assert asked == once + in_flight
+
+
+class Dies(Exception):
+    """The process is gone."""
+
+
+class Mortal(Kept):
+    """A journal whose run dies instead of saving another entry after so many."""
+
+    def __init__(self, lives: int) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._lives = lives
+
+    def keep_soon(self, iteration: int, name: str, value: str) -> None:
+        if len(self.names) == self._lives:
+            self._lives = 0
+            raise Dies
+        self.names.append(name)
+        super().keep_soon(iteration, name, value)
+
+
+async def test_a_run_that_dies_at_any_entry_of_the_replacements_ends_the_same() -> None:
+    small = replace(CONFIG.evaluation, scenarios=0, test_scenarios=1, samples=1)
+    config = replace(REPLACING, iterations=1, rollouts_per_group=2, evaluation=small)
+    async with scripted_chat(skilled(mixed)) as model:
+        undisturbed = await run(model, config, journal=(calm := Mortal(1_000)))
+        assert parts(undisturbed[1])[1], "something is replaced"
+        first, last = calm.names.index(ALL_JUDGED), calm.names.index(ALL_REPLACED)
+        assert {name.split("/")[1] for name in calm.names[first + 1 : last]} == {"train.replacement"}
+        for lives in range(first, last + 2):
+            journal, policy, results = Mortal(lives), Trained(model.url), list[IterationResult]()
+            with pytest.raises((Dies, ExceptionGroup)):
+                await live(config, policy, journal, results)
+            await live(config, policy, journal, results)
+            assert list(map(figures, results)) == list(map(figures, undisturbed))
+            assert sorted(journal.names) == sorted(calm.names), "nothing is made twice"
+            assert len(policy.jobs) == 1
+
+
+async def live(config: RunConfig, policy: Trained, journal: Kept, results: list[IterationResult]) -> None:
+    """Continue the run after these results, and add its own."""
+    resume = resume_after(results) if results else None
+    loop = learn_loop(config, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal, resume=resume)
+    async with aclosing(loop):
+        async for result in loop:
+            results.append(result)
+
+
+async def test_a_run_is_resumed_after_an_iteration_with_replacements() -> None:
+    async with scripted_chat(skilled(mixed)) as model:
+        undisturbed = await run(model, REPLACING, policy=(policy := Trained(model.url)))
+        policy._step = undisturbed[2].step
+        rest = await run(model, REPLACING, policy=policy, resume=resume_after(undisturbed[:3]))
+    assert list(map(figures, rest)) == list(map(figures, undisturbed[3:]))
+
+
+class Few(SyntheticEmailSearch):
+    """Has only so many training scenarios, which it repeats."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def scenarios(self, split: Split, count: int, seed: int, start: int = 0) -> list[Scenario]:
+        if split != "train":
+            return super().scenarios(split, count, seed, start)
+        pool = super().scenarios(split, self._size, seed)
+        return [pool[(start + number) % self._size] for number in range(count)]
+
+
+@pytest.mark.parametrize(("size", "most"), [(3, 0), (4, 1), (5, 2)])
+async def test_a_group_is_not_replaced_by_a_scenario_that_the_iteration_has(size: int, most: int) -> None:
+    async with scripted_chat(skilled(lambda *_: True)) as model:
+        results = await run(model, REPLACING, Few(size))
+    for result in results[1:]:
+        ids = Counter(group.scenario.id for group in result.groups)
+        assert max(ids.values()) == 1
+        assert len(parts(result)[1]) <= most
+        assert {each.inclusion for group in parts(result)[1] for each in group.rollouts} <= {1.0}
+        assert result.success == 1.0
+    assert max(len(parts(result)[1]) for result in results) == most
+
+
+async def test_replacements_that_all_fail_do_not_end_the_run() -> None:
+    async def script(request: Mapping[str, Json]) -> Reply:
+        if request["seed"] in held_out or address_of(request) in SCHEDULED:
+            return await skilled(mixed)(request)  # type: ignore[no-any-return]
+        return Reply(status=400)
+
+    async with scripted_chat(skilled(mixed)) as model:
+        before = await run(model, replace(CONFIG, evaluation=replace(CONFIG.evaluation, every=1)))
+        trained = {address_of(each) for each in model.requests} & SCHEDULED.keys()
+        held_out: set[Any] = {each["seed"] for each in model.requests if address_of(each) not in trained}
+        model.script = script
+        results = await run(model, REPLACING)
+    assert [result.success for result in results] == [result.success for result in before]
+    failed = [sum(len(group.rollouts) for group in parts(result)[1]) for result in results]
+    assert [result.failed_rollouts for result in results] == failed
+    assert sum(failed) > 0
+
+
+def test_damaged_or_silent_verdicts_drop_those_on_replacements() -> None:
+    """Another verdict can say that other groups are replaced, or more of them."""
+    names = ["rollout/train/0", "rollout/train.replacement/0", ALL_JUDGED, ALL_REPLACED, "judge/train.replacement/0"]
+    assert {ALL_JUDGED, ALL_REPLACED} <= repair(names[1:], names[:1]).drop
+    assert repair([*names[:2], ALL_REPLACED], [ALL_JUDGED]).drop == {ALL_JUDGED, ALL_REPLACED}
+    assert repair(names[:1], []).drop == frozenset()
+    silent = json.dumps([{"scores": [{"value": None, "explanation": "broke"}], "calls": []}])
+    entries = {ALL_JUDGED: silent, ALL_REPLACED: "[]"}
+    assert unscored(entries) == [ALL_JUDGED, ALL_REPLACED]
+    assert unscored({**entries, "train.intent": "{}"}) == []
+    assert unscored({ALL_JUDGED: "[]", ALL_REPLACED: silent}) == [ALL_REPLACED]
