@@ -12,10 +12,12 @@ from training.diagnosis.facts import Facts, Probe, Replay
 from training.diagnosis.replayed import replayed
 from training.diagnosis.reread import readings_of
 from training.diagnosis.true_success import TrueSuccess, true_success
+from training.rollout.environment_calls import off_loop
 from training.types import IterationResult, RunConfig
 
 _PROBED_FIRST, _PROBED_EVERY = 3, 4
 """The sampler is asked after each of the first iterations, and then after every few."""
+_MOST_DEMONSTRATED = 2_000
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +36,8 @@ async def examine(
         has_oracle=isinstance(environment, Solvable),
         max_turns=config.max_turns or environment.default_max_turns,
     )
+    if result.iteration == 0:
+        facts = replace(facts, demonstrated=await _demonstrated(config, environment))
     # A reflective environment has learned since the rollouts were made, and is no longer what they saw.
     if repeats and _is_probed(result, config) and not isinstance(environment, Reflective):
         facts = replace(facts, replay=await _replayed(result, config, environment))
@@ -54,6 +58,16 @@ async def _true_success(result: IterationResult, environment: Environment) -> Tr
     except Exception as error:  # what an environment does wrong here must not end the run that is examined
         log.warning("rollouts could not be checked", iteration=result.iteration, error=str(error))
         return {}
+
+
+async def _demonstrated(config: RunConfig, environment: Environment) -> tuple[str, ...]:
+    count = min(config.first_scenario, _MOST_DEMONSTRATED)
+    try:
+        found = await off_loop(environment, environment.scenarios, "train", count, config.seed) if count else ()
+    except Exception as error:  # as above
+        log.warning("the demonstrated scenarios are not known", error=str(error))
+        return ()
+    return tuple(scenario.id for scenario in found)
 
 
 async def _replayed(result: IterationResult, config: RunConfig, environment: Environment) -> Replay | None:

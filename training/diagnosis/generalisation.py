@@ -1,6 +1,7 @@
 """Causes that show on held-out scenarios: success falls there, or what the base could do is lost."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from environment.json_type import Json
@@ -9,6 +10,7 @@ from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts
 from training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
 from training.diagnosis.spans import spans_while
+from training.statistics.shares import newcombe, wilson, z_of
 
 _THRESHOLD = 800.0
 """Evidence at which a fall is named, times the number of evaluations (training/diagnosis/shares.py)."""
@@ -16,19 +18,41 @@ _FEW_SCENARIOS = 64
 """With fewer scenarios only a very deep fall can be shown."""
 _COMPARED = 3
 _RISE = 0.1
-"""Rise of success on training scenarios."""
+"""Rise of success on training scenarios, or smallest gap between those that were seen and held-out ones."""
+_FALSE_ALARMS = 0.02
+"""Share of runs without a gap in which one is named, at most."""
 _FORGOTTEN = 0.3
 """Share of the scenarios that the base solved greedily which may fail later."""
 _FEWEST_FORGOTTEN = 3
 
 
 class Overfits(Detector):
-    """Held-out success falls while success on training scenarios rises."""
+    """Held-out success falls while success on training scenarios rises, or is below that on scenarios that were
+    demonstrated or rolled out before."""
 
     severity = Severity.NOTE
 
     def spans(self, facts: AllFacts) -> list[Span]:
-        return spans_while(self._holds(facts))
+        gaps = ((each.iteration, gap.is_shown) for each, gap in self._gaps(facts))
+        return spans_while(self._holds(facts)) or spans_while(gaps)
+
+    def _gaps(self, facts: AllFacts) -> Iterator[tuple[Facts, "_Gap"]]:
+        """Yield the iterations that rolled out scenarios again with a policy that was evaluated, and what they show."""
+        z = z_of(1 - _FALSE_ALARMS / self._evaluations())
+        sampled = {each.step: each.held_out.sampled for each in evaluations(facts) if each.held_out}
+        seen = {id for each in facts for id in each.demonstrated}
+        for each in facts:
+            again = [group.successes / group.scored for group in each.groups if group.scenario in seen and group.scored]
+            held_out = sampled.get(each.sampled_step) if each.sampled_step is not None else None
+            if again and held_out:
+                yield each, _Gap.of(again, list(held_out.values()), z)
+            seen |= {group.scenario for group in (*each.groups, *each.replacements)} - {""}
+
+    def _gap(self, facts: AllFacts, span: Span) -> "_Gap | None":
+        """Return the latest gap of a span that a gap began; None if a fall did."""
+        if spans_while(self._holds(facts)):
+            return None
+        return next((gap for each, gap in reversed([*self._gaps(facts)]) if each.iteration >= span.first), None)
 
     def _holds(self, facts: AllFacts) -> Iterator[tuple[int, bool | None]]:
         seen = evaluations(facts)
@@ -38,22 +62,36 @@ class Overfits(Detector):
             yield each.iteration, True if has_fallen else False if fallen < 1 else None
 
     def _threshold(self) -> float:
-        return _THRESHOLD * max(1, self.config.all_iterations // self.config.evaluation.every)
+        return _THRESHOLD * self._evaluations()
+
+    def _evaluations(self) -> int:
+        return max(1, self.config.all_iterations // self.config.evaluation.every)
 
     def _rose(self, facts: AllFacts, until: Facts) -> bool:
         rates = [training_success(each) for each in facts if each.groups and each.iteration <= until.iteration]
         return len(rates) > _COMPARED and fmean(rates[-_COMPARED:]) - fmean(rates[:_COMPARED]) >= _RISE
 
     def summary(self, facts: AllFacts, span: Span) -> str:
+        if gap := self._gap(facts, span):
+            return (
+                f"Success is {gap.seen:.0%} on training scenarios that were demonstrated or rolled out before, and "
+                f"{gap.held_out:.0%} on held-out ones: part of it is learned by heart."
+            )
         return "Success on training scenarios rises, and on held-out ones it has fallen."
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
+        if gap := self._gap(facts, span):
+            return asdict(gap)
         curve = {
             str(each.iteration): round(_mean(each.held_out.sampled), 4) for each in evaluations(facts) if each.held_out
         }
         return {"held_out_success": curve, "bound": self._threshold()}
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
+        if self._gap(facts, span):
+            return Remedy(
+                "More training scenarios would help a new run, or fewer epochs of demonstrations (warm_start)."
+            )
         return Remedy("Stop: /ask uses the best checkpoint already. More training scenarios would help a new run.")
 
     def not_examined(self, facts: AllFacts) -> str | None:
@@ -64,6 +102,29 @@ class Overfits(Detector):
         if scenarios < _FEW_SCENARIOS:
             return f"{scenarios} validation scenarios only show a deep fall; {_FEW_SCENARIOS} show one of 40 points."
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Success of one policy on scenarios that it has seen, and on held-out ones."""
+
+    seen: float
+    groups: int
+    held_out: float
+    scenarios: int
+    low: float
+    """Lower end of the interval of the difference: Newcombe's, where a group or scenario counts as one trial."""
+
+    @classmethod
+    def of(cls, seen: Sequence[float], held_out: Sequence[float], z: float) -> "_Gap":
+        mine, others = fmean(seen), fmean(held_out)
+        trials = wilson(others, len(held_out), z), wilson(mine, len(seen), z)
+        low, _ = newcombe(others, *trials[0], mine, *trials[1])
+        return cls(round(mine, 4), len(seen), round(others, 4), len(held_out), round(low, 4))
+
+    @property
+    def is_shown(self) -> bool:
+        return self.low > 0 and self.seen - self.held_out >= _RISE
 
 
 class Forgets(Detector):
