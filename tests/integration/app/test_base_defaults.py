@@ -18,7 +18,8 @@ from training.base_verdicts import BaseVerdicts, Verdict
 from training.tuning import Tuning
 
 NOT_GIVEN = {
-    *("iterations", "groups_per_iteration", "rollouts_per_group", "learning_rate", "warmup_iterations", "concurrency"),
+    *("iterations", "groups_per_iteration", "rollouts_per_group", "replace_groups", "learning_rate"),
+    *("warmup_iterations", "concurrency"),
     *("evaluation.every", "evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
 }
 OF_SIZED = {"checkpoints.keep_best", "checkpoints.keep_last", "checkpoints.keep_evaluated"}
@@ -73,6 +74,7 @@ async def test_what_is_not_given_follows_the_base(
     not_given = NOT_GIVEN | (OF_SIZED if base == "other" else set())
     assert shown.keys() == not_given
     assert (shown["iterations"]["value"], shown["groups_per_iteration"]["value"]) == (iterations, groups)
+    assert shown["replace_groups"]["value"] is (base == "other")
     assert all(each["reason"] for each in shown.values())
     run = (await client.get(f"/runs/{accepted['run_id']}")).json()
     assert run["defaults"] == shown
@@ -86,7 +88,7 @@ async def test_what_is_given_wins_and_a_fork_repeats_it_all(client: httpx.AsyncC
     given = {**SMALL, "learning_rate": 1e-4, "evaluation": {"every": 3}}
     accepted = await _accepted(client, model={"base_model": "other", "name": "agent"}, **given)
     assert accepted["defaults"].keys() == {
-        *("warmup_iterations", "concurrency", *OF_SIZED),
+        *("replace_groups", "warmup_iterations", "concurrency", *OF_SIZED),
         *("evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
     }
     assert accepted["defaults"]["concurrency"]["value"] == 2

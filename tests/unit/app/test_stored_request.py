@@ -26,6 +26,7 @@ def test_all_that_a_request_may_say_is_read() -> None:
         "iterations": 5,
         "groups_per_iteration": 2,
         "rollouts_per_group": 3,
+        "replace_groups": True,
         "max_turns": 4,
         "max_completion_tokens": 64,
         "learning_rate": 1e-4,
