@@ -196,7 +196,7 @@ class _Loop:
         config = self._run.config
         if config.on_collapse != "step_back" or not isinstance(self._policy, RestoringPolicy):
             return None
-        shares = shares_of([count_group(group.rollouts, config.max_completion_tokens, {}) for group in made.groups])
+        shares = shares_of([count_group(group.rollouts, config.max_completion_tokens, {}) for group in made.scheduled])
         found = self._watch.add(RolledOut(made.collector.journal.iteration, made.step, *shares))
         return None if found is None else found.good_step
 

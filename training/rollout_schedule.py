@@ -63,6 +63,11 @@ class JudgedRollouts:
         """The groups of all waves."""
         return tuple(group for wave in self.waves for group in wave.groups)
 
+    @property
+    def scheduled(self) -> tuple[Group, ...]:
+        """The groups that the schedule drew. Figures are about these (training/inclusion.py)."""
+        return self.waves[0].groups
+
     def seconds(self, since: float) -> dict[str, float]:
         """Return how long an iteration that began at `since` waited for each phase, and how far the rollouts ran
         ahead."""
