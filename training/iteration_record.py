@@ -31,12 +31,13 @@ class IterationRecord:
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
-        """Record the duration of the block as the phase's."""
+        """Add the duration of the block to the phase's."""
         clock = time.monotonic()
         try:
             yield
         finally:
-            self.seconds[f"{phase}_s"] = time.monotonic() - clock
+            name = f"{phase}_s"
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - clock
 
     def rolled_out(self, made: JudgedRollouts, step: int) -> None:
         """Record the rollouts; `step` is the step of the policy that is about to be trained on them."""

@@ -169,6 +169,34 @@ class IterationJournal:
         self.journal.keep_soon(self.iteration, name, value)
 
 
+class HeldJournal:
+    """A journal that can hold back the entries that are not waited for: all but those about training.
+
+    It does so while a checkpoint is being written. If that is lost, the step is trained again, which can lead to other
+    weights than those that were sampled meanwhile.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.kept, self.keep, self._journal = journal.kept, journal.keep, journal
+        self._held: list[tuple[int, str, str]] | None = None
+
+    def keep_soon(self, iteration: int, name: str, value: str) -> None:
+        if self._held is None:
+            self._journal.keep_soon(iteration, name, value)
+        else:
+            self._held.append((iteration, name, value))
+
+    def hold(self) -> None:
+        """Hold the entries that come."""
+        self._held = self._held or []
+
+    def release(self) -> None:
+        """Write the entries that were held, and hold no more."""
+        held, self._held = self._held, None
+        for entry in held or ():
+            self._journal.keep_soon(*entry)
+
+
 class NoJournal:
     """Saves nothing, so an interrupted iteration starts over."""
 

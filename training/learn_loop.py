@@ -7,14 +7,15 @@ The loop has no durable state and does not depend on HTTP or a database. The cal
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from environment.base import Environment, Reflective
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
-from training.backends.base import Policy, RestoringPolicy
+from training.backends.base import BackendUnavailable, Policy, RestoringPolicy, Told, TrainOutcome
 from training.budget import BudgetReached, Estimates, RunBudget, Unlimited
 from training.collapse import OUTDATED, CollapseWatch, RolledOut
 from training.collector import RolloutCollector, RunContext
@@ -22,7 +23,7 @@ from training.diagnosis.collapses import shares_of
 from training.diagnosis.count_group import count_group
 from training.evaluation import Evaluator
 from training.iteration_record import IterationRecord
-from training.journal import Journal, NoJournal
+from training.journal import HeldJournal, Journal, NoJournal
 from training.phases import Phase, Purpose
 from training.rollout.environment_calls import off_loop
 from training.rollout.rollout import Player
@@ -72,12 +73,12 @@ async def learn_loop(
     verdicts are data; RolloutsFailed or NothingScored is raised only if all of them fail.
     """
     await asyncio.to_thread(import_art)
-    journal, budget = journal or NoJournal(), budget or Unlimited()
+    held, budget = HeldJournal(journal or NoJournal()), budget or Unlimited()
     estimates, gate = Estimates(config, environment, budget), RolloutGate(config.concurrency)
-    run = RunContext(config, environment, judge, journal, progress, budget, estimates, gate, now, agent)
+    run = RunContext(config, environment, judge, held, progress, budget, estimates, gate, now, agent)
     first = resume.iteration if resume else 1
     schedule = RolloutSchedule(run, policy, another_environment, first)
-    loop = _Loop(run, policy, schedule, demonstrations)
+    loop = _Loop(run, policy, schedule, demonstrations, held)
     try:
         if resume is None:
             yield await loop.baseline()
@@ -92,6 +93,7 @@ async def learn_loop(
         await schedule.finish()
         raise
     finally:
+        await loop.stop()
         await schedule.stop()
 
 
@@ -100,9 +102,17 @@ class _Loop:
     state."""
 
     def __init__(
-        self, run: RunContext, policy: Policy, schedule: RolloutSchedule, demonstrations: Demonstrations
+        self,
+        run: RunContext,
+        policy: Policy,
+        schedule: RolloutSchedule,
+        demonstrations: Demonstrations,
+        journal: HeldJournal,
     ) -> None:
         self._run = run
+        self._journal = journal
+        self._training: asyncio.Task[TrainOutcome] | None = None
+        """The training of the iteration, which ends when its checkpoint is durable."""
         self._environment = run.environment
         self._policy = policy
         self._schedule = schedule
@@ -150,10 +160,7 @@ class _Loop:
         record.rolled_out(rollouts, self._step)
         with record.timed(Phase.TRAIN):
             record.metrics = await self._learn(rollouts)
-        with record.timed(Phase.REFLECT):
-            record.reflection = await self._reflect(rollouts.collector, rollouts.groups)
-        with record.timed(Phase.EVALUATE):
-            record.evaluations = await self._evaluator.after(iteration, rollouts.collector, self._step)
+        await self._beside_writing(record, self._look_back(record, rollouts.collector, rollouts.groups))
         return self._result(record)
 
     async def imitate(self, iteration: int) -> IterationResult:
@@ -162,11 +169,59 @@ class _Loop:
         collector = await self._run.collector(iteration)
         with record.timed(Phase.TRAIN):
             await self._train_on_demonstrations(collector, record)
-        with record.timed(Phase.REFLECT):
-            record.reflection = await self._reflect(collector, ())
-        with record.timed(Phase.EVALUATE):
-            record.evaluations = await self._evaluator.after(iteration, collector, self._step)
+        await self._beside_writing(record, self._look_back(record, collector, ()))
         return self._result(record)
+
+    async def stop(self) -> None:
+        """Stop following the training. The journal has its job."""
+        if self._training is not None:
+            self._training.cancel()
+            await asyncio.gather(self._training, return_exceptions=True)
+
+    async def _trained(self, take: Callable[[Told | None], Awaitable[TrainOutcome]]) -> TrainOutcome:
+        """Begin a training, and return its outcome when its weights can be sampled. In a run with a budget that is when
+        the checkpoint is durable."""
+        early: asyncio.Future[TrainOutcome] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: TrainOutcome) -> None:
+            if not early.done():
+                self._journal.hold()
+                early.set_result(outcome)
+
+        async def durable() -> TrainOutcome:
+            outcome = await take(None if self._run.budget.limited else told)
+            if early.done() and early.result() != outcome:
+                raise BackendUnavailable(f"step {outcome.step} was trained again: what was sampled before is given up")
+            self._journal.release()
+            return outcome
+
+        self._training = asyncio.create_task(durable())
+        await asyncio.wait((early, self._training), return_when=asyncio.FIRST_COMPLETED)
+        return self._training.result() if self._training.done() else early.result()
+
+    async def _beside_writing(self, record: IterationRecord, work: Coroutine[Any, Any, None]) -> None:
+        """Do the rest of the iteration while the checkpoint of its training is written, and return when both are done.
+
+        If the checkpoint is lost, so is the work that used its weights: the training's error is raised.
+        """
+        working = asyncio.create_task(work)
+        try:
+            if self._training is not None:
+                await asyncio.wait((self._training, working), return_when=asyncio.FIRST_COMPLETED)
+                with record.timed(Phase.TRAIN):
+                    await self._training
+                self._training = None
+            await working
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _look_back(self, record: IterationRecord, collector: RolloutCollector, groups: Sequence[Group]) -> None:
+        """Reflect, and evaluate if an evaluation is due."""
+        with record.timed(Phase.REFLECT):
+            record.reflection = await self._reflect(collector, groups)
+        with record.timed(Phase.EVALUATE):
+            record.evaluations = await self._evaluator.after(record.iteration, collector, self._step)
 
     async def _learn(self, made: JudgedRollouts) -> Mapping[str, float]:
         """Train on the groups that have a training signal, if any. Go back instead if the rollouts show that a step
@@ -181,11 +236,13 @@ class _Loop:
         iteration, config = made.collector.journal.iteration, self._run.config
         self._run.progress(Progress(iteration, Phase.TRAIN, 0, 1))
         slower = replace(config, learning_rate=config.learning_rate * 0.5**watch.restored)
-        training = TrainStep(slower, self._policy, made.collector.journal, self._step)
+        journal = made.collector.journal
         if good_step is None:
-            outcome = await training.take(groups)
+            outcome = await self._trained(
+                lambda told: TrainStep(slower, self._policy, journal, self._step, told).take(groups)
+            )
         else:
-            outcome = await training.restore(good_step)
+            outcome = await TrainStep(slower, self._policy, journal, self._step).restore(good_step)
             watch.went_back(outcome.step)
         self._step = outcome.step
         self._run.progress(Progress(iteration, Phase.TRAIN, 1, 1))
@@ -215,7 +272,9 @@ class _Loop:
             self._run.progress(Progress(iteration, Phase.TRAIN, done, steps))
 
         report(0, len(request.learning_rates))
-        outcome = await TrainStep(config, self._policy, collector.journal, self._step).imitate(request, report)
+        outcome = await self._trained(
+            lambda told: TrainStep(config, self._policy, collector.journal, self._step, told).imitate(request, report)
+        )
         self._step = outcome.step
         record.metrics = {**outcome.metrics, **left_out, "demonstrations": float(len(request.demonstrations))}
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,6 +15,7 @@ from environment.trace import span
 from training.backends.art_import import import_art
 from training.backends.base import (
     BackendRefused,
+    EarlyPolicy,
     JobForgotten,
     NotAccepted,
     Policy,
@@ -21,6 +23,7 @@ from training.backends.base import (
     StepConflict,
     SupervisedPolicy,
     SupervisedRequest,
+    Told,
     TrainingFailed,
     TrainingInterrupted,
     TrainingStalled,
@@ -103,19 +106,25 @@ class TrainStep:
     backend checks the expected step, a late request finds that the policy has moved on, and trains nothing.
     """
 
-    def __init__(self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int) -> None:
+    def __init__(
+        self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int, trained: Told | None = None
+    ) -> None:
+        """`trained` is called if the next step can be sampled while its checkpoint is still being written."""
         self._config = config
         self._policy = policy
         self._journal = journal
         self._step = step
         self._requests = TrainRequests(journal, step)
+        self._follow_job: Callable[..., Awaitable[TrainOutcome]] = policy.follow
+        if trained is not None and isinstance(policy, EarlyPolicy):
+            self._follow_job = partial(self._follow_job, trained=trained)
 
     async def take(self, groups: Sequence[Group]) -> TrainOutcome:
         """Train on the groups, unless the journal has the outcome.
 
         Raises StepConflict if another client trained the policy, and the backend's errors.
         """
-        return await self._train_once(lambda: self._train(groups), self._policy.follow)
+        return await self._train_once(lambda: self._train(groups), self._follow_job)
 
     async def imitate(self, request: SupervisedRequest, report: Callable[[int, int], None]) -> TrainOutcome:
         """Train on demonstrations, unless the journal has the outcome. `report` is called with the finished and the
@@ -129,7 +138,7 @@ class TrainStep:
             return await policy.submit_supervised(request)
 
         async def follow(job_id: str, expected_step: int) -> TrainOutcome:
-            return await policy.follow(job_id, expected_step, report)
+            return await self._follow_job(job_id, expected_step, report)
 
         async def train() -> TrainOutcome:
             with span("train", step=self._step, demonstrations=len(request.demonstrations)) as traced:
@@ -211,7 +220,7 @@ class TrainStep:
         learning_rate = self._config.learning_rate * warmup
         with span("train", step=self._step, groups=len(groups), learning_rate=learning_rate) as traced:
             request = TrainRequest(_trajectories(groups), learning_rate, self._step, self._config.train_options)
-            outcome = await self._send_or_adopt(lambda: self._policy.submit(request), self._policy.follow)
+            outcome = await self._send_or_adopt(lambda: self._policy.submit(request), self._follow_job)
             traced.output = {"step": outcome.step, "metrics": dict(outcome.metrics)}
         return outcome
 

@@ -195,6 +195,18 @@ class SupervisedPolicy(Policy, Protocol):
         """Like Policy.follow; `report` is called with the finished and the total number of optimizer steps."""
 
 
+Told = Callable[[TrainOutcome], None]
+"""Gets the outcome of a training when its weights can be sampled. Their checkpoint may still be being written."""
+
+
+@runtime_checkable
+class EarlyPolicy(SupervisedPolicy, Protocol):
+    """A policy whose next step can be sampled before its checkpoint is written. `follow` takes a callback `trained` and
+    returns when the checkpoint is durable; if it raises, the weights that were sampled are lost."""
+
+    samples_early: bool
+
+
 @runtime_checkable
 class RestoringPolicy(Policy, Protocol):
     """A policy that can go back to an earlier checkpoint."""

@@ -173,6 +173,7 @@ class FencedPolicy(HostedPolicy):
 class EmbeddedPolicy(FencedPolicy):
     """One model of the engine."""
 
+    samples_early = True
     _options = _OPTIONS
 
     def __init__(

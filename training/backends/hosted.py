@@ -26,6 +26,7 @@ from training.backends.base import (
     NotAccepted,
     Reproducibility,
     StepConflict,
+    Told,
     TrainingFailed,
     TrainingInterrupted,
     TrainingStalled,
@@ -189,10 +190,14 @@ class HostedPolicy(ABC):
         return str(job["id"])
 
     async def follow(
-        self, job_id: str, expected_step: int, report: Callable[[int, int], None] | None = None
+        self,
+        job_id: str,
+        expected_step: int,
+        report: Callable[[int, int], None] | None = None,
+        trained: Told | None = None,
     ) -> TrainOutcome:
         """Follow the job's events to the end; `report` is called with the finished and the total number of optimizer
-        steps."""
+        steps, and `trained` if the server says that the step can be sampled before the job ends."""
         after: str | None = None
         figures: list[Mapping[str, float]] = []
         steps = 0
@@ -207,6 +212,8 @@ class HostedPolicy(ABC):
                     figures.append(data)
                     if report is not None:
                         report(len(figures), max(len(figures), steps))
+                elif event["type"] == "trained" and trained is not None:
+                    trained(TrainOutcome(data["step"], data["metrics"]))
                 elif event["type"] == "training_ended":
                     return await self._outcome(data, figures, expected_step)
                 elif event["type"] == "training_failed":

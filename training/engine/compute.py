@@ -191,9 +191,11 @@ class Compute:
             self.busy_seconds.training += ended - started
             # Sampling gets as much time as training took, so that requests do not wait for a whole step.
             until = ended + (ended - started)
-            while self._engine.sampler.busy and time.perf_counter() < until and not self._stopping:
+            while self._engine.sampler.busy and not self._stopping:
                 self._sample_once()
                 self._take_calls(wait=False)
+                if time.perf_counter() >= until:
+                    break
         self._abandon()
 
     def _take_calls(self, *, wait: bool) -> None:

@@ -238,6 +238,8 @@ class Engine:
             return
         self._make_room_for(target, 4)
         with self.registry.loading(target), self._recheck_on_failure(target):
+            if not target.directory.is_dir():  # its step was trained and could not be written
+                raise BadModelDirectory(f"there is no {target.directory.name} of {target.key}")
             model = load_checkpoint(target.directory, target.base_directory, target.tuning, self._device, self._bases)
         self._add_weights(target, self._snapshot(model))
 
@@ -419,13 +421,14 @@ class Engine:
         policy.peers = peers = self.peers
         policy.measured = ()
         self._make_room(policy)
-        committed = False
+        committed, after = False, target.next
         try:
             metrics = yield from work(policy, self.tokenizer(target))
             yield from peers.compare(digest(policy.optimizer.parameters), WAITING)
+            self._after_training(target, after, policy)
             if peers.writes:
                 commit = partial(self.registry.commit, model_id, parent, metrics, policy.save)
-                yield from self._commit(model_id, parent, commit)
+                yield from self._commit(model_id, parent, commit, after if self._samples else None, metrics)
             yield from peers.compare(parent.step, WAITING)  # until it is written
             committed = True
         except NothingToTrain as nothing:
@@ -439,25 +442,37 @@ class Engine:
             if not committed:
                 # Whatever happened to these weights, the checkpoint on disk is authoritative.
                 self._policies.pop(model_id, None)
-        after = target.next
+                self._drop_weights(after.key)
         self._policies[model_id] = (after.step, policy)
-        self._after_training(target, after, policy)
         log.info("model trained", model=record.full_name, step=after.step)
         return TrainResult(after.step, True, metrics, policy.measured)
 
     def _commit(
-        self, model_id: str, parent: Checkpoint, commit: Callable[[], object]
+        self,
+        model_id: str,
+        parent: Checkpoint,
+        commit: Callable[[], object],
+        early: Target | None = None,
+        metrics: dict[str, float] | None = None,
     ) -> Generator[Progress, None, None]:
-        """Write the next checkpoint by calling `commit` while other conversations are sampled. Raises StepConflict and
-        the errors of `commit`."""
+        """Write the next checkpoint by calling `commit` while conversations are sampled, `early` among them if that is
+        in the sampler already. Raises StepConflict and the errors of `commit`."""
         with ThreadPoolExecutor(1, "checkpoint") as writer:
             written = writer.submit(commit)
-            while not wait([written], WRITING_S).done:
-                yield WAITING
             try:
+                if early is not None:
+                    self._in_flight[early.key] += 1  # what cannot be loaded again must not give way
+                    self.registry.unwritten = early
+                    yield Progress(0, 0, metrics, trained=early.step)
+                while not wait([written], 0 if self.sampler.busy else WRITING_S).done:
+                    yield WAITING
                 written.result()
             except StepTaken as taken:
                 raise StepConflict(parent.step, self.registry.newest(model_id).step) from taken
+            finally:
+                self.registry.unwritten = None
+                if early is not None and early.key in self._in_flight:
+                    self._in_flight[early.key] -= 1
 
     def _policy(self, target: Target) -> Policy:
         """Return the newest checkpoint with gradients, from memory if it is there."""

@@ -64,7 +64,7 @@ async def test_supervised_jobs_of_the_hosted_client(engine: EngineProcess, http:
         )
         await events(http, job.id)
         seen = [event async for event in client.sft_training_jobs.events.list(training_job_id=job.id, limit=2)]
-        kinds = [event.type for event in seen if str(event.type) != "progress"]
+        kinds = [event.type for event in seen if str(event.type) not in ("progress", "trained")]
         assert kinds == ["training_started", *["gradient_step"] * 3, "training_ended"]
         losses = [event.data["loss"] for event in seen if event.type == "gradient_step"]
         assert losses == sorted(losses, reverse=True)
@@ -83,12 +83,13 @@ async def test_events_of_a_job(http: httpx.AsyncClient) -> None:
     seen = await events(http, job["id"])
     kinds = [event["type"] for event in seen]
     assert kinds[0] == "training_started"
-    assert kinds[-2:] == ["gradient_step", "training_ended"]
+    assert kinds[-3:] == ["gradient_step", "trained", "training_ended"]
     assert kinds.count("gradient_step") == seen[0]["data"]["num_sequences"] == 1
-    assert all(isinstance(value, float) for value in seen[-2]["data"].values())
+    assert all(isinstance(value, float) for value in seen[-3]["data"].values())
+    assert seen[-2]["data"] == {"step": 1, "metrics": seen[-3]["data"]}
     assert seen[-1]["data"]["step"] == 1
     assert seen[-1]["data"]["trained"] is True
-    assert seen[-1]["data"]["metrics"] == seen[-2]["data"]
+    assert seen[-1]["data"]["metrics"] == seen[-3]["data"]
 
     path = f"/preview/training-jobs/{job['id']}"
     described = (await http.get(path)).json()

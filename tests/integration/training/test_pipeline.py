@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,15 @@ from tests.integration.training.test_learn_loop import (
     run,
     skilled,
 )
-from training.backends.base import TrainingFailed, TrainOutcome
+from training.backends.base import (
+    BackendUnavailable,
+    JobForgotten,
+    StepConflict,
+    Told,
+    TrainingFailed,
+    TrainingInterrupted,
+    TrainOutcome,
+)
 from training.budget import Unlimited
 from training.collector import RolloutsFailed
 from training.learn_loop import learn_loop
@@ -455,3 +463,105 @@ async def test_rollouts_that_began_beside_a_showcase_survive_the_loop() -> None:
         resumed = await run(model, environment=Shown(defaultdict(set)), policy=policy, journal=journal)
     assert list(map(figures, resumed)) == list(map(figures, undisturbed))
     assert [len(policy.asked[n]) for n in (1, 2)] == [0, PER_ITERATION]
+
+
+class Early(Observed):
+    """Its steps can be sampled before they are durable, which each becomes once `becomes_durable` returns."""
+
+    samples_early = True
+
+    def __init__(self, url: str, becomes_durable: Callable[["Early", int], Awaitable[None]]) -> None:
+        super().__init__(url)
+        self._becomes_durable = becomes_durable
+
+    async def follow(
+        self, job_id: str, expected_step: int, report: Any = None, trained: Told | None = None
+    ) -> TrainOutcome:
+        outcome = await super().follow(job_id, expected_step)
+        assert trained is not None
+        trained(outcome)
+        await self._becomes_durable(self, outcome.step)
+        return outcome
+
+
+async def test_a_checkpoint_is_written_beside_the_next_rollouts_and_waited_for() -> None:
+    results, journal = list[IterationResult](), Kept()
+
+    async def durable(policy: Early, step: int) -> None:
+        # Where rollouts waited for the checkpoint, this never came.
+        await until(partial(next_are_asked, policy, step))
+        assert [result.step for result in results] == list(range(step)), "nothing is saved before it is durable"
+        assert "train" not in journal.saved[step]
+        assert not journal.saved[step + 1], "what is made of a step that may be lost is not kept"
+
+    async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
+        policy = Early(model.url, durable)
+        model.script = policy.noted(answer)
+        loop = learn_loop(CONFIG, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal)
+        async with aclosing(loop):
+            async for result in loop:
+                results.append(result)
+        model.script = answer
+        one_after_the_other = await run(model)
+    assert list(map(figures, results)) == list(map(figures, one_after_the_other))
+    for iteration in range(1, CONFIG.iterations + 1):
+        names = list(journal.saved[iteration])
+        assert sum(name.startswith("rollout/train/") for name in names) == PER_ITERATION
+        assert "train" in names
+
+
+@pytest.mark.parametrize("loses", [TrainingInterrupted("no space left"), StepConflict("0"), JobForgotten("restarted")])
+async def test_what_was_sampled_from_a_step_that_is_lost_is_given_up(loses: Exception) -> None:
+    """Also if another engine has taken the step meanwhile, or it has to be trained again: nothing goes on from it."""
+    journal = Kept()
+
+    async def lost(policy: Early, step: int) -> None:
+        await until(partial(next_are_asked, policy, step))
+        raise loses
+
+    async with left_as_it_was(), scripted_chat(answer := skilled(lucky)) as model:
+        policy = Early(model.url, lost)
+        model.script = policy.noted(answer)
+        with pytest.raises(
+            BackendUnavailable, match="trained again" if isinstance(loses, StepConflict) else str(loses)
+        ):
+            await run(model, policy=policy, journal=journal)
+    assert len(policy.jobs) == 1
+    assert ("train.withdrawn" in journal.saved[1]) == isinstance(loses, TrainingInterrupted)
+    assert not {name for name in journal.saved[1] if not name.startswith(("train", "rollout/train/", "judge/train"))}
+    assert not journal.saved[2]
+
+
+async def test_an_evaluation_that_fails_for_a_lost_step_is_not_what_a_run_fails_for() -> None:
+    async def answers(request: Mapping[str, Json]) -> Reply:
+        if request["model"].endswith("@1"):
+            failed.set()
+            raise ValueError("no model p/m@1")
+        reply: Reply = await skilled(lucky)(request)
+        return reply
+
+    async def lost(policy: Early, step: int) -> None:
+        await failed.wait()
+        await until(lambda: len(policy.asked) > 1)
+        raise TrainingInterrupted("no space left")
+
+    failed = asyncio.Event()
+    async with left_as_it_was(), scripted_chat(answers) as model:
+        policy = Early(model.url, lost)
+        model.script = policy.noted(answers)
+        with pytest.raises(TrainingInterrupted):
+            await run(model, replace(CONFIG, evaluation=replace(CONFIG.evaluation, every=1)), policy=policy)
+
+
+async def test_a_run_with_a_budget_waits_for_the_checkpoint() -> None:
+    async def durable(policy: Early, step: int) -> None:
+        policy.trains = step
+        await asyncio.sleep(0)
+        policy.trains = None
+
+    async with scripted_chat(answer := skilled(lucky)) as model:
+        policy = Early(model.url, durable)
+        model.script = policy.noted(answer)
+        results = await run(model, policy=policy, budget=Limited())
+    assert {result.timing.ahead_s for result in results} == {0.0}
+    assert {trained for asked in policy.asked.values() for trained, _ in asked} == {None}

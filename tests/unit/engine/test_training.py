@@ -19,6 +19,7 @@ from training.engine.engine import Engine, StepConflict, TrainingOutOfMemory, fi
 from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import CheckpointNotWritten
 from training.engine.registry.model_record import UnknownModel
+from training.engine.sampling.requests import Sample, SampleRequest, UnknownWeights
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.optimizer import NonFiniteGradient
 from training.engine.trainer.padded_batches import padded_batches
@@ -420,7 +421,7 @@ def _with_optimizer(directories: Sequence[Path]) -> set[str]:
 
 
 def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step is nobody's before it is on disk."""
+    """Without a name the step is nobody's before it is on disk."""
     engine = make_engine(tmp_path)
     model = _create(engine)
     group = sampled_group(engine, "test/agent", odd_share, count=8)
@@ -440,6 +441,54 @@ def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkey
     assert engine.registry.newest(model).step == 0
     sampled.set()
     assert finish(training).step == engine.registry.newest(model).step == 1
+
+
+@pytest.mark.parametrize("tuning", [None, LORA])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_step_is_sampled_by_its_name_while_it_is_written_and_gone_if_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: Tuning | None, written: bool
+) -> None:
+    engine = make_engine(tmp_path)
+    registry, model = engine.registry, _create(engine, tuning=tuning)
+    group = sampled_group(engine, "test/agent", odd_share, count=8)
+    may_write, save = threading.Event(), Policy.save
+
+    def held_save(policy: Policy, directory: Path) -> None:
+        assert may_write.wait(60)
+        if not written:
+            raise OSError(28, "No space left on device")
+        save(policy, directory)
+
+    monkeypatch.setattr(Policy, "save", held_save)
+    training = engine.train(model, [group], FAST)
+    while (trained := next(training)).trained is None:
+        with pytest.raises(UnknownModel):
+            registry.sampled("test/agent@1")
+    assert (trained.trained, trained.metrics is not None) == (1, True)
+    next(training)
+    assert registry.newest(model).step == registry.sampled("test/agent").step == 0
+    with pytest.raises(UnknownModel):  # for all but sampling
+        registry.resolve("test/agent@1")
+    early = registry.sampled("test/agent@1")
+    asked = SampleRequest((30, 31, 32), early.key, 6, seed=5)
+    [first] = engine.sample(early, [asked])
+    endless: list[Sample | Exception] = []
+    engine.submit(early, replace(asked, max_tokens=200), None, endless.append)
+    may_write.set()
+    if written:
+        assert finish(training).step == registry.resolve("test/agent@1").step == 1
+        restarted = make_engine(tmp_path)
+        [again] = restarted.sample(restarted.registry.resolve("test/agent@1"), [asked])
+        assert (again.ids, again.logprobs) == (first.ids, first.logprobs)
+        return
+    with pytest.raises(CheckpointNotWritten, match="No space left"):
+        finish(training)
+    assert isinstance(endless[0], UnknownWeights)
+    with pytest.raises(UnknownModel):
+        registry.sampled("test/agent@1")
+    with pytest.raises(UnknownModel):  # a request that had found it before
+        engine.sample(early, [asked])
+    assert engine.loaded == ["test/agent@0"]
 
 
 def test_what_idles_gives_way_before_weights_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ class Chat:
         await self._checks.admit(model)
 
         def find() -> tuple[Target, ChatTokenizer]:
-            target = self._registry.resolve(model)
+            target = self._registry.sampled(model)
             return target, self._tokenizer(target)
 
         return await asyncio.to_thread(find)

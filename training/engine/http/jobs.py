@@ -40,8 +40,8 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An event of a job. Types are training_started, progress, gradient_step, training_ended and training_failed; ART
-    ignores progress."""
+    """An event of a job. Types are training_started, progress, gradient_step, trained (the step can be sampled, and its
+    checkpoint is being written), training_ended and training_failed; ART ignores progress and trained."""
 
     id: str
     type: str
@@ -153,7 +153,9 @@ def _started(job: Job) -> None:
 
 
 def _progressed(job: Job, progress: Progress) -> None:
-    if progress.metrics is not None:
+    if progress.trained is not None:
+        job.add("trained", {"step": progress.trained, "metrics": progress.metrics})
+    elif progress.metrics is not None:
         job.add("gradient_step", progress.metrics)
     elif progress.total:
         job.add("progress", {"done": progress.done, "total": progress.total})

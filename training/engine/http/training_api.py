@@ -272,7 +272,7 @@ class TrainingApi:
         """Return the log-probability that the sampler gives to the last token of each sequence; null for tokens that
         are not among the 20 likeliest."""
         body = await read_body(request, _ScoreTokens, self.max_body_bytes)
-        target = await asyncio.to_thread(self.registry.resolve, body.model)
+        target = await asyncio.to_thread(self.registry.sampled, body.model)
         scores = await asyncio.gather(*(self._score(target, ids) for ids in body.token_ids))
         return JSONResponse({"model": target.key, "logprobs": scores})
 
@@ -281,7 +281,7 @@ class TrainingApi:
         given everything before it; null for tokens that are not among the 20 likeliest. `replies` are message
         indices."""
         body = await read_body(request, _ScoreReplies, self.max_body_bytes)
-        target = await asyncio.to_thread(self.registry.resolve, body.model)
+        target = await asyncio.to_thread(self.registry.sampled, body.model)
         ids, places = await asyncio.to_thread(self._replies, target, body)
         scores: list[float | None] = []
         for start in range(0, len(places), _SCORED_AT_ONCE):  # those that follow find the beginning in the cache

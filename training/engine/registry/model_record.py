@@ -93,9 +93,9 @@ class Target:
 
     @property
     def next(self) -> "Target":
-        """The checkpoint that training will write after this one."""
+        """The checkpoint that training will write after this one. Until then the files that all checkpoints of the
+        model share are those of `base_directory`."""
         assert self.model is not None
         step = self.step + 1
         directory = self.directory.with_name(f"{step:06d}")
-        base = directory if self.tuning.mode == "full" else self.base_directory
-        return Target(f"{self.model.full_name}@{step}", directory, base, self.tuning, self.model, step)
+        return Target(f"{self.model.full_name}@{step}", directory, self.base_directory, self.tuning, self.model, step)

@@ -75,6 +75,8 @@ class Registry:
         self._creating = threading.RLock()
         self._follows = follows
         self._entries: dict[str, Entry] = {}
+        self.unwritten: Target | None = None
+        """A step that can be sampled although its checkpoint is still being written."""
         if not follows:
             self._root.mkdir(parents=True, exist_ok=True)
             self._entries |= {record.id: Entry(record, found) for record, found in model_files.load(self._root)}
@@ -322,6 +324,11 @@ class Registry:
             return deleted, [step for step in wanted if step not in deleted]
 
     # Names
+
+    def sampled(self, name: str) -> Target:
+        """Resolve a name like `resolve`, or `PROJECT/NAME@STEP` of the `unwritten` step."""
+        early = self.unwritten
+        return early if early is not None and early.key == name else self.resolve(name)
 
     def resolve(self, name: str) -> Target:
         """Resolve the `model` of an inference request: a base model's name, `NAME` or `PROJECT/NAME`, both optionally

@@ -21,11 +21,13 @@ from training.engine.trainer.trust_region import keep_within
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The number of pieces of work done out of the total (0 while unknown). `metrics` are set when an optimizer step
-    has finished."""
+    has finished, and when `trained` is."""
 
     done: int
     total: int
     metrics: dict[str, float] | None = None
+    trained: int | None = None
+    """The step of the trained weights, once they can be sampled. Their checkpoint is still being written."""
 
 
 def grpo_step(

@@ -1,0 +1,80 @@
+"""Checkpoints that are written beside the next rollouts, with the real engine on a disk that stands still."""
+
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.engine_process import EngineProcess
+from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy
+from tests.integration.training.test_crash_exact import CHAT, CONFIG, JOBS, Stage, assert_alike
+
+pytestmark = pytest.mark.long
+
+TWO = replace(CONFIG, iterations=2)
+FATES = ["the engine is killed", "the loop dies", "", "the disk is full", ""]
+"""What happens to each training once replies from its step have come that is not on disk: nothing at last."""
+
+
+@pytest.fixture
+async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
+    async with lossy_proxy(engine.base_url) as proxy:
+        yield proxy
+
+
+async def test_whatever_ends_between_a_trained_step_and_its_checkpoint_changes_no_bit(
+    engine: EngineProcess, proxy: LossyProxy, tmp_path: Path
+) -> None:
+    undisturbed = await Stage(proxy, "email_search", TWO).to_the_end()
+    held, stage, fates = tmp_path / "held", Stage(proxy, "email_search", TWO), list(FATES)
+    command, environment = ("tests.fakes.held_disk_engine",), {"HELD_DISK": str(held)}
+
+    def start() -> EngineProcess:
+        started = EngineProcess(tmp_path, "--slots", "16", environment=environment, command=command).__enter__()
+        proxy.target = started.base_url
+        return started
+
+    running, early = start(), 0
+    checkpoints = tmp_path / "models" / stage.model.project / stage.model.name / "checkpoints"
+
+    async def loses(moment: Moment, request: str) -> bool:
+        nonlocal running, early
+        stage.happens(f"{moment} {request}")
+        if (moment, request) == ("request", JOBS):
+            held.write_text("")
+            early = 0
+        if (moment, request) != ("reply", CHAT) or not held.exists() or held.stat().st_size:
+            return False
+        early += 1
+        if early < 3:
+            return False
+        iteration, fate = len(stage.results), fates.pop(0)
+        assert "train" not in stage.book.saved[iteration]
+        assert not stage.book.saved[iteration + 1]
+        assert not (checkpoints / f"{iteration:06d}").exists()
+        if fate == "the engine is killed":
+            running.stop(signal.SIGKILL)
+            held.unlink()
+            running = start()
+            return True
+        if fate == "the loop dies":
+            stage.kill = lambda _: True
+            stage.happens(fate)
+            stage.kill = lambda _: False
+        elif fate == "the disk is full":
+            held.write_text("full")
+        else:
+            held.unlink()
+        early = 0
+        return False
+
+    stage.loses = loses  # type: ignore[method-assign]
+    try:
+        await stage.to_the_end()
+        assert (fates, stage.lives) == ([], 4)
+        assert_alike(stage, undisturbed, running, engine)
+    finally:
+        held.unlink(missing_ok=True)
+        running.stop()
