@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -115,7 +115,7 @@ class TrainStep:
         self._journal = journal
         self._step = step
         self._requests = TrainRequests(journal, step)
-        self._follow_job: Callable[..., Awaitable[TrainOutcome]] = policy.follow
+        self._follow_job = cast(Callable[..., Awaitable[TrainOutcome]], policy.follow)
         if trained is not None and isinstance(policy, EarlyPolicy):
             self._follow_job = partial(self._follow_job, trained=trained)
 

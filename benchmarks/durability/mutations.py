@@ -220,6 +220,27 @@ MUTATIONS = (
         "pass",
         f"{_ONCE}::test_the_step_is_taken_once",
     ),
+    _one(
+        "nothing of a step is kept before its checkpoint is durable",
+        "training/learn_loop.py",
+        "                self._journal.hold()\n",
+        "",
+        "tests/integration/training/test_pipeline.py::test_a_checkpoint_is_written_beside",
+    ),
+    _one(
+        "what was sampled from a step that is trained again is given up",
+        "training/learn_loop.py",
+        "if early.done() and early.result() != outcome:",
+        "if False:",
+        "tests/integration/training/test_pipeline.py::test_what_was_sampled_from_a_step_that_is_lost",
+    ),
+    _one(
+        "a step that could not be written leaves the sampler",
+        "training/engine/engine.py",
+        "                self._drop_weights(after.key)\n",
+        "",
+        "tests/unit/engine/test_training.py::test_a_step_is_sampled_by_its_name",
+    ),
     Mutation(
         "the engine's compare-and-set",
         "training/engine/http/training_api.py",

@@ -200,7 +200,7 @@ Told = Callable[[TrainOutcome], None]
 
 
 @runtime_checkable
-class EarlyPolicy(SupervisedPolicy, Protocol):
+class EarlyPolicy(Policy, Protocol):
     """A policy whose next step can be sampled before its checkpoint is written. `follow` takes a callback `trained` and
     returns when the checkpoint is durable; if it raises, the weights that were sampled are lost."""
 

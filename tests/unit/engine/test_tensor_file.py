@@ -1,3 +1,4 @@
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,17 @@ from training.engine.weights.tensor_file import write_tensors
 from training.tuning import Tuning
 
 
+@pytest.mark.parametrize("small_bytes", [0, tensor_file._SMALL_BYTES])
 @pytest.mark.parametrize("fetched_bytes", [10, tensor_file.FETCHED_BYTES])
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
 def test_the_bytes_are_those_of_safetensors_itself(
-    metadata: dict[str, str] | None, fetched_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    metadata: dict[str, str] | None,
+    fetched_bytes: int,
+    small_bytes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tensor_file, "_SMALL_BYTES", small_bytes)
     monkeypatch.setattr(tensor_file, "FETCHED_BYTES", fetched_bytes)
     tensors = {
         "b.exp_avg": torch.randn(3, 5),
@@ -27,8 +34,9 @@ def test_the_bytes_are_those_of_safetensors_itself(
         "a.exp_avg": torch.randn(4, 4),
     }
     save_file(tensors, tmp_path / "theirs", metadata=metadata)
-    write_tensors(tensors, tmp_path / "ours", metadata)
+    hashed = write_tensors(tensors, tmp_path / "ours", metadata)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert hashed == hashlib.sha256((tmp_path / "theirs").read_bytes()).hexdigest()
 
 
 def test_parameters_and_parts_of_tensors_are_written_as_they_are_seen(tmp_path: Path) -> None:

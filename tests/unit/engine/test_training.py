@@ -408,6 +408,8 @@ def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
     model = _create(engine)
     _train(engine, model, 3)
     directories = [path.parent for path in (tmp_path / "data").rglob("manifest.json")]
+    for each in (engine.registry.checkpoint(model, step) for step in range(4)):
+        each.verify()  # hashes that were made while files were written are those of the files
     whole = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert all(whole <= {file.name for file in each.iterdir()} for each in directories)
     # The optimizer's state is twice the weights: only the newest and the one to fall back to keep it, in the end.

@@ -87,10 +87,14 @@ class Checkpoint:
                 _compare(self.directory / name, digest)
 
 
+Fill = Callable[[Path], Mapping[str, str] | None]
+"""Writes files into a directory. It can return the SHA-256 of those that it hashed meanwhile, by name."""
+
+
 def write(
     parent: Path,
     manifest: Manifest,
-    fill: Callable[[Path], None],
+    fill: Fill,
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> Checkpoint:
     """Create the checkpoint `parent/<step>` from the files that `fill(directory)` writes. Raises CheckpointNotWritten.
@@ -102,8 +106,8 @@ def write(
     place = parent / f"{manifest.step:06d}"
     try:
         unfinished.mkdir(parents=True)
-        fill(unfinished)
-        complete = _seal(unfinished, manifest)
+        hashed = fill(unfinished)
+        complete = _seal(unfinished, manifest, hashed or {})
         keep(Checkpoint(unfinished, complete))
         unfinished.rename(place)
         _sync(parent)
@@ -199,15 +203,15 @@ def _compare(path: Path, expected: FileDigest) -> None:
         raise CorruptCheckpoint(f"{path.name} of checkpoint {path.parent.name} differs from its manifest")
 
 
-def _seal(directory: Path, manifest: Manifest) -> Manifest:
-    """Write the manifest with the hashes of the files in `directory`. Return it once everything has been flushed to
-    disk."""
+def _seal(directory: Path, manifest: Manifest, known: Mapping[str, str]) -> Manifest:
+    """Write the manifest with the hashes of the files in `directory`, of which some are `known`. Return it once
+    everything has been flushed to disk."""
     with ThreadPoolExecutor(_THREADS, "checkpoint") as pool:
         synced, hashed = [], {}
         # Files are flushed to disk while others are hashed. The largest take longest, so they go first.
         for path in sorted(directory.iterdir(), key=lambda path: path.stat().st_size, reverse=True):
             synced.append(pool.submit(_sync, path))
-            hashed[path.name] = pool.submit(_digest, path)
+            hashed[path.name] = pool.submit(_digest, path, known.get(path.name))
         digests = {name: hashed[name].result() for name in sorted(hashed)}
         complete = replace(
             manifest,
@@ -222,10 +226,10 @@ def _seal(directory: Path, manifest: Manifest) -> Manifest:
     return complete
 
 
-def _digest(path: Path) -> FileDigest:
+def _digest(path: Path, known: str | None = None) -> FileDigest:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileDigest(file.tell(), digest)
+        digest = known or hashlib.file_digest(file, "sha256").hexdigest()
+        return FileDigest(file.seek(0, os.SEEK_END), digest)
 
 
 def _sync(path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +20,7 @@ from training.base_model_files import TIED, tied_modules
 from training.collapse import RESTORED
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.base_models import Bases, parameter_count
-from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Manifest
+from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Fill, Manifest
 from training.engine.registry.model_record import (
     INFERENCE_NAME,
     NAME,
@@ -219,9 +219,7 @@ class Registry:
             self._entry(model_id).verified.discard(step)
         self.checkpoint(model_id, step)
 
-    def commit(
-        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
-    ) -> Checkpoint:
+    def commit(self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Fill) -> Checkpoint:
         """Write the checkpoint after `parent` with the weights that `save(directory)` writes.
 
         Raises UnknownModel if the model was deleted in the meantime, and CheckpointNotWritten if the disk refuses.
@@ -229,11 +227,12 @@ class Registry:
         entry = self._entry(model_id)
         record = entry.record
 
-        def fill(directory: Path) -> None:
+        def fill(directory: Path) -> Mapping[str, str] | None:
             model_files.copy_tokenizer(parent.directory, directory)
-            save(directory)
+            hashed = save(directory)
             if record.tuning.mode == "lora":
                 model_files.name_base(directory, self.base_directory(record.base_model), record.base_model)
+            return hashed
 
         manifest = Manifest(
             parent.step + 1, record.full_name, record.base_model, f"{record.full_name}@{parent.step}", dict(metrics)

@@ -8,7 +8,7 @@ alone decides who creates a model and who commits a step.
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from training.engine.registry import checkpoints, model_files
-from training.engine.registry.checkpoints import Checkpoint, CheckpointNotWritten, CorruptCheckpoint
+from training.engine.registry.checkpoints import Checkpoint, CheckpointNotWritten, CorruptCheckpoint, Fill
 from training.engine.registry.model_record import INFERENCE_NAME, ModelRecord, NewModel, StepTaken, Target, UnknownModel
 from training.engine.registry.model_store import ModelStore, NameTaken
 from training.engine.registry.object_store import BadStore, StoreUnavailable
@@ -219,9 +219,7 @@ class SharedRegistry(Registry):
         self._shared.discard(model_id)
         return super().delete(model_id)
 
-    def commit(
-        self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Callable[[Path], None]
-    ) -> Checkpoint:
+    def commit(self, model_id: str, parent: Checkpoint, metrics: Mapping[str, float], save: Fill) -> Checkpoint:
         """Commit like Registry.commit, and return once the store has the checkpoint. Raises StepTaken if another engine
         committed that step."""
         with self._committed(model_id, parent.step + 1):

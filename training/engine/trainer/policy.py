@@ -259,27 +259,29 @@ class Policy:
             pretrained.pack_modules(model)
         return model
 
-    def save(self, directory: Path) -> None:
-        """Write weights and config (in peft's layout for an adapter) and the optimizer's state."""
+    def save(self, directory: Path) -> dict[str, str]:
+        """Write weights and config (in peft's layout for an adapter) and the optimizer's state. Return the SHA-256 of
+        the files that were hashed while they were written, by name."""
         with ThreadPoolExecutor(1, "optimizer") as beside:
             written = beside.submit(self._save_optimizer, directory)
-            self._save_model(directory)
-        written.result()
+            hashed = self._save_model(directory)
+        return hashed | written.result()
 
-    def _save_optimizer(self, directory: Path) -> None:
-        if tensors := self.optimizer.tensors():
-            objective = self.optimizer.objective
-            write_tensors(tensors, directory / OPTIMIZER_FILE, {_OBJECTIVE: objective} if objective else None)
+    def _save_optimizer(self, directory: Path) -> dict[str, str]:
+        if not (tensors := self.optimizer.tensors()):
+            return {}
+        metadata = {_OBJECTIVE: self.optimizer.objective} if self.optimizer.objective else None
+        return {OPTIMIZER_FILE: write_tensors(tensors, directory / OPTIMIZER_FILE, metadata)}
 
-    def _save_model(self, directory: Path) -> None:
+    def _save_model(self, directory: Path) -> dict[str, str]:
         if isinstance(self.model, LlamaModel):
-            self.model.save(directory)
-        elif self.tuning.mode == "lora":
+            return self.model.save(directory)
+        if self.tuning.mode == "lora":
             from training.engine.trainer.pretrained import save_adapter
 
-            save_adapter(self.model, directory)
-        else:
-            self.model.save_pretrained(directory)
+            return save_adapter(self.model, directory)
+        self.model.save_pretrained(directory)
+        return {}
 
 
 def _whole(model: Any) -> WholeLayers:

@@ -54,16 +54,18 @@ def load_pretrained(
     return cast(PreTrainedModel, fresh_adapter(base, tuning).eval())
 
 
-def save_adapter(model: Any, directory: Path) -> None:
-    """Save the weights and the configuration of the model's adapter.
+def save_adapter(model: Any, directory: Path) -> dict[str, str]:
+    """Save the weights and the configuration of the model's adapter. Return the hash of the weights by their file's
+    name.
 
     peft's own `save_pretrained` also writes a model card, which names the base by its path on this machine.
     """
     tensors = {name: each.contiguous() for name, each in get_peft_model_state_dict(model).items()}
-    write_tensors(tensors, directory / ADAPTER_FILE, {"format": "pt"})
+    hashed = {ADAPTER_FILE: write_tensors(tensors, directory / ADAPTER_FILE, {"format": "pt"})}
     config = copy.copy(model.peft_config["default"])
     config.inference_mode = True
     config.save_pretrained(str(directory))
+    return hashed
 
 
 def pack_modules(model: PreTrainedModel) -> None:

@@ -65,12 +65,13 @@ class LlamaModel(torch.nn.Module):
         """Count the parameters as transformers does, with tied ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def save(self, directory: Path) -> None:
-        """Write the same files as transformers, byte for byte. Raises OSError."""
+    def save(self, directory: Path) -> dict[str, str]:
+        """Write the same files as transformers, byte for byte, and return the hash of the weights by their file's name.
+        Raises OSError."""
         for name, content in self._files.items():
             written = {**content, "transformers_version": _transformers_version()}
             (directory / name).write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
-        write_tensors(dict(self.named_parameters()), directory / _WEIGHTS, {"format": "pt"})
+        return {_WEIGHTS: write_tensors(dict(self.named_parameters()), directory / _WEIGHTS, {"format": "pt"})}
 
 
 @cache

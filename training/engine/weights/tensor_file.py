@@ -3,8 +3,10 @@
 `save_file` maps the file into memory, where each page is a fault, and takes half as much processor time again.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -15,12 +17,14 @@ from training.engine.memory import downloading
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """Type names, in the order in which a file holds tensors of these types."""
 _ALIGNMENT = 8
+_SMALL_BYTES = 1 << 20
+"""Largest number of bytes that are hashed before they are written, and not meanwhile."""
 FETCHED_BYTES = 1 << 26
 """Largest number of bytes to copy from a GPU at a time."""
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors of 16 or 32 bits from any device. Raises OSError.
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> str:
+    """Write tensors of 16 or 32 bits from any device, and return the file's SHA-256 in hexadecimal. Raises OSError.
 
     The format: https://huggingface.co/docs/safetensors/index#format
     """
@@ -33,10 +37,20 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
         header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    text = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256(text)
+    with path.open("wb") as file, ThreadPoolExecutor(1, "hash") as beside:
+        file.write(text)
         for each in _fetched([tensor for _, tensor in ordered]):
-            file.write(each.numpy().data)
+            data = each.numpy().data
+            if len(data) > _SMALL_BYTES:
+                hashed = beside.submit(digest.update, data)
+                file.write(data)
+                hashed.result()
+            else:
+                digest.update(data)
+                file.write(data)
+    return digest.hexdigest()
 
 
 def _fetched(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
