@@ -93,8 +93,7 @@ async def learn_loop(
         await schedule.finish()
         raise
     finally:
-        await loop.stop()
-        await schedule.stop()
+        await asyncio.gather(loop.stop(), schedule.stop())
 
 
 class _Loop:
