@@ -15,7 +15,7 @@ from environment.base import Environment, Reflective
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, Policy, RestoringPolicy, Told, TrainOutcome
+from training.backends.base import BackendUnavailable, OnTrained, Policy, RestoringPolicy, TrainOutcome
 from training.budget import BudgetReached, Estimates, RunBudget, Unlimited
 from training.collapse import OUTDATED, CollapseWatch, RolledOut
 from training.collector import RolloutCollector, RunContext
@@ -177,18 +177,18 @@ class _Loop:
             self._training.cancel()
             await asyncio.gather(self._training, return_exceptions=True)
 
-    async def _trained(self, take: Callable[[Told | None], Awaitable[TrainOutcome]]) -> TrainOutcome:
+    async def _trained(self, take: Callable[[OnTrained | None], Awaitable[TrainOutcome]]) -> TrainOutcome:
         """Begin a training, and return its outcome when its weights can be sampled. In a run with a budget that is when
         the checkpoint is durable."""
         early: asyncio.Future[TrainOutcome] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: TrainOutcome) -> None:
+        def can_be_sampled(outcome: TrainOutcome) -> None:
             if not early.done():
                 self._journal.hold()
                 early.set_result(outcome)
 
         async def durable() -> TrainOutcome:
-            outcome = await take(None if self._run.budget.limited else told)
+            outcome = await take(None if self._run.budget.limited else can_be_sampled)
             if early.done() and early.result() != outcome:
                 raise BackendUnavailable(f"step {outcome.step} was trained again: what was sampled before is given up")
             self._journal.release()
@@ -238,7 +238,7 @@ class _Loop:
         journal = made.collector.journal
         if good_step is None:
             outcome = await self._trained(
-                lambda told: TrainStep(slower, self._policy, journal, self._step, told).take(groups)
+                lambda trained: TrainStep(slower, self._policy, journal, self._step, trained).take(groups)
             )
         else:
             outcome = await TrainStep(slower, self._policy, journal, self._step).restore(good_step)
@@ -272,7 +272,9 @@ class _Loop:
 
         report(0, len(request.learning_rates))
         outcome = await self._trained(
-            lambda told: TrainStep(config, self._policy, collector.journal, self._step, told).imitate(request, report)
+            lambda trained: TrainStep(config, self._policy, collector.journal, self._step, trained).imitate(
+                request, report
+            )
         )
         self._step = outcome.step
         record.metrics = {**outcome.metrics, **left_out, "demonstrations": float(len(request.demonstrations))}

@@ -18,12 +18,12 @@ from training.backends.base import (
     EarlyPolicy,
     JobForgotten,
     NotAccepted,
+    OnTrained,
     Policy,
     RestoringPolicy,
     StepConflict,
     SupervisedPolicy,
     SupervisedRequest,
-    Told,
     TrainingFailed,
     TrainingInterrupted,
     TrainingStalled,
@@ -107,7 +107,7 @@ class TrainStep:
     """
 
     def __init__(
-        self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int, trained: Told | None = None
+        self, config: RunConfig, policy: Policy, journal: IterationJournal, step: int, trained: OnTrained | None = None
     ) -> None:
         """`trained` is called if the next step can be sampled while its checkpoint is still being written."""
         self._config = config

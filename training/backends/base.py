@@ -195,7 +195,7 @@ class SupervisedPolicy(Policy, Protocol):
         """Like Policy.follow; `report` is called with the finished and the total number of optimizer steps."""
 
 
-Told = Callable[[TrainOutcome], None]
+OnTrained = Callable[[TrainOutcome], None]
 """Gets the outcome of a training when its weights can be sampled. Their checkpoint may still be being written."""
 
 

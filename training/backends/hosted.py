@@ -24,9 +24,9 @@ from training.backends.base import (
     JobForgotten,
     ModelSpec,
     NotAccepted,
+    OnTrained,
     Reproducibility,
     StepConflict,
-    Told,
     TrainingFailed,
     TrainingInterrupted,
     TrainingStalled,
@@ -194,7 +194,7 @@ class HostedPolicy(ABC):
         job_id: str,
         expected_step: int,
         report: Callable[[int, int], None] | None = None,
-        trained: Told | None = None,
+        trained: OnTrained | None = None,
     ) -> TrainOutcome:
         """Follow the job's events to the end; `report` is called with the finished and the total number of optimizer
         steps, and `trained` if the server says that the step can be sampled before the job ends."""

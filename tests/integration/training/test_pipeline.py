@@ -30,8 +30,8 @@ from tests.integration.training.test_learn_loop import (
 from training.backends.base import (
     BackendUnavailable,
     JobForgotten,
+    OnTrained,
     StepConflict,
-    Told,
     TrainingFailed,
     TrainingInterrupted,
     TrainOutcome,
@@ -475,7 +475,7 @@ class Early(Observed):
         self._becomes_durable = becomes_durable
 
     async def follow(
-        self, job_id: str, expected_step: int, report: Any = None, trained: Told | None = None
+        self, job_id: str, expected_step: int, report: Any = None, trained: OnTrained | None = None
     ) -> TrainOutcome:
         outcome = await super().follow(job_id, expected_step)
         if trained is not None:
