@@ -94,9 +94,15 @@ class RolloutCollector:
             pass
 
     async def rollouts(
-        self, purpose: Purpose, tasks: Sequence[RolloutTask], endpoint: Endpoint, temperature: float
+        self,
+        purpose: Purpose,
+        tasks: Sequence[RolloutTask],
+        endpoint: Endpoint,
+        temperature: float,
+        numbers: Sequence[int] | None = None,
     ) -> list[Rollout]:
         """Make one rollout for each task, and return them in the order of the tasks. None is left running at the end.
+        `numbers` are those of the rollouts, if the tasks are only a part of those for this purpose.
 
         Raises RolloutsFailed if all of them failed, except for a showcase or replacements. Raises BackendUnavailable if
         a rollout gave up waiting for an endpoint that keeps conversation state: the failure says nothing about the
@@ -110,7 +116,7 @@ class RolloutCollector:
         self._progress.expect(purpose.rollout_phase, len(tasks))
         with first_of_several():
             async with open_chat(endpoint, config.concurrency) as chat, asyncio.TaskGroup() as group:
-                entries = [EntryName("rollout", purpose, number) for number in range(len(tasks))]
+                entries = [EntryName("rollout", purpose, number) for number in numbers or range(len(tasks))]
                 started = [
                     group.create_task(self._rollout_in_budget(task, entry, chat, limits))
                     for task, entry in zip(tasks, entries, strict=True)
@@ -178,14 +184,19 @@ class RolloutCollector:
         return RecordedCalls(kept, lambda part: self.journal.keep_soon(str(entry.calls(next(further))), part))
 
     async def scored(
-        self, purpose: Purpose, scenarios: Sequence[Scenario], rollouts: Sequence[Rollout]
+        self,
+        purpose: Purpose,
+        scenarios: Sequence[Scenario],
+        rollouts: Sequence[Rollout],
+        numbers: Sequence[int] | None = None,
     ) -> tuple[Group, ...]:
-        """Score the rollouts, which are ordered by scenario, with the same number for each."""
+        """Score the rollouts, which are ordered by scenario, with the same number for each. `numbers` are those of the
+        groups, if they are only a part of those for this purpose."""
         each = len(rollouts) // max(1, len(scenarios))
         groups = [rollouts[number * each : (number + 1) * each] for number in range(len(scenarios))]
         if scenarios:
             self._run.progress(Progress(self.journal.iteration, Phase.JUDGE, 0, len(scenarios)))
-        judgements = await self._judgements(purpose, scenarios, groups)
+        judgements = await self._judgements(purpose, scenarios, groups, numbers)
         environment = self._run.environment
         return tuple(
             [
@@ -195,24 +206,31 @@ class RolloutCollector:
         )
 
     async def _judgements(
-        self, purpose: Purpose, scenarios: Sequence[Scenario], groups: Sequence[Sequence[Rollout]]
+        self,
+        purpose: Purpose,
+        scenarios: Sequence[Scenario],
+        groups: Sequence[Sequence[Rollout]],
+        numbers: Sequence[int] | None,
     ) -> list[Judgement]:
         """Return the verdicts on each group. They are made once, because a model as a judge could decide differently
-        next time."""
-        entry = str(EntryName("judge", purpose))
-        if entry in self.journal.kept:
+        next time. Verdicts on a part of the groups are saved group by group."""
+        entry, is_part = str(EntryName("judge", purpose)), numbers is not None
+        if entry in self.journal.kept and not is_part:
             return load_judgements(self.journal.kept[entry])
         judgements = await all_of(
             *(
-                self._judgement(EntryName("judge", purpose, number), scenario, group)
-                for number, (scenario, group) in enumerate(zip(scenarios, groups, strict=True))
+                self._judgement(EntryName("judge", purpose, number), scenario, group, keep=is_part)
+                for number, scenario, group in zip(numbers or range(len(groups)), scenarios, groups, strict=True)
             )
         )
-        self.journal.keep_soon(entry, dump_judgements(judgements))  # written together with the intent to train
+        if not is_part:
+            self.journal.keep_soon(entry, dump_judgements(judgements))  # written together with the intent to train
         return judgements
 
-    async def _judgement(self, entry: EntryName, scenario: Scenario, group: Sequence[Rollout]) -> Judgement:
-        """Return the verdicts on one group. If the judge called a model, they are saved group by group."""
+    async def _judgement(
+        self, entry: EntryName, scenario: Scenario, group: Sequence[Rollout], *, keep: bool
+    ) -> Judgement:
+        """Return the verdicts on one group. They are saved if the judge called a model, and with `keep` always."""
         if (kept := self.journal.kept.get(str(entry))) is not None:
             [judgement] = load_judgements(kept)
             return judgement
@@ -221,6 +239,6 @@ class RolloutCollector:
             judgement = await judge_group(self._run.judge, scenario, group)
             estimates.saw_judgement(judgement)
             reservation.spend(usage_of_calls(judgement.calls))
-        if judgement.calls:
+        if keep or judgement.calls:
             self.journal.keep_soon(str(entry), dump_judgements([judgement]))
         return judgement

@@ -1,7 +1,9 @@
 """Held-out evaluation: how well a checkpoint does on scenarios that no iteration trains on, and which one is best."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from statistics import fmean
+from typing import Literal, get_args
 
 from environment.base import Scenario
 from environment.scenario_order import different
@@ -14,11 +16,16 @@ from training.rollout.environment_calls import off_loop
 from training.rollout.rollout import total
 from training.rollout_tasks import rollout_tasks
 from training.scoring import held_out_figures, successes
+from training.statistics.shares import wilson
 from training.task_errors import all_of
-from training.types import Evaluation, Resume
+from training.types import Evaluation, Group, Resume
 
 HeldOut = Literal["validation", "test"]
 Mode = Literal["sampled", "greedy"]
+_MODES: Sequence[Mode] = get_args(Mode)
+_BATCH = 64
+"""Scenarios of the baseline that are evaluated before its intervals are looked at: few looks, so that luck seldom ends
+it, and as many scenarios as the diagnosis needs (training/diagnosis/generalisation.py)."""
 
 
 class NothingScored(Exception):
@@ -45,9 +52,11 @@ class Evaluator:
         self._best = where.best
 
     async def baseline(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
-        """Evaluate the untrained policy on both splits. Raises NothingScored."""
+        """Evaluate the untrained policy on both splits, each until its success is known well enough. Raises
+        NothingScored."""
         self._best = BestCheckpoint(step)
-        splits = await all_of(self._validate(collector, step), self._evaluate(collector, "test", step))
+        width = self._config.evaluation.baseline_width or None
+        splits = await all_of(self._validate(collector, step, width), self._evaluate(collector, "test", step, width))
         return [evaluation for split in splits for evaluation in split]
 
     async def after(self, iteration: int, collector: RolloutCollector, step: int) -> list[Evaluation]:
@@ -62,48 +71,70 @@ class Evaluator:
             evaluations += await self._evaluate(collector, "test", self.best_step)
         return evaluations
 
-    async def _validate(self, collector: RolloutCollector, step: int) -> list[Evaluation]:
+    async def _validate(self, collector: RolloutCollector, step: int, width: float | None = None) -> list[Evaluation]:
         """Evaluate the newest checkpoint on the validation split, and update the best one."""
-        evaluations = await self._evaluate(collector, "validation", step)
+        evaluations = await self._evaluate(collector, "validation", step, width)
         if not evaluations:
             self._best = BestCheckpoint(step)
         for evaluation in evaluations:
             if evaluation.mode == "sampled":
-                found = Validation(evaluation.success, evaluation.mean_reward, successes(evaluation.rollouts))
-                self._best = self._best.after(step, found)
+                by_scenario = successes(evaluation.rollouts)
+                found = Validation(evaluation.success, evaluation.mean_reward, by_scenario, evaluation.scenarios)
+                self._best = self._best.after(step, found, self._config.evaluation.best)
         return evaluations
 
-    async def _evaluate(self, collector: RolloutCollector, split: HeldOut, step: int) -> list[Evaluation]:
+    async def _evaluate(
+        self, collector: RolloutCollector, split: HeldOut, step: int, width: float | None = None
+    ) -> list[Evaluation]:
         """Evaluate one checkpoint with sampled and greedy rollouts, if the run uses the split. Scenarios and seeds are
         the same each time, and a scenario that the environment repeats is used once. Both modes run concurrently, so
-        that the engine can decode large batches."""
+        that the engine can decode large batches. With a `width`, no batch is begun after the 95% intervals of both
+        modes' success are narrower."""
         evaluation = self._config.evaluation
         count = evaluation.test_scenarios if split == "test" else evaluation.scenarios
         if count == 0:
             return []
         made, seed = self._run.environment, self._config.held_out_seed
         scenarios = different(await off_loop(made, made.scenarios, split, count, seed))
-        return await all_of(
-            self._evaluate_mode(collector, split, "sampled", step, scenarios, evaluation.samples),
-            self._evaluate_mode(collector, split, "greedy", step, scenarios, 1),
-        )
+        groups: dict[Mode, dict[int, Group]] = {mode: {} for mode in _MODES}
+        for places in _batches(len(scenarios), seed) if width else [range(len(scenarios))]:
+            attempts = (self._attempt(collector, split, mode, step, scenarios, places) for mode in _MODES)
+            for mode, judged in zip(_MODES, await all_of(*attempts), strict=True):
+                groups[mode].update(zip(places, judged, strict=True))
+            if width and all(_width(found.values()) < width for found in groups.values()):
+                break
+        return [self._evaluation(split, mode, step, groups[mode]) for mode in _MODES]
 
-    async def _evaluate_mode(
+    async def _attempt(
         self,
         collector: RolloutCollector,
         split: HeldOut,
         mode: Mode,
         step: int,
         scenarios: Sequence[Scenario],
-        samples: int,
-    ) -> Evaluation:
-        tasks = rollout_tasks(self._config.held_out_seed, scenarios, samples, split)
-        temperature = self._config.temperature if mode == "sampled" else 0.0
-        purpose = Purpose(f"{split}.{mode}")
+        places: Sequence[int],
+    ) -> tuple[Group, ...]:
+        """Return the judged rollouts of the scenarios at these places. Their seeds and their numbers in the journal do
+        not depend on which scenarios are evaluated together."""
+        config, samples = self._config, self._samples(mode)
+        tasks = rollout_tasks(config.held_out_seed, scenarios, samples, split)
+        temperature = config.temperature if mode == "sampled" else 0.0
+        purpose, is_part = Purpose(f"{split}.{mode}"), len(places) < len(scenarios)
+        numbers = [place * samples + number for place in places for number in range(samples)]
+        chosen, attempts = [scenarios[place] for place in places], [tasks[number] for number in numbers]
+        endpoint = self._policy.endpoint(step)
         with span("evaluate", phase=Phase.EVALUATE, split=split, mode=mode, step=step):
-            rollouts = await collector.rollouts(purpose, tasks, self._policy.endpoint(step), temperature)
-            groups = await collector.scored(purpose, scenarios, rollouts)
-        scored = [rollout for group in groups for rollout in group.rollouts]
+            rollouts = await collector.rollouts(purpose, attempts, endpoint, temperature, numbers if is_part else None)
+            return await collector.scored(purpose, chosen, rollouts, places if is_part else None)
+
+    def _samples(self, mode: Mode) -> int:
+        return self._config.evaluation.samples if mode == "sampled" else 1
+
+    def _evaluation(self, split: HeldOut, mode: Mode, step: int, judged: Mapping[int, Group]) -> Evaluation:
+        """Return the figures of the judged rollouts, given by the place of their scenario. Raises NothingScored."""
+        groups = [judged[place] for place in sorted(judged)]
+        scored, samples = [rollout for group in groups for rollout in group.rollouts], self._samples(mode)
+        rollouts = [each.rollout for each in scored]
         if all(rollout.reward is None for rollout in scored):
             raise NothingScored(f"the judge scored no rollout: {scored[0].score.explanation}")
         figures = held_out_figures(scored, samples, by_scenario=self._config.evaluation.is_by_scenario)
@@ -119,3 +150,17 @@ class Evaluator:
             rollouts=tuple(scored),
             judge_calls=tuple(call for group in groups for call in group.judge_calls),
         )
+
+
+def _batches(count: int, seed: int) -> list[list[int]]:
+    """Return the places of this number of scenarios in batches that are drawn at random, because an environment can
+    have an order of its own."""
+    order = Random(f"baseline:{seed}").sample(range(count), count)
+    return [sorted(order[start : start + _BATCH]) for start in range(0, count, _BATCH)]
+
+
+def _width(groups: Iterable[Group]) -> float:
+    """Return the width of the 95% interval of the scenarios' success."""
+    rates = successes(rollout for group in groups for rollout in group.rollouts).values()
+    low, high = wilson(fmean(rates), len(rates)) if rates else (0.0, 1.0)
+    return high - low

@@ -33,6 +33,11 @@ class EvaluationConfig:
     scenarios: int = 24
     samples: int = 2
     test_scenarios: int = 64
+    baseline_width: float | None = None
+    """The baseline of a split ends after a batch of scenarios when the 95% intervals of its success, sampled and
+    greedy, are narrower than this. None or 0: it has all scenarios."""
+    best: Literal["newest", "highest"] | None = None
+    """Which checkpoint is the best (training/best_checkpoint.py). None: the newest."""
     seed: int | None = None
     """Seed of the held-out scenarios and of their rollouts. None in runs of earlier versions, which drew them by the
     run's seed."""

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.charts import figure, percent
-from app.statistics.verdict import headline
+from app.statistics.verdict import headline, on_same_scenarios
 from environment.json_type import Json
 
 Pair = dict[str, float | None]
@@ -14,21 +14,28 @@ Pair = dict[str, float | None]
 
 
 def held_out_figures(evaluations: Sequence[Json], split: str) -> Json:
-    """Return figures of iteration 0 and of the last evaluation: success by mode, and the others of sampled rollouts."""
+    """Return figures of iteration 0 and of the last evaluation: success by mode, and the others of sampled rollouts.
+
+    Success is compared on the same scenarios. If iteration 0 had fewer, `on_all` has the last one's on all. The others
+    are means over the scenarios that each evaluation has.
+    """
     rows = sorted((row for row in evaluations if row["split"] == split), key=lambda row: row["iteration"])
 
     def pair(name: str, mode: str = "sampled") -> Pair:
-        before = [row[name] for row in rows if row["mode"] == mode and row["iteration"] == 0]
-        after = [row[name] for row in rows if row["mode"] == mode and row["iteration"] > 0]
-        return {"before": before[0] if before else None, "after": after[-1] if after else None}
+        before = [row for row in rows if row["mode"] == mode and row["iteration"] == 0]
+        after = [row for row in rows if row["mode"] == mode and row["iteration"] > 0]
+        if before and after and name == "success":
+            after = [on_same_scenarios(before[0], after[-1])]
+        return {"before": before[0][name] if before else None, "after": after[-1][name] if after else None}
 
+    counts = [row["scenarios"] for row in rows]
+    held_out: dict[str, Json] = {"split": split, "scenarios": max(counts, default=0)}
+    if counts and counts[0] < counts[-1]:
+        held_out["scenarios"] = counts[0]
+        held_out["on_all"] = {"scenarios": counts[-1]} | {row["mode"]: row["success"] for row in rows[-2:]}
+    held_out |= {"sampled": pair("success"), "greedy": pair("success", "greedy")}
     return {
-        "held_out": {
-            "split": split,
-            "scenarios": max((row["scenarios"] for row in rows), default=0),
-            "sampled": pair("success"),
-            "greedy": pair("success", "greedy"),
-        },
+        "held_out": held_out,
         "mean_reward": pair("mean_reward"),
         "malformed": pair("malformed"),
         "turns": pair("turns"),
@@ -50,6 +57,8 @@ def held_out_table(evaluations: Sequence[Json]) -> Table:
     table.add_column("change", justify="right", no_wrap=True)
     _add_share(table, "success, sampled", figures["held_out"]["sampled"])
     _add_share(table, "success, greedy", figures["held_out"]["greedy"])
+    if on_all := figures["held_out"].get("on_all"):
+        _add_all(table, on_all)
     _add_number(table, "mean reward", figures["mean_reward"])
     _add_share(table, "malformed calls", figures["malformed"])
     _add_number(table, "turns per rollout", figures["turns"])
@@ -59,7 +68,15 @@ def held_out_table(evaluations: Sequence[Json]) -> Table:
         table.add_row(Text(f"{tested['scenarios']} held-out tasks (test), best checkpoint", style="bold"))
         _add_share(table, "success, sampled", tested["sampled"])
         _add_share(table, "success, greedy", tested["greedy"])
+        if on_all := tested.get("on_all"):
+            _add_all(table, on_all)
     return table
+
+
+def _add_all(table: Table, on_all: Json) -> None:
+    """Add the success on all scenarios after training, of which the baseline had only some."""
+    for mode in ("sampled", "greedy"):
+        _add_share(table, f"on all {on_all['scenarios']}, {mode}", {"before": None, "after": on_all.get(mode)})
 
 
 def _add_share(table: Table, label: str, pair: Pair) -> None:

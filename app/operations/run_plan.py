@@ -154,7 +154,9 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
     scenarios of a split the environment has."""
     request = plan.request
     found = missing_defaults(request, base)
-    given: dict[str, int] = {}
+    given: dict[str, int | str] = {}
+    if base.is_sized and request.evaluation.best is None:
+        given["best"] = "highest"
     warnings: list[str] = []
     for name, split in (("scenarios", "validation"), ("test_scenarios", "test")):
         asked = getattr(request.evaluation, name)

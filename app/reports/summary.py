@@ -3,7 +3,7 @@
 from app.reports.charts import phase_seconds
 from app.reports.format import dollars, duration, moment, percent, points
 from app.reports.html import Html, h, joined
-from app.statistics.verdict import headline
+from app.statistics.verdict import headline, on_same_scenarios
 from environment.json_type import Json
 
 STATES = {
@@ -56,7 +56,7 @@ def _test_line(report: Json) -> Html | None:
     tests = [row for row in rows if (row["split"], row["mode"]) == ("test", "sampled")]
     if len(tests) < 2 or headline(rows)[0]["split"] == "test":
         return None
-    first, latest = tests[0], tests[-1]
+    first, latest = tests[0], on_same_scenarios(tests[0], tests[-1])
     change = latest["difference"]
     shown = (
         ""

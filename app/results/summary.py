@@ -43,6 +43,8 @@ def _held_out(evaluations: list[Evaluation], best_step: int | None) -> dict[str,
             after = next((row for row in reversed(rows) if row.step == best_step), None)
             if before is not None and after is not None:
                 found[mode] = {"split": split, "before": _figures(before), "after": _figures(after)}
+                if before.scenarios < after.scenarios and after.difference is not None:
+                    found[mode]["after_on_same_scenarios"] = before.success + after.difference["mean"]
                 break
     return found
 

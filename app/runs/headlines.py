@@ -18,9 +18,11 @@ _KIND = case(
 _PLACE = (Evaluation.iteration, Evaluation.step)
 
 
-def _end(*order: ColumnElement[int] | InstrumentedAttribute[int]) -> Select[int, int, float, dict[str, object] | None]:
+def _end(
+    *order: ColumnElement[int] | InstrumentedAttribute[int],
+) -> Select[int, int, float, dict[str, object] | None, int]:
     return (
-        select(*_PLACE, Evaluation.success, Evaluation.difference)
+        select(*_PLACE, Evaluation.success, Evaluation.difference, Evaluation.scenarios)
         .where(Evaluation.run_id == Run.id, _KIND.is_not(None))
         .order_by(_KIND, *order)
         .limit(1)
@@ -39,8 +41,14 @@ def _of_difference(name: str) -> ColumnElement[float]:
 
 FIRST: ColumnElement[float] = _FIRST.c.success
 """Success of the baseline, from 0 to 1; null before it."""
-LATEST: ColumnElement[float] = _LATEST.c.success
-"""Success of the latest evaluation, which may be the baseline's."""
+LATEST: ColumnElement[float] = case(
+    (
+        _FIRST.c.scenarios < _LATEST.c.scenarios,
+        FIRST + func.coalesce(_of_difference("mean"), _LATEST.c.success - FIRST),
+    ),
+    else_=_LATEST.c.success,
+)
+"""Success of the latest evaluation, which may be the baseline's, on the scenarios of the baseline."""
 GAIN: ColumnElement[float] = case((_IS_LATER, 100 * func.coalesce(_of_difference("mean"), LATEST - FIRST)))
 """The latest success minus the first one, in percentage points; null before there are two."""
 STATE: ColumnElement[str] = case(

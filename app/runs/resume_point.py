@@ -1,6 +1,7 @@
 """Where a run continues, read from its finished iterations."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Integer, and_, cast, func, or_, select
@@ -79,15 +80,23 @@ async def _highest(tx: AsyncSession, run_id: str) -> Validation | None:
     """Return the highest figures of the run's validations; of equal ones the first. None if there are none."""
     row = Evaluation
     query = (
-        select(row.iteration, row.success, row.mean_reward)
+        select(row.iteration, row.success, row.mean_reward, row.scenarios)
         .where(row.run_id == run_id, row.split == "validation", row.mode == "sampled")
-        .order_by(row.success.desc(), row.mean_reward.desc(), row.iteration)
-        .limit(1)
+        .order_by(row.iteration)
     )
-    if (found := (await tx.execute(query)).one_or_none()) is None:
-        return None
-    successes = await evaluated_successes(tx, run_id, found.iteration)
-    return Validation(found.success, found.mean_reward, successes.get(("validation", "sampled"), {}))
+
+    async def whole(iteration: int, figures: Validation) -> Validation:
+        found = await evaluated_successes(tx, run_id, iteration)
+        return replace(figures, successes=found.get(("validation", "sampled"), {}))
+
+    highest: tuple[int, Validation] | None = None
+    for iteration, success, mean_reward, scenarios in (await tx.execute(query)).all():
+        figures = Validation(success, mean_reward, {}, scenarios)
+        if highest is not None and highest[1].scenarios != scenarios:  # that one is a baseline that ended early
+            highest, figures = (highest[0], await whole(*highest)), await whole(iteration, figures)
+        if highest is None or figures.is_higher_than(highest[1]):
+            highest = iteration, figures
+    return None if highest is None else await whole(*highest)
 
 
 async def evaluated_successes(tx: AsyncSession, run_id: str, iteration: int) -> dict[tuple[str, str], dict[str, float]]:

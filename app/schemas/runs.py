@@ -273,8 +273,8 @@ class EvaluationOut(ResponseModel):
 
 
 class BestCheckpoint(ResponseModel):
-    """The best checkpoint: the newest whose success on the validation scenarios cannot be told apart from the highest,
-    by the paired interval of the difference."""
+    """The best checkpoint by its success on the validation scenarios: the highest or, by the rule `newest`, the newest
+    that cannot be told apart from the highest by the paired interval of the difference."""
 
     step: int
     """Step of the checkpoint."""

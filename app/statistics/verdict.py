@@ -71,6 +71,7 @@ def verdict(
         text = "Too early to say: no held-out scenario has been evaluated."
         return Verdict(VerdictState.TOO_EARLY, None, None, None, text + _because(causes), tuple(causes))
     first, latest = rows[0], rows[-1]
+    latest = on_same_scenarios(first, latest)
     found = Difference(**latest["difference"]) if latest is not first and latest["difference"] else None
     state = _state(found, is_later=latest is not first)
     on = {name: latest[name] for name in ("split", "mode", "scenarios")} | {
@@ -100,6 +101,14 @@ def headline(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
         if rows:
             return sorted(rows, key=lambda row: (row["iteration"], row["step"]))
     return []
+
+
+def on_same_scenarios(first: Mapping[str, Any], later: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the later evaluation with its success on the scenarios of the baseline, if the baseline ended early."""
+    found = later.get("difference")
+    if found is None or first["scenarios"] >= later["scenarios"]:
+        return later
+    return {**later, "scenarios": first["scenarios"], "success": first["success"] + found["mean"]}
 
 
 def _state(found: Difference | None, *, is_later: bool) -> VerdictState:

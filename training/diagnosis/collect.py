@@ -82,7 +82,7 @@ def facts_of(result: IterationResult, config: RunConfig, true_success: TrueSucce
         completion_tokens=_median_length(scheduled),
         metrics={name: result.train_metrics[name] for name in _METRICS if name in result.train_metrics},
         no_signal=no_signal_of(result.groups),
-        tasks=_tasks(result),
+        tasks=_tasks(result, has_all=not config.evaluation.baseline_width),
     )
 
 
@@ -115,10 +115,10 @@ def _rewards(rollouts: Sequence[ScoredRollout]) -> Rewards | None:
     return Rewards(round(fmean(rewards), 4), round(pstdev(rewards), 4), means)
 
 
-def _tasks(result: IterationResult) -> dict[str, dict[str, str]]:
-    """Return the hashes of the tasks by split; those of held-out scenarios only for the baseline."""
+def _tasks(result: IterationResult, *, has_all: bool) -> dict[str, dict[str, str]]:
+    """Return the hashes of the tasks by split; those of held-out scenarios only for the baseline, if it `has_all`."""
     scenarios = [group.scenario for group in result.groups]
-    if result.iteration == 0:
+    if result.iteration == 0 or not has_all:
         scenarios += [scored.rollout.scenario for each in result.evaluations for scored in each.rollouts]
     found: dict[Split, dict[str, str]] = {}
     for scenario in scenarios:

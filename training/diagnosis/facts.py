@@ -185,7 +185,8 @@ class Facts:
     no_signal: str | None = None
     """Why the iteration had no training signal (training/no_signal.py); None if it had one."""
     tasks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Hashes of the scenarios' tasks, by split and scenario id; of held-out splits only in the baseline."""
+    """Hashes of the scenarios' tasks, by split and scenario id; of held-out splits only in the baseline,
+    unless it can end early."""
     demonstrated: tuple[str, ...] = ()
     """Ids of training scenarios that the environment's oracle demonstrated, at most 2,000; only in the baseline."""
     replay: Replay | None = None

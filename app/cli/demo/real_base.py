@@ -140,13 +140,19 @@ def _report(rollouts: Sequence[Json], run: Json) -> Json:
             "budget": None,
         }
     )
-    return report_of(request, rows, [None, None])
+    report = report_of(request, rows, [None, None])
+    if len(ids) > sum(not is_after for is_after, _ in by_place):  # the baseline ended early
+        alone = [row for row in rows if row.slot.startswith("1/")]
+        report["models"].append(report_of(request, alone, [None, None])["models"][1] | {"label": "after, all"})
+    return report
 
 
 def print_held_out_evaluations(console: Console, reports: Mapping[str, Json]) -> None:
     """Print a table for each mode: both models' figures with their intervals."""
     for mode, report in reports.items():
-        console.print(f"\nAll {report['scenarios']} test questions, {mode}", style="bold")
+        compared, count = report["compared"]["success"], report["scenarios"]
+        only = "" if compared == count else f"; both models answered {compared} of them"
+        console.print(f"\nAll {count} test questions, {mode}{only}", style="bold")
         console.print(evaluation_table(report))
 
 

@@ -197,6 +197,18 @@ export const FIELDS = {
     "help": "Number of test scenarios, evaluated at the start and at the end of the run; if there are fewer, each is used once. 0: none. Default: follows the base model; 64 for `learnloop/tiny`.",
     "type": "integer"
   },
+  "evaluation.baseline_width": {
+    "help": "The evaluation before training ends after a batch of 64 scenarios of a split when the 95% intervals of its success, sampled and greedy, are narrower than this. 0: it has all scenarios. Default: follows the base model; 0.1 for bases whose size is known, so that 0 of 64 suffice, and 0 for `learnloop/tiny`.",
+    "type": "number"
+  },
+  "evaluation.best": {
+    "help": "Which validated checkpoint is the best: the `newest` whose success cannot be told apart from the highest, or the one with the `highest` success. Default: `highest` for bases whose size is known, `newest` for `learnloop/tiny`.",
+    "type": "string",
+    "choices": [
+      "newest",
+      "highest"
+    ]
+  },
   "evaluation.samples": {
     "help": "Number of sampled rollouts per scenario. Default: follows the base model; 2 for `learnloop/tiny`.",
     "type": "integer"

@@ -38,6 +38,8 @@ export const GROUPS = [
       "evaluation.every": "Evaluate every … iterations",
       "evaluation.scenarios": "Validation scenarios",
       "evaluation.test_scenarios": "Test scenarios",
+      "evaluation.baseline_width": "Before training: interval that suffices",
+      "evaluation.best": "The best checkpoint",
       "evaluation.samples": "Rollouts per scenario",
       "evaluation.seed": "Seed of held-out scenarios",
     },

@@ -22,7 +22,7 @@ NOT_GIVEN = {
     *("warmup_iterations", "concurrency"),
     *("evaluation.every", "evaluation.scenarios", "evaluation.samples", "evaluation.test_scenarios"),
 }
-OF_SIZED = {"checkpoints.keep_best", "checkpoints.keep_last", "checkpoints.keep_evaluated"}
+OF_SIZED = {"evaluation.baseline_width", "checkpoints.keep_best", "checkpoints.keep_last", "checkpoints.keep_evaluated"}
 """What only bases whose size is known have a default for."""
 SMALL = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 2, "warm_start": None}
 
@@ -81,6 +81,7 @@ async def test_what_is_not_given_follows_the_base(
     assert run["progress"]["iterations_total"] == iterations
     assert {path: _at(run["request"], path) for path in not_given} == {path: shown[path]["value"] for path in not_given}
     assert (run["request"]["checkpoints"] is None) is (base == "learnloop/tiny")
+    assert run["request"]["evaluation"]["best"] == (None if base == "learnloop/tiny" else "highest")
     assert run["warnings"] == accepted["warnings"] == []
 
 

@@ -27,6 +27,7 @@ from tests.fakes.scripted_learning import ScriptedPolicy
 from training.backends.base import Endpoint, ModelSpec, StepConflict, TrainRequest
 from training.collector import RolloutsFailed
 from training.evaluation import NothingScored
+from training.journal import NoJournal
 from training.learn_loop import learn_loop
 from training.types import Evaluation, EvaluationConfig, IterationResult, Progress, RunConfig
 
@@ -238,6 +239,93 @@ async def test_a_scenario_that_is_drawn_twice_is_tried_anew(tmp_path: Path) -> N
     assert sum(held_out) < 4 + 3, "the inbox has fewer held-out questions than are asked for"
     # Only what is evaluated before and after shares its seeds. A held-out question is evaluated once.
     assert len(set(sampled)) == 24 * 2 + sum(held_out) * 2
+
+
+WIDE = replace(
+    CONFIG,
+    iterations=1,
+    groups_per_iteration=1,
+    concurrency=64,
+    evaluation=EvaluationConfig(every=1, scenarios=18, samples=2, test_scenarios=10, baseline_width=0.35),
+)
+"""A run whose baseline can end early, if a batch has 8 scenarios: none of 8 that succeed are 0 to 32%."""
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.evaluation._BATCH", 8)
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_a_baseline_that_can_do_nothing_ends_early_on_the_scenarios_and_seeds_of_the_whole_one() -> None:
+    seeds: list[int] = []
+
+    def later(step: int, address: str, luck: float) -> bool:
+        seeds.append(int(luck * 2**53))
+        return step > 0 and luck < 0.9
+
+    async with scripted_chat(skilled(later)) as model:
+        short, trained = await run(model, WIDE)
+        first = set(seeds[: 8 * 3 * 2])
+        seeds.clear()
+        whole, _ = await run(model, replace(WIDE, evaluation=replace(WIDE.evaluation, baseline_width=None)))
+    kinds = [(e.split, e.mode, e.scenarios, len(e.rollouts)) for e in short.evaluations]
+    validation, test = [(8, 16), (8, 8)], [(8, 16), (8, 8)]
+    modes = ("sampled", "greedy")
+    assert kinds == [
+        *(("validation", mode, *counts) for mode, counts in zip(modes, validation, strict=True)),
+        *(("test", mode, *counts) for mode, counts in zip(modes, test, strict=True)),
+    ]
+    assert [each.scenarios for each in trained.evaluations] == [18, 18, 10, 10]
+    assert first <= set(seeds[: (18 + 10) * 3]), "another number of a rollout would be another seed"
+    for part, all_of_it in zip(short.evaluations, whole.evaluations, strict=True):
+        ids = [each.rollout.scenario.id for each in all_of_it.rollouts]
+        chosen = [each.rollout.scenario.id for each in part.rollouts]
+        assert chosen == [id for id in ids if id in chosen], (
+            "both modes and the verdict have the same scenarios in order"
+        )
+    sampled, greedy = ({each.rollout.scenario.id for each in e.rollouts} for e in short.evaluations[:2])
+    assert sampled == greedy
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_a_baseline_that_can_do_half_of_it_has_all_scenarios_and_the_same_figures() -> None:
+    async with scripted_chat(skilled(lucky)) as model:
+        one = await run(model, WIDE)
+        other = await run(model, replace(WIDE, evaluation=replace(WIDE.evaluation, baseline_width=0.0)))
+    assert list(map(figures, one)) == list(map(figures, other))
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_a_baseline_that_was_interrupted_between_batches_ends_like_one_that_was_not() -> None:
+    def rarely(step: int, address: str, luck: float) -> bool:
+        return luck < 0.3
+
+    class Kept(NoJournal):
+        def __init__(self, kept: dict[str, str]) -> None:
+            self.entries = kept
+
+        async def kept(self, iteration: int) -> Mapping[str, str]:
+            return dict(self.entries) if iteration == 0 else {}
+
+        def keep_soon(self, iteration: int, name: str, value: str) -> None:
+            if iteration == 0:
+                assert self.entries.get(name, value) == value
+                self.entries[name] = value
+
+    async def baseline(model: ScriptedChat, entries: dict[str, str]) -> IterationResult:
+        loop = learn_loop(WIDE, SyntheticEmailSearch(), ReferenceJudge(), Trained(model.url), journal=Kept(entries))
+        async with aclosing(loop) as results:
+            return await anext(results)
+
+    entries: dict[str, str] = {}
+    async with scripted_chat(skilled(rarely)) as model:
+        whole = await baseline(model, entries)
+        assert all(e.scenarios > 8 for e in whole.evaluations)
+        names = list(entries)
+        for cut in (len(names) // 2, len(names)):
+            resumed = await baseline(model, {name: entries[name] for name in names[:cut]})
+            assert figures(resumed) == figures(whole)
 
 
 async def test_the_best_step_is_kept_when_later_ones_are_worse() -> None:

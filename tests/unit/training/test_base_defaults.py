@@ -20,7 +20,8 @@ def _values(base: Base) -> dict[str, float]:
 def test_the_tiny_base_and_bases_of_unknown_size_have_the_defaults_of_a_run_config(base: Base) -> None:
     config = RunConfig()
     expected = {f"evaluation.{name}": value for name, value in asdict(config.evaluation).items()}
-    del expected["evaluation.seed"]  # it does not follow from the base
+    for name in ("seed", "baseline_width", "best"):  # they do not follow from the base, or are off
+        del expected[f"evaluation.{name}"]
     names = ("iterations", "groups_per_iteration", "rollouts_per_group", "learning_rate", "warmup_iterations")
     expected |= {name: getattr(config, name) for name in (*names, "replace_groups", "concurrency")}
     assert _values(base) == expected | {"warm_start.learning_rate": WarmStartConfig(iterations=1).learning_rate}
@@ -39,6 +40,7 @@ def test_a_lora_on_the_measured_size_has_the_settings_with_which_it_learned() ->
         "evaluation.scenarios": 128,
         "evaluation.samples": 1,
         "evaluation.test_scenarios": 152,
+        "evaluation.baseline_width": 0.1,
         "warm_start.learning_rate": 1e-4,
     }
 

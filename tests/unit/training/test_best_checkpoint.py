@@ -1,6 +1,7 @@
 """The best checkpoint is the newest that cannot be told apart from the one with the highest figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -87,3 +88,21 @@ def test_a_resumed_run_chooses_the_same(found: list[Validation], cut: int) -> No
     for step, each in enumerate(found[cut:], cut):
         best, resumed = best.after(step, each), resumed.after(step, each)
     assert resumed == best
+
+
+def test_the_highest_stays_the_best_if_that_is_asked_for() -> None:
+    best = BestCheckpoint()
+    for step, each in enumerate((_first(50), _first(52), _first(51), _first(52))):
+        best = best.after(step, each, "highest")
+    assert best.step == 1
+
+
+def test_a_baseline_that_ended_early_is_compared_on_its_scenarios() -> None:
+    def of(right: Sequence[float]) -> Validation:
+        return replace(_validation(right), scenarios=len(right))
+
+    early = of([1.0] * 31 + [0.0])
+    same, worse = of([1.0] * 31 + [0.0] + [0.0] * 32), of([1.0] * 24 + [0.0] * 8 + [1.0] * 1_000)
+    assert not same.is_higher_than(early)
+    assert not early.is_higher_than(same)
+    assert early.is_higher_than(worse), "although the success of all its scenarios is higher"

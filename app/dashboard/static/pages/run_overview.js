@@ -11,7 +11,7 @@ import { Loop } from "../parts/loop.js";
 import { useLoaded } from "../parts/states.js";
 import { Progress } from "../parts/status.js";
 import { label, visible } from "../parts/text.js";
-import { described, evaluationsOf, HeldOutSwitch, kindOf, kindsOf } from "../parts/verdict.js";
+import { described, evaluationsOf, HeldOutSwitch, kindOf, kindsOf, onSameScenarios } from "../parts/verdict.js";
 import { go, href } from "../router.js";
 import { ENDED } from "../run_data.js";
 import { Health } from "./run_health.js";
@@ -73,7 +73,8 @@ function Rejudged({ run }) {
 /** The first and the latest held-out success of a kind. @param {{run: Run, kind: Kind}} props */
 function HeldOutFigure({ run, kind }) {
   const made = evaluationsOf(run, kind);
-  const [first, latest] = [made[0], made.at(-1)];
+  const [first, last] = [made[0], made.at(-1)];
+  const latest = first && last && onSameScenarios(first, last);
   if (!first || !latest) return html`<div><dt>Held-out success</dt><dd>–</dd><dd class="muted">after the baseline</dd></div>`;
   const [low, high] = wilson(latest.success, latest.scenarios);
   return html`<div><dt>Held-out success</dt>

@@ -49,6 +49,13 @@ export function kindOf(run, query) {
 export const described = (kind, scenarios) =>
   `${counted(scenarios, `${kind.split} scenario`)}, ${kind.mode}${kind.split === "test" ? ", best checkpoint" : ""}`;
 
+/**
+ * The later evaluation with its success on the scenarios of the baseline, if the baseline ended early.
+ * @param {Evaluation} first @param {Evaluation} later @returns {Evaluation}
+ */
+export const onSameScenarios = (first, later) => first.scenarios < later.scenarios && later.difference
+  ? { ...later, scenarios: first.scenarios, success: first.success + later.difference.mean } : later;
+
 /** Chooses the kind of held-out figures of a page. @param {{run: Run, query: URLSearchParams}} props */
 export function HeldOutSwitch({ run, query }) {
   const shown = kindOf(run, query);

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.cli.held_out import held_out_figures
 from app.statistics.verdict import Verdict, VerdictState, verdict
 from training.statistics.difference import Difference, difference
 
@@ -206,3 +207,24 @@ def test_the_sentence_has_both_losses() -> None:
     assert text == "Demonstrations not learned: held-out loss 0.401 \N{RIGHTWARDS ARROW} 0.402."
     unknown = {"first": None, "latest": 0.4, "held_out": False}  # a single iteration, and nothing held out
     assert verdict([], losses=unknown).state is VerdictState.TOO_EARLY
+
+
+def test_a_baseline_that_ended_early_is_compared_on_its_scenarios() -> None:
+    """The first half of the scenarios has another success than the whole."""
+    before, after = [0.0] * 64, [1.0] * 48 + [0.0] * 16 + [1.0] * 64
+    rows = [_evaluation(0, before), _evaluation(4, after, before)]
+    found = verdict(rows, best_step=4)
+    assert found.on is not None
+    assert found.on["scenarios"] == 64
+    assert (found.on["first"]["success"], found.on["latest"]["success"]) == (0.0, 0.75)
+    assert found.points == 75.0
+    assert "from 0% to 75%, +75 points" in found.text
+    assert "64 validation scenarios" in found.text
+    shown = held_out_figures(
+        [{**row, "mean_reward": 0.5, "malformed": 0.0, "turns": 2.0} for row in rows], "validation"
+    )
+    assert shown["held_out"]["sampled"] == {"before": 0.0, "after": 0.75}
+    assert shown["held_out"]["scenarios"] == 64
+    assert shown["held_out"]["on_all"] == {"scenarios": 128, "sampled": 0.875}
+    full = held_out_figures([{**rows[1], "mean_reward": 0.5, "malformed": 0.0, "turns": 2.0}], "validation")
+    assert "on_all" not in full["held_out"]
