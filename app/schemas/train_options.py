@@ -45,3 +45,6 @@ class TrainOptionsChoice(RequestPart):
     max_kl: float | None = Field(default=None, gt=0, le=1e6)
     """A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default:
     0.02. Only `embedded` takes it."""
+    max_rollout_kl: float | None = Field(default=None, gt=0, le=1e6)
+    """The same for the KL divergence of a whole rollout, the sum over its tokens. Default: 0.5, and no bound for
+    `learnloop/tiny`. Only `embedded` takes it."""

@@ -180,6 +180,10 @@ export const FIELDS = {
     "help": "A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default: 0.02. Only `embedded` takes it.",
     "type": "number"
   },
+  "train_options.max_rollout_kl": {
+    "help": "The same for the KL divergence of a whole rollout, the sum over its tokens. Default: 0.5, and no bound for `learnloop/tiny`. Only `embedded` takes it.",
+    "type": "number"
+  },
   "pipeline.max_staleness": {
     "help": "Number of iterations that rollouts may run ahead; they are sampled from a policy at most that many steps older than the one that is trained on them. 0: rollouts, then training, one after the other.",
     "type": "integer",

@@ -32,6 +32,7 @@ GOOD = {
     "token_weighting": "trajectory",
     "max_grad_norm": 0.5,
     "max_kl": 0.02,
+    "max_rollout_kl": 0.5,
 }
 BAD = {
     "loss": "grpo",
@@ -49,6 +50,7 @@ BAD = {
     "token_weighting": "word",
     "max_grad_norm": 0,
     "max_kl": 0,
+    "max_rollout_kl": 0,
 }
 
 

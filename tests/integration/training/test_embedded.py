@@ -14,7 +14,7 @@ from tests import policies
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed
+from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed, TrainRequest
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.rollout.agents.base import AgentTask
 from training.rollout.chat import open_chat
@@ -121,6 +121,17 @@ async def test_whatever_an_agent_does_to_its_history_is_trained_as_it_was_sample
     first.prompt_token_ids = [*first.prompt_token_ids, 5]
     with pytest.raises(ValueError, match="are no single conversation: the prompt of call 1"):
         await train(policy, group, 1)
+
+
+@pytest.mark.parametrize(("base", "is_bounded"), [("random", True), ("learnloop/tiny", False)])
+async def test_a_step_is_bounded_for_whole_rollouts_on_bases_above_the_tiny_one(
+    backend: EmbeddedBackend, base: str, is_bounded: bool
+) -> None:
+    policy = await backend.register(spec(base_model=base))
+    request = TrainRequest([await sampled_group(policy)], 0.05, 0, {"max_kl": 1e6})
+    metrics = (await policy.follow(await policy.submit(request), 0)).metrics
+    assert (metrics["rollout_kl"] <= 0.5) is is_bounded
+    assert (metrics["step_share"] < 1) is is_bounded
 
 
 async def test_the_sampler_scores_the_tokens_at_which_a_step_was_measured(policy: EmbeddedPolicy) -> None:

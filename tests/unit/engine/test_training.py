@@ -190,6 +190,23 @@ def test_of_a_step_that_goes_too_far_a_part_is_taken_back(tmp_path: Path, tuning
         torch.testing.assert_close(left, whole * metrics["step_share"], rtol=1e-3, atol=1e-6)
 
 
+def test_a_step_that_goes_too_far_for_a_whole_rollout_is_shortened_as_well(tmp_path: Path) -> None:
+    """The bound of a token would have let it pass: a rollout has several."""
+    found = []
+    for limit in (None, 0.02):
+        engine = make_engine(tmp_path / str(limit))
+        model = _create(engine)
+        _train(engine, model, 1)
+        found.append(
+            _train(engine, model, 1, TrainOptions(learning_rate=0.01, max_kl=1e3, max_rollout_kl=limit), count=16)
+        )
+    free, bounded = found
+    assert free["step_share"] == 1
+    assert free["rollout_kl"] > free["step_kl"]
+    assert free["rollout_kl"] > 0.02 >= bounded["rollout_kl"] > 0
+    assert bounded["step_share"] < 1
+
+
 @pytest.mark.parametrize("tuning", [Tuning(), LORA], ids=lambda tuning: str(tuning.mode))
 def test_a_step_within_the_bound_is_left_alone(tmp_path: Path, tuning: Tuning) -> None:
     hashes = set()

@@ -53,6 +53,8 @@ class TrainOptions(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_kl: float | None = Field(default=None, gt=0)
     """Largest KL divergence of one step. A step that moves the policy further is shortened (`trust_region.py`)."""
+    max_rollout_kl: float | None = Field(default=None, gt=0)
+    """The same for the sum over a conversation's tokens, if `max_kl` is given."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> "TrainOptions":

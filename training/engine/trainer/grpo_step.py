@@ -55,7 +55,13 @@ def grpo_step(
         )
         if options.max_kl is not None:
             metrics |= yield from keep_within(
-                policy, items, step.new, options.max_kl, Progress(0, 0), micro_batch_tokens=micro_batch_tokens
+                policy,
+                items,
+                step.new,
+                options.max_kl,
+                Progress(0, 0),
+                options.max_rollout_kl,
+                micro_batch_tokens=micro_batch_tokens,
             )
     finally:
         policy.optimizer.discard()

@@ -6,6 +6,11 @@ than later ones (Ma & Yarats 2019). One of them can unlearn the form of a tool c
 malformed has no differing rewards to recover with. The effect of the step is therefore measured, as in TRPO's line
 search (Schulman et al. 2015, appendix C), in the units of PPO's early stopping: the mean KL divergence of a sampled
 token.
+
+A mean over tokens does not bound what happens to a whole rollout, whose divergence is the sum over its tokens: a token
+on which all depends, such as the one that opens a call, is one of hundreds. The second bound is on the mean of these
+sums. By the data processing inequality, no success rate p can fall to a q with p log(p / q) + (1 - p) log((1 - p) /
+(1 - q)) above it.
 """
 
 import math
@@ -41,30 +46,34 @@ def keep_within(
     before: Mapping[int, Tensor],
     max_kl: float,
     progress: T,
+    max_rollout_kl: float | None = None,
     *,
     micro_batch_tokens: int | None,
 ) -> Generator[T, None, dict[str, float]]:
-    """Shorten the optimizer's last step until it moved the policy by at most `max_kl`. Yields `progress` after every
-    micro-batch.
+    """Shorten the optimizer's last step until it moved the policy by at most `max_kl` a token, and `max_rollout_kl` a
+    conversation if that is given. Yields `progress` after every micro-batch.
 
     `before` has the log-probabilities [N] of the trained tokens before the step, by item number, for the items that are
-    this trainer's share. Returns `step_kl`, the divergence caused by the step, and `step_share`, the fraction of the
-    step that is left. The tokens that it moved most are kept in `policy.measured`.
+    this trainer's share. Returns `step_kl` and `rollout_kl`, the divergence that the step caused for a token and for a
+    conversation, and `step_share`, the fraction of the step that is left. The tokens that it moved most are kept in
+    `policy.measured`.
     """
     chosen = [number for number in range(0, len(items), math.ceil(len(items) / _MEASURED)) if number in before]
     measured, old = [items[number] for number in chosen], [before[number] for number in chosen]
     share = 1.0
-    kl, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+    bounds = (max_kl, math.inf if max_rollout_kl is None else max_rollout_kl)
+    *found, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
     for _ in range(_MOST_CUTS):
-        if kl <= max_kl:
+        kl, most = max(zip(found, bounds, strict=True), key=lambda each: each[0] / each[1])
+        if kl <= most:
             break
         # The divergence grows with the square of a small step. If it is not finite, only the direction is known.
-        kept = max(_LEAST, math.sqrt(_AIM * max_kl / kl)) if math.isfinite(kl) else _LEAST
+        kept = max(_LEAST, math.sqrt(_AIM * most / kl)) if math.isfinite(kl) else _LEAST
         policy.optimizer.take_back(share * (1 - kept))
         share *= kept
-        kl, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
+        *found, after = yield from _divergence(policy, measured, old, progress, micro_batch_tokens)
     policy.measured = _moved_most(measured, old, after)
-    return {"step_kl": kl, "step_share": share}
+    return {"step_kl": found[0], "rollout_kl": found[1], "step_share": share}
 
 
 def _moved_most(
@@ -89,9 +98,9 @@ def _divergence(
     before: Sequence[Tensor],
     progress: T,
     micro_batch_tokens: int | None,
-) -> Generator[T, None, tuple[float, dict[int, Tensor]]]:
-    """Return Schulman's k3 estimate of KL(before || now) per token, in nats, and the log-probabilities now by sequence
-    number."""
+) -> Generator[T, None, tuple[float, float, dict[int, Tensor]]]:
+    """Return Schulman's k3 estimate of KL(before || now) per token and per sequence, in nats, and the log-probabilities
+    now by sequence number."""
 
     def logprobs_now(batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -110,5 +119,5 @@ def _divergence(
 
     ids, trained = [item.ids for item in items], [item.trained for item in items]
     *mine, after = yield from policy.in_batches(ids, trained, micro_batch_tokens, passes)
-    total, tokens = yield from policy.peers.totals(mine, progress)
-    return total / tokens, after
+    total, tokens, sequences = yield from policy.peers.totals([*mine, len(items)], progress)
+    return total / tokens, total / sequences, after
