@@ -62,9 +62,12 @@ class Book:
         self.saved: dict[int, dict[str, str]] = defaultdict(dict)
         self._waiting: list[tuple[int, str, str]] = []
         self._happens = happens
+        self.dead = False
+        """Whether its writer has died: what its tasks do until they have ended is not written."""
 
     def crash(self) -> None:
         self._waiting.clear()
+        self.dead = False
 
     async def kept(self, iteration: int) -> Mapping[str, str]:
         return dict(self.saved[iteration])
@@ -84,7 +87,7 @@ class Book:
         self._happens(f"made {name}")
 
     def flush(self) -> None:
-        for iteration, name, value in self._waiting:
+        for iteration, name, value in () if self.dead else self._waiting:
             assert name == "train.intent" or name not in self.saved[iteration], f"{name} was made twice"
             self.saved[iteration][name] = value
         self._waiting.clear()
@@ -109,7 +112,8 @@ class Stage:
 
     def happens(self, event: str) -> None:
         self.events.append(event)
-        if self._life is not None and not self._life.done() and self.kill(event):
+        if self._life is not None and not (self._life.done() or self.book.dead) and self.kill(event):
+            self.book.dead = True
             self._life.cancel()
 
     async def loses(self, moment: Moment, request: str) -> bool:
