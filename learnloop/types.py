@@ -104,6 +104,7 @@ class LearnLoopRequest(TypedDict, total=False):
     groups_per_iteration: int
     rollouts_per_group: int
     replace_groups: bool
+    end_when_learned: bool
     max_turns: int
     max_completion_tokens: int
     learning_rate: float

@@ -59,11 +59,13 @@ class Evaluator:
         splits = await all_of(self._validate(collector, step, width), self._evaluate(collector, "test", step, width))
         return [evaluation for split in splits for evaluation in split]
 
-    async def after(self, iteration: int, collector: RolloutCollector, step: int) -> list[Evaluation]:
+    async def after(
+        self, iteration: int, collector: RolloutCollector, step: int, *, ends: bool = False
+    ) -> list[Evaluation]:
         """Run the evaluations that are due after an iteration; after the last one, also evaluate the best checkpoint on
-        the test split. Raises NothingScored."""
+        the test split. The run `ends` early, or after all its iterations. Raises NothingScored."""
         config, evaluations = self._config, list[Evaluation]()
-        last = iteration == config.all_iterations
+        last = ends or iteration == config.all_iterations
         ends_phase = last or iteration == config.supervised_iterations
         if ends_phase or iteration % config.evaluation.every == 0 or not config.evaluation.scenarios:
             evaluations += await self._validate(collector, step)

@@ -21,6 +21,8 @@ from training.collapse import OUTDATED, CollapseWatch, RolledOut
 from training.collector import RolloutCollector, RunContext
 from training.diagnosis.collapses import shares_of
 from training.diagnosis.count_group import count_group
+from training.diagnosis.facts import GroupFacts
+from training.diagnosis.scenarios import easy_groups, is_learned
 from training.evaluation import Evaluator
 from training.iteration_record import IterationRecord
 from training.journal import HeldJournal, Journal, NoJournal
@@ -85,6 +87,8 @@ async def learn_loop(
         else:
             await loop.resume(resume)
         for iteration in range(first, config.all_iterations + 1):
+            if loop.has_learned:
+                return
             iterate = loop.imitate if iteration <= config.supervised_iterations else loop.iterate
             with span("iteration", iteration=iteration):
                 result = await iterate(iteration)
@@ -120,6 +124,15 @@ class _Loop:
         self._warm_start: WarmStart | None = None
         self._step = 0
         self._watch = CollapseWatch()
+        self._easy: dict[int, Sequence[float]] = {}
+        """Groups with nothing but successes, by iteration."""
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the run ends here: its request asks for that, and little is left to learn by the rule of the
+        diagnosis `too_easy`."""
+        config = self._run.config
+        return config.end_when_learned and is_learned(self._easy, config.all_iterations)
 
     async def resume(self, where: Resume) -> None:
         """Restore the state after the previous iteration. Raises CheckpointLost."""
@@ -131,6 +144,9 @@ class _Loop:
         self._step = where.step
         self._evaluator.resume(where)
         self._watch = CollapseWatch.of(where.rolled_out)
+        self._easy |= where.easy
+        if self.has_learned:
+            return
         if isinstance(self._environment, Reflective) and where.environment_state is not None:
             self._environment.restore(where.environment_state)
         for iteration, snapshot in where.earlier.items():
@@ -157,6 +173,8 @@ class _Loop:
         record = IterationRecord(iteration)
         rollouts = await self._schedule.take(iteration)
         record.rolled_out(rollouts, self._step)
+        if self._run.config.end_when_learned:
+            self._easy[iteration] = easy_groups(self._counted(rollouts))
         with record.timed(Phase.TRAIN):
             record.metrics = await self._learn(rollouts)
         await self._beside_writing(record, self._look_back(record, rollouts.collector, rollouts.groups))
@@ -220,7 +238,9 @@ class _Loop:
         with record.timed(Phase.REFLECT):
             record.reflection = await self._reflect(collector, groups)
         with record.timed(Phase.EVALUATE):
-            record.evaluations = await self._evaluator.after(record.iteration, collector, self._step)
+            record.evaluations = await self._evaluator.after(
+                record.iteration, collector, self._step, ends=self.has_learned
+            )
 
     async def _learn(self, made: JudgedRollouts) -> Mapping[str, float]:
         """Train on the groups that have a training signal, if any. Go back instead if the rollouts show that a step
@@ -252,9 +272,13 @@ class _Loop:
         config = self._run.config
         if config.on_collapse != "step_back" or not isinstance(self._policy, RestoringPolicy):
             return None
-        shares = shares_of([count_group(group.rollouts, config.max_completion_tokens, {}) for group in made.scheduled])
+        shares = shares_of(self._counted(made))
         found = self._watch.add(RolledOut(made.collector.journal.iteration, made.step, *shares))
         return None if found is None else found.good_step
+
+    def _counted(self, made: JudgedRollouts) -> tuple[GroupFacts, ...]:
+        limit = self._run.config.max_completion_tokens
+        return tuple(count_group(group.rollouts, limit, {}) for group in made.scheduled)
 
     async def _train_on_demonstrations(self, collector: RolloutCollector, record: IterationRecord) -> None:
         """Train on the iteration's demonstrations, unless all of them are left out."""
@@ -291,7 +315,7 @@ class _Loop:
         that use them begin. If the environment learns, one more rollout shows what the new policy does in it."""
         environment, iteration = self._environment, collector.journal.iteration
         if not isinstance(environment, Reflective):
-            self._schedule.begin_after(iteration, Snapshot(self._step))
+            self._begin_after(iteration, Snapshot(self._step))
             return None
         with span("reflect", phase=Phase.REFLECT, step=self._step):
             seed, endpoint = self._run.config.seed, self._policy.endpoint(self._step)
@@ -299,11 +323,15 @@ class _Loop:
             # before the state is read, because it can determine what is learned about
             scenario = await off_loop(environment, environment.showcase, seed)
             state = await off_loop(environment, environment.state)
-            self._schedule.begin_after(iteration, Snapshot(self._step, state))
+            self._begin_after(iteration, Snapshot(self._step, state))
             tasks = [RolloutTask(scenario, seed_of(seed, "showcase"))]
             rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, endpoint, temperature=0.0)
             [group] = await collector.scored(Purpose.SHOWCASE, [scenario], rollouts)
         return Reflection(state, group.rollouts[0], group.judge_calls)
+
+    def _begin_after(self, iteration: int, snapshot: Snapshot) -> None:
+        if not self.has_learned:
+            self._schedule.begin_after(iteration, snapshot)
 
     def _result(self, record: IterationRecord) -> IterationResult:
         model = self._policy.endpoint(self._step).model

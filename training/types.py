@@ -105,6 +105,8 @@ class RunConfig:
     """What is done when a step broke the policy. `continue` in runs of earlier versions."""
     replace_groups: bool = False
     """Whether groups that teach nothing are replaced (training/inclusion.py)."""
+    end_when_learned: bool = False
+    """Whether the run ends after the iteration that shows that little is left to learn (training/learn_loop.py)."""
 
     @property
     def held_out_seed(self) -> int:
@@ -273,6 +275,8 @@ class Resume:
     """State of a reflective environment."""
     earlier: Mapping[int, Snapshot] = field(default_factory=dict)
     """Snapshots after earlier iterations, by number, for rollouts that ran ahead."""
+    easy: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """Which groups of the saved iterations had nothing but successes (training/diagnosis/scenarios.py)."""
     rolled_out: Sequence[RolledOut] = ()
     """How the rollouts of the earlier iterations ended, in order."""
 

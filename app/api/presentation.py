@@ -217,6 +217,7 @@ def _brief(run: Run) -> dict[str, Any]:
         "rollouts": run.rollouts,
         "tokens": {"prompt": run.prompt_tokens, "completion": run.completion_tokens},
         "error": run.error,
+        "ended_early": _ended_early(run),
         "diagnosis": next(iter(causes_of(run)), None),
         "created_at": run.created_at,
         "started_at": run.started_at,
@@ -227,6 +228,13 @@ def _brief(run: Run) -> dict[str, Any]:
         "starred": run.starred,
         "links": run_links(run.id),
     }
+
+
+def _ended_early(run: Run) -> str | None:
+    done = run.next_iteration - 1
+    if run.status != RunStatus.COMPLETED or done >= run.iterations_total or not run.request.get("end_when_learned"):
+        return None
+    return f"It ended after {done} of {run.iterations_total} iterations, because little was left to learn."
 
 
 def _parent(run: Run) -> dict[str, Any] | None:

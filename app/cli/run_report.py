@@ -25,6 +25,8 @@ def print_run(run: Json) -> None:
     place = run["progress"]
     results.print(f"run {run['run_id']} is {run['status']}", style="bold")
     results.print(verdict_text(run["verdict"]))
+    if early := run.get("ended_early"):
+        results.print(f"  {early}")
     if run["error"]:
         results.print(f"  {run['error']}", style="red")
     if failures := place.get("failures"):

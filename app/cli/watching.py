@@ -124,6 +124,12 @@ class RunDisplay:
         if not self._live:
             self._print(plain(event_line(event)))
 
+    def say_if_learned(self, event: Json) -> None:
+        """Print the event that says that little is left to learn, if it is one."""
+        found = event["data"]
+        if event["type"] == "run.diagnosis" and (found["cause"], found["state"]) == ("too_easy", "active"):
+            self.say(f"iteration {event['iteration']}: {found['summary']} (end_when_learned ends a run here)")
+
     def away(self, reason: str) -> None:
         """Show that the service is not responding."""
         said = f"waiting for the service: {reason}"
@@ -267,7 +273,7 @@ def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
     if "expected" in accepted:  # older services do not say it
         display.say(expected_text(accepted["expected"]))
     try:
-        return follow(service, run_id, display.show)
+        return follow(service, run_id, display.show, note=display.say_if_learned)
     except KeyboardInterrupt:
         service.cancel(run_id)
         run = follow(service, run_id, lambda _: None)

@@ -354,6 +354,9 @@ class LearnLoopRequest(RequestBody):
     for `learnloop/tiny`, 16 for others whose size is known."""
     rollouts_per_group: int | None = Field(default=None, ge=2, le=256)
     """Number of rollouts per scenario. At least 2, because rewards are compared within a group. Default: 8."""
+    end_when_learned: bool = False
+    """Whether the run ends as completed after the iteration that shows that little is left to learn, as the diagnosis
+    `too_easy` says it: in most groups every rollout succeeds. The last iteration is evaluated as in any run."""
     replace_groups: bool | None = None
     """Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the iteration
     learns from more: one for each, rolled out when the iteration's groups are judged. Default: false for

@@ -380,6 +380,8 @@ class RunBrief(ResponseModel):
     """Tokens of the agent so far."""
     error: str | None
     """Why the run failed; null if it did not."""
+    ended_early: str | None = None
+    """Why a completed run has fewer iterations than it was asked for; null if it has all (`end_when_learned`)."""
     diagnosis: str | None = None
     """Name of the cause why it does not learn, if one is named now: `GET /runs/{run_id}/diagnosis` has the evidence."""
     created_at: datetime

@@ -45,6 +45,7 @@ from training.budget import RunBudget
 from training.diagnosis.collapses import rolled_out
 from training.diagnosis.examine import examine
 from training.diagnosis.facts import Facts
+from training.diagnosis.scenarios import easy_groups
 from training.journal import Journal
 from training.phases import Phase
 from training.rollout.rollout import Player
@@ -180,6 +181,8 @@ class Driver:
         work = _Work(run, request, lease, main_loop, journal, meter, note, waits, [], clock)
         try:
             await run_in_thread(lambda: self._learn_with_retries(work), name=f"run-{run.id}")
+            if request.config.end_when_learned:
+                await self._settle(work)  # rollouts can have run ahead of the end
         except LeaseLost:
             raise
         except BaseException:
@@ -243,7 +246,11 @@ class Driver:
         work.facts = await work.query(lambda: diagnoses.facts_of(self.database, run.id))
         resume = await work.query(lambda: resume_of(self.database, run.id))
         if resume is not None:
-            resume = replace(resume, rolled_out=list(rolled_out(work.facts)))
+            resume = replace(
+                resume,
+                rolled_out=list(rolled_out(work.facts)),
+                easy={each.iteration: easy_groups(each.groups) for each in work.facts},
+            )
         log.info("run continues", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await work.query(

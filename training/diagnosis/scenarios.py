@@ -1,6 +1,6 @@
 """Causes that lie in the scenarios: they repeat, or all of their rollouts end alike."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -10,6 +10,7 @@ from training.diagnosis.detector import AllFacts, Detector, step_before
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts, GroupFacts
 from training.diagnosis.share_detector import ShareDetector
+from training.diagnosis.shares import Observed, share_spans
 
 _MOST_REPEATED = 0.2
 """Share of the training scenarios that may repeat the task of another one."""
@@ -129,6 +130,19 @@ class TooEasy(ShareDetector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         return Remedy("Stop here, or train on harder scenarios.")
+
+
+def easy_groups(groups: Iterable[GroupFacts]) -> tuple[float, ...]:
+    """Return which groups had nothing but successes: 1 or 0 for each that can be too easy."""
+    return tuple(float(group.successes == group.scored) for group in groups if group.scored > 1)
+
+
+def is_learned(easy: Mapping[int, Sequence[float]], iterations: int) -> bool:
+    """Return whether little is left to learn after iterations with such `easy_groups`, of so many that are planned: the
+    diagnosis is active."""
+    observed = [Observed(iteration, tuple(shares)) for iteration, shares in sorted(easy.items()) if shares]
+    spans = share_spans(observed, TooEasy.bound, iterations)
+    return bool(spans) and spans[-1].cleared is None
 
 
 def _scenarios(number: int) -> str:

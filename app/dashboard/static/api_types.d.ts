@@ -1085,6 +1085,7 @@ export interface RunListed {
   "rollouts": number;
   "tokens": Tokens;
   "error": string | null;
+  "ended_early": string | null;
   "diagnosis": string | null;
   "created_at": string;
   "started_at": string | null;
@@ -1115,6 +1116,7 @@ export interface RunOut {
   "rollouts": number;
   "tokens": Tokens;
   "error": string | null;
+  "ended_early": string | null;
   "diagnosis": string | null;
   "created_at": string;
   "started_at": string | null;

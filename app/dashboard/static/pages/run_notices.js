@@ -21,6 +21,7 @@ export function Notices({ data, run }) {
   const service = readiness.value;
   return html`
     ${(run.diagnosis || run.verdict.causes.length > 0) && html`<${Causes} run=${run} />`}
+    ${run.ended_early && html`<section class="notice"><p>${run.ended_early}</p></section>`}
     ${run.error && html`<section class="notice bad" role="alert"><h2>Why it failed</h2><${Text} as="p" value=${run.error} limit=${1500} /></section>`}
     ${run.progress.failures && html`<${FailedRollouts} run=${run} failures=${run.progress.failures} />`}
     ${run.status === "running" && service && service.status !== "ready" && html`<section class="notice warn" role="status"><h2>The run is waiting for the service</h2>

@@ -83,3 +83,15 @@ def test_a_terminal_shows_curves_events_and_why_it_waits() -> None:
     before = {**run, "progress": {**run["progress"], "iteration": None, "phase": None}}
     console.print(live_panel(before, 5.0, []))
     assert "waiting: the engine does not answer?]0;owned" in console.export_text()
+
+
+def test_the_terminal_says_in_a_line_when_little_is_left_to_learn() -> None:
+    text = StringIO()
+    found = {"cause": "too_easy", "state": "active", "summary": "In 91% of the groups every rollout succeeded."}
+    display = RunDisplay(Console(file=text, width=120))
+    display.say_if_learned({"type": "run.diagnosis", "iteration": 12, "data": found})
+    display.say_if_learned({"type": "run.diagnosis", "iteration": 13, "data": {**found, "state": "cleared"}})
+    display.say_if_learned({"type": "run.diagnosis", "iteration": 13, "data": {**found, "cause": "too_hard"}})
+    display.say_if_learned({"type": "iteration.completed", "iteration": 13, "data": {}})
+    [line] = text.getvalue().splitlines()
+    assert line == "iteration 12: In 91% of the groups every rollout succeeded. (end_when_learned ends a run here)"

@@ -1,0 +1,78 @@
+"""A run that ends when little is left to learn, with a scripted model: only sampling and training are not real."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from environment.email_search.environment import SyntheticEmailSearch
+from judges.reference import ReferenceJudge
+from tests.fakes.scripted_chat import scripted_chat
+from tests.integration.training.test_learn_loop import CONFIG, Trained, figures, run, skilled
+from tests.integration.training.test_pipeline import Kept, ahead
+from tests.integration.training.test_work_in_flight import resume_after
+from training.diagnosis.collect import facts_of
+from training.diagnosis.diagnose import diagnose
+from training.diagnosis.diagnosis import Cause, DiagnosisSettings
+from training.diagnosis.scenarios import easy_groups
+from training.learn_loop import learn_loop
+from training.types import IterationResult, RunConfig
+
+ENDING = replace(
+    CONFIG,
+    iterations=12,
+    groups_per_iteration=8,
+    rollouts_per_group=2,
+    end_when_learned=True,
+    evaluation=replace(CONFIG.evaluation, every=5),
+)
+
+
+def soon_perfect(step: int, address: str, luck: float) -> bool:
+    return step >= 2 or luck < 0.5
+
+
+def named_at(results: list[IterationResult], config: RunConfig) -> int:
+    """The iteration at which the diagnosis says it."""
+    facts = [facts_of(result, config, {}) for result in results]
+    [found] = [each for each in diagnose(facts, DiagnosisSettings(config, "m")) if each.cause == Cause.TOO_EASY]
+    return found.named_at_iteration
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_a_run_ends_when_the_diagnosis_is_named_and_evaluates_its_last_iteration(staleness: int) -> None:
+    config = ahead(staleness, ENDING)
+    async with scripted_chat(skilled(soon_perfect)) as model:
+        results = await run(model, config)
+        usual = await run(model, replace(config, end_when_learned=False))
+        assert not asyncio.all_tasks() - {asyncio.current_task()} or model.answering == 0
+    last = results[-1].iteration
+    assert last == named_at(usual, config) < config.iterations
+    assert list(map(figures, results[:-1])) == list(map(figures, usual[:last]))
+    assert {(each.split, each.mode) for each in results[-1].evaluations} == {
+        (split, mode) for split in ("validation", "test") for mode in ("sampled", "greedy")
+    }
+    assert usual[-1].iteration == config.iterations
+
+
+async def test_a_run_that_dies_after_any_iteration_ends_at_the_same_one() -> None:
+    async with scripted_chat(skilled(soon_perfect)) as model:
+        undisturbed = await run(model, ENDING)
+        for lived in range(1, len(undisturbed) + 1):
+            policy, journal, results = Trained(model.url), Kept(), list[IterationResult]()
+            loop = learn_loop(ENDING, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal)
+            async with aclosing(loop):
+                while len(results) < lived:
+                    results.append(await anext(loop))
+            facts = [facts_of(result, ENDING, {}) for result in results]
+            easy = {each.iteration: easy_groups(each.groups) for each in facts}
+            resume = replace(resume_after(results), easy=easy)
+            results += await run(model, ENDING, policy=policy, journal=journal, resume=resume)
+            assert list(map(figures, results)) == list(map(figures, undisturbed))
+
+
+async def test_a_run_that_keeps_failing_some_does_not_end_early() -> None:
+    async with scripted_chat(skilled(lambda step, address, luck: luck < 0.5)) as model:
+        results = await run(model, replace(ENDING, iterations=3))
+    assert results[-1].iteration == 3
