@@ -56,6 +56,7 @@ export const GROUPS = [
       "checkpoints.keep_evaluated": "Keep others that were evaluated",
       "on_no_signal.action": "If iterations teach nothing",
       "on_no_signal.after": "… after this many in a row",
+      on_collapse: "If a step breaks the policy",
     },
   },
   {

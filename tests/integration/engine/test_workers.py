@@ -18,9 +18,9 @@ from tests.fakes.engine import make_engine, odd_share, sampled_group
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.worker_pool import MICRO_BATCH_TOKENS, Following, Pool, worker_pool
 from tests.integration.engine.training_client import create_model, sample
-from training.engine.computing import ModelDeleted, NewModel, PolicyStep, Steps, SupervisedSteps
-from training.engine.engine import Engine, TrainResult, finish
-from training.engine.registry.model_record import UnknownModel
+from training.engine.computing import ModelDeleted, PolicyStep, RestoredStep, Steps, SupervisedSteps
+from training.engine.engine import Engine, StepConflict, TrainResult, finish
+from training.engine.registry.model_record import NewModel, UnknownModel
 from training.engine.sampling.constraint import Grammar, Vocabulary
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_loss import BadOptions, TrainOptions
@@ -148,8 +148,8 @@ async def test_two_trainers_train_what_one_does(tmp_path: Path, base: Path, alon
     assert reply.ids == right_reply.ids
     right_weights = weights(alone, record.id)
     assert found[0].keys() == right_weights.keys()
-    for name, right in right_weights.items():
-        equal = torch.isclose(found[0][name], right, rtol=1e-4, atol=ROUNDED)
+    for name, exact in right_weights.items():
+        equal = torch.isclose(found[0][name], exact, rtol=1e-4, atol=ROUNDED)
         # Adam's first step is as long for a gradient that is nearly zero, whose sign is a matter of rounding.
         assert float(equal.float().mean()) > 0.998, name
     assert all(torch.equal(found[0][name], found[1][name]) for name in right_weights)
@@ -166,6 +166,24 @@ async def test_samplers_apart_have_the_new_weights(tmp_path: Path, base: Path, a
     finish(alone.train(alone.registry.models()[0].id, groups_of(alone), TrainOptions(learning_rate=1e-2)))
     [right] = alone.sample(alone.registry.resolve("test/agent"), [request("test/agent@1")])
     assert (found.ids, found.logprobs) == (right.ids, right.logprobs)
+
+
+async def test_trainers_continue_from_a_checkpoint_that_was_restored(tmp_path: Path, base: Path, alone: Engine) -> None:
+    """With the weights and the optimizer's state of the first step, so that the third has the bits of the second."""
+    groups, steps = groups_of(alone), TrainOptions(learning_rate=1e-2)
+    async with worker_pool(tmp_path / "data", base, [(True, True)]) as pool:
+        model_id = await agent(pool)
+        await pool.trained(PolicyStep(model_id, groups, steps))
+        await pool.trained(PolicyStep(model_id, groups, steps))
+        second = weights(pool, model_id)
+        with pytest.raises(StepConflict):
+            await pool.trained(RestoredStep(model_id, 1, expected_step=1))
+        restored = await pool.trained(RestoredStep(model_id, 1, expected_step=2))
+        assert (restored.step, restored.metrics) == (3, {"restored_step": 1.0})
+        await pool.trained(PolicyStep(model_id, groups, steps, expected_step=3))
+        again = weights(pool, model_id)
+    assert again.keys() == second.keys()
+    assert all(torch.equal(each, second[name]) for name, each in again.items())
 
 
 async def test_one_trainer_of_two_workers_changes_no_bit(tmp_path: Path, base: Path, alone: Engine) -> None:
