@@ -86,7 +86,9 @@ def expected_text(expected: Json) -> str:
     made, seconds = expected["rollouts"], expected["seconds"]
     before, after = f"{made['baseline']:,} before training", f"{made['evaluations']:,} afterwards"
     took = f"about {duration(seconds)}, as the last run like it" if seconds else "the first iteration shows the time"
-    return f"rollouts: {before}, {made['training']:,} in training, {after}; {took}"
+    disk = expected.get("disk_bytes")
+    space = f"; about {disk / 1e9:,.1f} GB of disk" if disk else ""
+    return f"rollouts: {before}, {made['training']:,} in training, {after}; {took}{space}"
 
 
 def verdict_text(verdict: Json) -> Text:

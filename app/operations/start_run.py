@@ -26,6 +26,7 @@ from app.operations.base_model import missing_modules, rate_warnings, root_of, t
 from app.operations.base_model_warnings import base_model_warnings
 from app.operations.fitting_judges import Examined, unattempted, unfit
 from app.operations.own_agent_requests import OwnAgentRequests
+from app.operations.run_disk import REMEDY, need_of, why_too_little
 from app.operations.run_plan import (
     RunPlan,
     WarmStartPlan,
@@ -54,12 +55,13 @@ from environment.registry import UnknownEnvironment
 from environment.scenario_order import different
 from judges.base import Judge, JudgeServices
 from judges.registry import UnknownJudge
-from training.backends.base import BackendUnavailable, CountingBackend, Overlong, TuningBackend
+from training.backends.base import BackendUnavailable, CountingBackend, Overlong, StoringBackend, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
 from training.base_defaults import MOST_DEMONSTRATIONS, Base, Default, usual_rate
 from training.base_model_files import TIED, tied_modules
+from training.disk_need import DiskNeed
 from training.protocol.model_name import ModelName
 from training.protocol.tool_formats.chosen import template_text
 from training.rollout.agents.registry import UnknownAgent
@@ -139,7 +141,11 @@ class RunStarter:
             _validate_plan, plan, base, environment, settings, state, may_demonstrate=root.is_new
         )
         run = _new_run(plan, engine, parent)
-        started = Started([], plan.warnings, plan.defaults, await expected_work(self.resources.database, run))
+        expected = await expected_work(self.resources.database, run)
+        need = await self._fitting(plan, root.base_model, root.tuning, expected.rollouts.total)
+        if need is not None:
+            expected = replace(expected, disk_bytes=need.total)
+        started = Started([], plan.warnings, plan.defaults, expected)
         endpoints: list[NewEndpoint] = []
 
         async def also(tx: AsyncSession) -> None:
@@ -152,6 +158,34 @@ class RunStarter:
         await self.store.create(run, new, also=also, actor=actor)
         self.wake_worker()
         return replace(started, endpoints=endpoints)
+
+    async def _fitting(self, plan: RunPlan, base_model: str, tuning: Tuning | None, rollouts: int) -> DiskNeed | None:
+        """Return how much disk the run takes; None if that is unknown. Raises InvalidRequest if it does not fit."""
+        settings, kept = self.resources.settings, plan.request.checkpoints
+        if plan.backend != EMBEDDED:
+            return None
+        need = await asyncio.to_thread(need_of, settings, base_model, tuning, kept, plan.iterations_total, rollouts)
+        if need is None:
+            return None
+        why = why_too_little(settings, need, await self._free_on_engine(plan))
+        if why is not None:
+            raise InvalidRequest(("body", "checkpoints"), f"{why} {REMEDY}")
+        return need
+
+    async def _free_on_engine(self, plan: RunPlan) -> int | None:
+        """Return how many bytes are free on the engine's disk; None if it cannot be asked now."""
+        model = plan.model
+        if not self.resources.reaches(await self.queries.engine_of(plan.backend, model.project, model.name)):
+            return None
+        try:
+            connected = await self.resources.connect(plan.backend)
+            try:
+                return await connected.free_bytes() if isinstance(connected, StoringBackend) else None
+            finally:
+                await connected.close()
+        except (EngineUnavailable, BackendUnavailable) as error:
+            log.warning("free disk not asked", run_id=plan.run_id, error=str(error))
+            return None
 
     async def _check_backend(self, plan: RunPlan) -> str | ScalarSelect[str | None] | None:
         """Return the engine that must drive the run, None for any, or a query that finds it when the run is saved.

@@ -16,7 +16,7 @@ class ExpectedRollouts:
     """Numbers of rollouts in a run."""
 
     baseline: int
-    """Before training, on held-out scenarios."""
+    """Before training, on held-out scenarios, at most."""
     training: int
     evaluations: int
     """After the baseline, on held-out scenarios."""
@@ -34,6 +34,8 @@ class ExpectedWork:
     rollouts: ExpectedRollouts
     seconds: float | None
     """By the newest comparable run; None if there is none."""
+    disk_bytes: float | None = None
+    """What its checkpoints and rollouts take; None if that is unknown."""
 
 
 def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedRollouts:

@@ -64,6 +64,9 @@ class ExpectedWork(ResponseModel):
     """Numbers of rollouts."""
     seconds: float | None
     """Estimate by the newest completed run with the same base model, environment and backend; null if there is none."""
+    disk_bytes: float | None = None
+    """Bytes of disk that its checkpoints take at the same time, with its rollouts in the database; null for the tiny
+    base and for bases whose files are elsewhere."""
 
 
 class LearnLoopAccepted(Accepted):

@@ -183,6 +183,14 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class StoringBackend(Protocol):
+    """A backend that knows the disk that it writes checkpoints to."""
+
+    async def free_bytes(self) -> int | None:
+        """Return how many bytes are free there; None if it cannot tell. Raises BackendUnavailable."""
+
+
+@runtime_checkable
 class SupervisedPolicy(Policy, Protocol):
     """A policy that can also be trained on demonstrations."""
 

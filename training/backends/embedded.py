@@ -102,6 +102,17 @@ class EmbeddedBackend(HostedBackend):
             step for each in models["data"] if each["id"] == f"{project}/{name}" for step in each.get("steps", ())
         )
 
+    async def free_bytes(self) -> int | None:
+        """Return how many bytes are free on the engine's disk; None if the engine is of an earlier version. Raises
+        BackendUnavailable."""
+        import openai
+
+        with self.server.translated():
+            try:
+                return int((await self.client.get("/preview/disk", cast_to=dict[str, Any]))["free_bytes"])
+            except openai.NotFoundError:
+                return None
+
     async def overlong(self, model: str, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
         """Return which of the demonstrations are too long to train a model from this base or checkpoint on. Raises
         BackendUnavailable or ValueError."""

@@ -20,6 +20,7 @@ from app.domain.names import TINY_BASE
 from app.errors import InvalidRequest
 from app.listed_models import ListedModels
 from app.operations.base_model_warnings import base_model_findings
+from app.operations.run_disk import REMEDY, need_of_request
 from app.operations.run_plan import judge_with_defaults, plan_of
 from app.processes.cores import usable_cores
 from app.schemas.run_request import LearnLoopRequest
@@ -67,7 +68,7 @@ def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
         if (missing := missing_libraries()) is not None:
             yield Check("engine", State.FAILED, missing)
         yield from _base_model(settings, base_model, request.model.tuning.tuning() if request.model.tuning else None)
-    yield _disk(settings.data_dir)
+    yield _disk(settings, request)
     yield _database(settings)
     yield _judge(settings, request)
 
@@ -137,7 +138,8 @@ def free_gpu_memory() -> float | None:
     return max((float(line) * 2**20 for line in found.stdout.split()), default=None)
 
 
-def _disk(data_dir: Path) -> Check:
+def _disk(settings: Settings, request: LearnLoopRequest) -> Check:
+    data_dir = settings.data_dir
     there = next(path for path in (data_dir, *data_dir.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
@@ -147,6 +149,11 @@ def _disk(data_dir: Path) -> Check:
         return Check("disk", State.FAILED, f"{there} cannot be written: {error.strerror}", remedy)
     free = shutil.disk_usage(there).free
     found = f"{free / GB:.1f} GB free for {data_dir}"
+    need = need_of_request(settings, request)
+    if need is not None and settings.engine_url is None:  # an engine elsewhere is asked when the run is posted
+        found += f", about {need.total / GB:.1f} GB needed ({need}, and rollouts in the database)"
+        if need.total > free:
+            return Check("disk", State.FAILED, found, REMEDY)
     if free < _SPARE_DISK:
         return Check("disk", State.WARNING, found, f"keep at least {_SPARE_DISK / GB:.0f} GB free")
     return Check("disk", State.OK, found)

@@ -428,6 +428,7 @@ export interface ExpectedRollouts {
 export interface ExpectedWork {
   "rollouts": ExpectedRollouts;
   "seconds": number | null;
+  "disk_bytes": number | null;
 }
 
 export interface FeedbackOut {

@@ -1,6 +1,7 @@
 """Defaults that follow the base model: in the reply, on the run, in its stored request and in what is made from it."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,12 @@ SMALL = {"iterations": 1, "groups_per_iteration": 1, "rollouts_per_group": 2, "w
 
 
 class TunedBackend(ScriptedBackend):
-    """Trains what it is asked to."""
+    """Trains what it is asked to, on a disk with this much room."""
+
+    free = 10**12
+
+    async def free_bytes(self) -> int:
+        return self.free
 
     async def tuning(self, project: str, name: str) -> Tuning | None:
         known = [model for model in self.policies if (model.project, model.name) == (project, name)]
@@ -235,3 +241,19 @@ async def test_other_backends_refuse_a_tuning(tmp_path: Path, database_url: str)
         model = {"base_model": "OpenPipe/Qwen3-14B", "tuning": {"mode": "full"}}
         place, message = await _refused(client, backend="serverless", model=model)
     assert (place, "serverless decides itself" in message) == (["body", "model", "tuning"], True)
+
+
+async def test_a_run_that_does_not_fit_on_the_engines_disk_is_refused_with_the_number(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"base_model": "other"}  # each run has a model of its own
+    few = (await _accepted(client, model=model))["expected"]["disk_bytes"]
+    everything = (await _accepted(client, model=model, checkpoints=None))["expected"]["disk_bytes"]
+    assert 0 < few < everything
+    monkeypatch.setattr(TunedBackend, "free", 1_000_000)
+    where, why = await _refused(client, model=model)
+    assert where == ["body", "checkpoints"]
+    assert re.match(r"The run needs about \d\.\d GB on the engine's disk \(11 checkpoints of 0\.\d\d GB and ", why)
+    assert "0.0 GB are free" in why
+    assert "keep fewer checkpoints" in why
+    assert (await _accepted(client, model={"base_model": "learnloop/tiny"}))["expected"]["disk_bytes"] is None

@@ -53,6 +53,26 @@ def test_a_laptop_has_all_that_the_demo_needs(learnloop: Learnloop, tmp_path: Pa
     assert not (tmp_path / "new").exists()  # it only looked
 
 
+def test_a_run_that_does_not_fit_on_the_disk_is_named_with_the_number(
+    learnloop: Learnloop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = _base_model(tmp_path / "half", 500_000_000)
+    monkeypatch.setenv("LEARNLOOP_ENGINE_BASE_MODELS", f"half={base}")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
+    whole = ("preflight", "--no-trial", "--data-dir", str(tmp_path / "new"), "--json", "--set", "model.base_model=half")
+    for free, kept, state in (
+        (60e9, (), "ok"),
+        (60e9, ("--set", "checkpoints.keep_last=100"), "failed"),
+        (20e9, (), "failed"),
+    ):
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=int(free)))
+        ran = learnloop(*whole, *kept)
+        assert _state(ran)["disk"] == state, ran.stdout
+        assert f"{free / 1e9:.1f} GB free" in _found(ran, "disk")
+        count = 47 if kept else 11
+        assert f"{count} checkpoints of 2.00 GB and 12.00 GB of optimizer state" in _found(ran, "disk")
+
+
 @pytest.mark.parametrize(
     ("environment", "settings", "name", "said"),
     [

@@ -14,7 +14,14 @@ from tests import policies
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from training.backends.art_import import import_art
-from training.backends.base import BackendUnavailable, ModelSpec, StepConflict, TrainingFailed, TrainRequest
+from training.backends.base import (
+    BackendUnavailable,
+    ModelSpec,
+    StepConflict,
+    StoringBackend,
+    TrainingFailed,
+    TrainRequest,
+)
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.rollout.agents.base import AgentTask
 from training.rollout.chat import open_chat
@@ -239,6 +246,12 @@ async def test_groups_without_signal_leave_the_step(policy: EmbeddedPolicy) -> N
     outcome = await policies.train(policy, [group], expected_step=0)
     assert outcome.step == 0
     assert (outcome.metrics["num_groups_equal_rewards"], outcome.metrics["num_groups_trainable"]) == (1, 0)
+
+
+async def test_the_engine_says_how_much_room_its_disk_has(backend: EmbeddedBackend) -> None:
+    assert isinstance(backend, StoringBackend)
+    assert (free := await backend.free_bytes()) is not None
+    assert 10**6 < free < 10**18
 
 
 async def test_checkpoints_are_deleted_but_for_those_to_keep_and_the_newest(policy: EmbeddedPolicy) -> None:

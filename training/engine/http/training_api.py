@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,6 +144,7 @@ class TrainingApi:
         return [
             Route("/models", self.create_model, methods=["POST"]),
             Route("/models", self.list_models, methods=["GET"]),
+            Route("/disk", self.get_disk, methods=["GET"]),
             Route("/models/{model_id}", self.get_model, methods=["GET"]),
             Route("/models/{model_id}", self.delete_model, methods=["DELETE"]),
             Route("/models/{model_id}/reproducibility", self.get_reproducibility, methods=["GET"]),
@@ -177,6 +179,11 @@ class TrainingApi:
         """List all trainable models."""
         await asyncio.to_thread(self.registry.refresh)
         return JSONResponse({"data": [_model_json(record) for record in self.registry.models()], "has_more": False})
+
+    async def get_disk(self, request: Request) -> Response:
+        """Return how many bytes are free where checkpoints are written."""
+        usage = await asyncio.to_thread(shutil.disk_usage, self.registry.root)
+        return JSONResponse({"free_bytes": usage.free})
 
     async def get_model(self, request: Request) -> Response:
         """Return one model with its newest step and its number of parameters (null if its base's files are lost)."""

@@ -182,6 +182,11 @@ class Registry:
         log.info("model deleted", model=record.full_name)
         return record
 
+    @property
+    def root(self) -> Path:
+        """Directory of the models."""
+        return self._root
+
     # Checkpoints
 
     def steps(self, model_id: str) -> list[Checkpoint]:

@@ -1,0 +1,67 @@
+"""Whether a run's checkpoints and rollouts fit on the disks that they are written to."""
+
+import shutil
+
+from app.backends import base_of
+from app.operations.run_plan import plan_of, request_with_defaults, usual_checkpoints
+from app.runs.expected_work import expected_rollouts
+from app.schemas.run_request import CheckpointsChoice, LearnLoopRequest
+from app.settings import Settings
+from training.base_memory import usual_tuning_of
+from training.disk_need import DiskNeed, disk_need
+from training.tuning import Tuning
+
+GB = 1e9
+REMEDY = (
+    "Free some, keep fewer checkpoints (checkpoints.keep_evaluated, keep_best, keep_last), train fewer iterations, or "
+    'train a LoRA (model.tuning {"mode": "lora"}).'
+)
+
+
+def need_of(
+    settings: Settings,
+    base_model: str,
+    tuning: Tuning | None,
+    kept: CheckpointsChoice | None,
+    iterations: int,
+    rollouts: int,
+) -> DiskNeed | None:
+    """Return what a run takes; None if its base model is the tiny one or its files are not here. Reads files."""
+    if (directory := settings.base_models.get(base_model)) is None:
+        return None
+    made = iterations + 1
+    if kept is not None:
+        regular = made // kept.keep_every if kept.keep_every else 0
+        made = min(made, kept.keep_best + 1 + max(kept.keep_last, 2) + kept.keep_evaluated + regular)
+    try:
+        return disk_need(directory, tuning or usual_tuning_of(directory), made + 1, rollouts)
+    except (OSError, ValueError):
+        return None
+
+
+def why_too_little(settings: Settings, need: DiskNeed, engine_free: int | None) -> str | None:
+    """Return why the run does not fit, or None. `engine_free` is the free space in bytes where the engine writes its
+    checkpoints; None if that is not known."""
+    stored = need.rollouts if settings.database_url is None else 0.0
+    here = shutil.disk_usage(settings.data_dir).free
+    engine = need.engine + (stored if settings.engine_url is None else 0.0)
+    if engine_free is not None and engine > engine_free:
+        return _fault("the engine's disk", engine, engine_free, str(need))
+    if stored > here:
+        return _fault(f"the disk of {settings.data_dir}", stored, here, "rollouts in the database")
+    return None
+
+
+def _fault(where: str, needed: float, free: int, what: str) -> str:
+    return f"The run needs about {needed / GB:,.1f} GB on {where} ({what}), and {free / GB:,.1f} GB are free."
+
+
+def need_of_request(settings: Settings, request: LearnLoopRequest) -> DiskNeed | None:
+    """Return what the run of a request will take, as far as this machine knows its base model. Reads files."""
+    plan = plan_of(request, settings, "")
+    model, whole = plan.model, request_with_defaults(request, settings)
+    base = base_of(settings, plan.backend, model.base_model, model.tuning)
+    rollouts = expected_rollouts(whole, whole["iterations"]).total
+    return need_of(
+        settings, model.base_model, model.tuning, usual_checkpoints(request, base), whole["iterations"], rollouts
+    )
