@@ -94,7 +94,7 @@ function Group({ runId, members, low, high }) {
       <a href=${href(["runs", runId, "group"], { iteration: first.iteration, scenario: first.scenario_id })}>Side by side</a>
     </div>
     ${!hasSignal && html`<p class="wrong-soft">All rewards are alike: this group taught nothing.</p>`}
-    ${first.replaces !== null && html`<p class="muted">It replaces the group of <${Text} value=${first.replaces} limit=${80} />, which taught nothing. Figures of the iteration leave it out.</p>`}
+    ${first.replaces && html`<p class="muted">It replaces the group of <${Text} value=${first.replaces} limit=${80} />, which taught nothing. Figures of the iteration leave it out.</p>`}
     <ul class="rollouts">${[...Map.groupBy(sorted, likeness).values()].map(([each, ...others]) => html`<li key=${each.id}>
       <a href=${href(["runs", runId, "trajectories", each.id])}>
         <span class=${each.success ? "good" : "muted"} aria-label=${each.success ? "success" : "no success"}>${each.success ? "✓" : "✗"}</span>
