@@ -142,7 +142,7 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from training.engine.registry.gguf_unpacking import on_all_cores
+    from training.engine.registry.gguf_unpacking import on_all_cores, read_once
 
     done = 0
 
@@ -154,8 +154,8 @@ def _convert(file: Path, place: Path, progress: OnProgress) -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        with on_all_cores(unpacked):
+        with read_once(), on_all_cores(unpacked):
+            tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             model: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,

@@ -1,18 +1,43 @@
-"""Unpacks the tensors of a GGUF file on all cores."""
+"""Reads a GGUF file faster: its metadata once, and its tensors on all cores."""
 
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _PIECE = 1 << 18
 """Number of values that are unpacked at a time. They and what is computed on the way stay in a core's caches, which is
 about three times as fast as a whole tensor."""
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Let transformers parse a file's metadata once; it does so for the tokenizer, the config and the weights, and a
+    vocabulary of 262,144 tokens takes 20 s each time. Slices of an array that is no memory map cost a third."""
+    gguf: Any = import_module("gguf")
+    reader: Any = gguf.GGUFReader
+
+    class Reader(reader):  # type: ignore[misc]
+        @property
+        def data(self) -> Any:
+            return self._data
+
+        @data.setter
+        def data(self, file: Any) -> None:
+            self._data = file.view(np.ndarray)
+
+    gguf.GGUFReader = cache(Reader)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = reader
 
 
 @contextmanager
