@@ -84,11 +84,14 @@ def _value(value: Json) -> str:
 def expected_text(expected: Json) -> str:
     """Return how many rollouts a run makes and how long it takes, as the reply that accepted it says."""
     made, seconds = expected["rollouts"], expected["seconds"]
-    before, after = f"{made['baseline']:,} before training", f"{made['evaluations']:,} afterwards"
+    most, replacing = "", ""
+    if made.get("replacements"):  # a base that is not the tiny one, whose baseline can end early too
+        most, replacing = "up to ", f" and up to {made['replacements']:,} in place of groups that teach nothing"
+    before, after = f"{most}{made['baseline']:,} before training", f"{made['evaluations']:,} afterwards"
     took = f"about {duration(seconds)}, as the last run like it" if seconds else "the first iteration shows the time"
     disk = expected.get("disk_bytes")
     space = f"; about {disk / 1e9:,.1f} GB of disk" if disk else ""
-    return f"rollouts: {before}, {made['training']:,} in training, {after}; {took}{space}"
+    return f"rollouts: {before}, {made['training']:,} in training{replacing}, {after}; {took}{space}"
 
 
 def verdict_text(verdict: Json) -> Text:

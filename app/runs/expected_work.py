@@ -20,6 +20,8 @@ class ExpectedRollouts:
     training: int
     evaluations: int
     """After the baseline, on held-out scenarios."""
+    replacements: int = 0
+    """In groups that replace those that teach nothing, at most."""
 
     @property
     def total(self) -> int:
@@ -43,10 +45,12 @@ def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedR
     held_out = request["evaluation"]
     each = held_out["samples"] + 1  # plus a greedy one
     evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in range(1, iterations + 1))
+    training = iterations * request["groups_per_iteration"] * request["rollouts_per_group"]
     return ExpectedRollouts(
         baseline=each * (held_out["scenarios"] + held_out["test_scenarios"]),
-        training=iterations * request["groups_per_iteration"] * request["rollouts_per_group"],
+        training=training,
         evaluations=each * (evaluations * held_out["scenarios"] + held_out["test_scenarios"]),
+        replacements=training if request.get("replace_groups") else 0,
     )
 
 

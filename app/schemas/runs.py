@@ -50,11 +50,13 @@ class ExpectedRollouts(ResponseModel):
     """Numbers of rollouts in a run."""
 
     baseline: int
-    """Rollouts on held-out scenarios before training."""
+    """Rollouts on held-out scenarios before training. With `evaluation.baseline_width` at most."""
     training: int
-    """Rollouts in all training iterations, without replacements (`replace_groups`)."""
+    """Rollouts in all training iterations, without replacements."""
     evaluations: int
     """Rollouts on held-out scenarios after the baseline."""
+    replacements: int = 0
+    """At most so many more in groups that replace those that teach nothing (`replace_groups`)."""
 
 
 class ExpectedWork(ResponseModel):

@@ -423,6 +423,7 @@ export interface ExpectedRollouts {
   "baseline": number;
   "training": number;
   "evaluations": number;
+  "replacements": number;
 }
 
 export interface ExpectedWork {

@@ -81,6 +81,8 @@ async def test_what_is_not_given_follows_the_base(
     assert shown.keys() == not_given
     assert (shown["iterations"]["value"], shown["groups_per_iteration"]["value"]) == (iterations, groups)
     assert shown["replace_groups"]["value"] is (base == "other")
+    rollouts = accepted["expected"]["rollouts"]
+    assert rollouts["replacements"] == (rollouts["training"] if base == "other" else 0)
     assert all(each["reason"] for each in shown.values())
     run = (await client.get(f"/runs/{accepted['run_id']}")).json()
     assert run["defaults"] == shown

@@ -68,7 +68,7 @@ async def test_six_validation_and_three_test_tasks_are_counted_as_such_everywher
         assert "6 held-out tasks (validation)" in shown
         assert "3 held-out tasks (test)" in shown
         expected = accepted["expected"]
-        rollouts = {"baseline": len(made), "training": 2 * 4, "evaluations": 27}
+        rollouts = {"baseline": len(made), "training": 2 * 4, "evaluations": 27, "replacements": 0}
         assert expected == {"rollouts": rollouts, "seconds": None, "disk_bytes": None}
         assert sum(expected["rollouts"].values()) == run["rollouts"]
         again, _ = await ended(client, body(**asked))
