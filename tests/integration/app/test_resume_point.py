@@ -24,6 +24,6 @@ async def test_the_highest_validation_so_far_is_compared_with_after_a_resume(dat
         await engine.dispose()
     assert resume is not None
     successes = {f"validation:{number}": float(right) for number, right in enumerate(HIGHEST)}
-    assert resume.best == BestCheckpoint(0, Validation(0.75, 0.75, successes))
+    assert resume.best == BestCheckpoint(0, Validation(0.75, 0.75, successes, len(HIGHEST)))
     low, high = run["best_checkpoint"]["interval"]
     assert low < run["best_checkpoint"]["success"] == 0.25 < high
