@@ -89,10 +89,7 @@ async def learn_loop(
         for iteration in range(first, config.all_iterations + 1):
             if loop.has_learned:
                 return
-            iterate = loop.imitate if iteration <= config.supervised_iterations else loop.iterate
-            with span("iteration", iteration=iteration):
-                result = await iterate(iteration)
-            yield result
+            yield await loop.take(iteration)
     except BudgetReached:
         await schedule.finish()
         raise
@@ -167,6 +164,12 @@ class _Loop:
             with record.timed(Phase.REFLECT):
                 record.reflection = await self._reflect(collector, ())
         return self._result(record)
+
+    async def take(self, iteration: int) -> IterationResult:
+        """Learn from demonstrations or from rollouts, whichever the iteration is for."""
+        learn = self.imitate if iteration <= self._run.config.supervised_iterations else self.iterate
+        with span("iteration", iteration=iteration):
+            return await learn(iteration)
 
     async def iterate(self, iteration: int) -> IterationResult:
         """Take the iteration's judged rollouts, train on them, reflect, and evaluate if an evaluation is due."""

@@ -240,17 +240,19 @@ class Driver:
             await work.journal.flush()
             raise
 
+    async def _resume(self, work: _Work) -> Resume | None:
+        """Return where the run continues, and load the facts of its iterations; None if it begins."""
+        work.facts = await work.query(lambda: diagnoses.facts_of(self.database, work.run.id))
+        resume = await work.query(lambda: resume_of(self.database, work.run.id))
+        if resume is None:
+            return None
+        easy = {each.iteration: easy_groups(each.groups) for each in work.facts}
+        return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
+
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
         run, request, main_loop = work.run, work.request, work.main_loop
         await run_on_loop(main_loop, self._check_rules(work))  # the previous worker may have died before its check
-        work.facts = await work.query(lambda: diagnoses.facts_of(self.database, run.id))
-        resume = await work.query(lambda: resume_of(self.database, run.id))
-        if resume is not None:
-            resume = replace(
-                resume,
-                rolled_out=list(rolled_out(work.facts)),
-                easy={each.iteration: easy_groups(each.groups) for each in work.facts},
-            )
+        resume = await self._resume(work)
         log.info("run continues", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
             choice = await work.query(
@@ -263,8 +265,7 @@ class Driver:
             backend = await self.connect(run.backend)
             stack.push_async_callback(backend.close)
             policy = await backend.register(model_spec(run))
-            found = policy.reproducibility
-            await work.query(lambda: save_reproducibility(self.database, work.lease, found))
+            await work.query(lambda: save_reproducibility(self.database, work.lease, policy.reproducibility))
             results = self.learn(
                 request.config,
                 environment,

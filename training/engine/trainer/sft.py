@@ -137,14 +137,10 @@ def sft_step(
     """
     started = time.perf_counter()
     batches = [items[start : start + options.batch_size] for start in range(0, len(items), options.batch_size)]
-    rates = options.learning_rate if isinstance(options.learning_rate, list) else [options.learning_rate] * len(batches)
-    if len(rates) != len(batches):
-        raise BadOptions(f"learning_rate has {len(rates)} values for {len(batches)} batches")
+    rates = _rates(options, len(batches))
     if not batches:
         raise NothingToTrain("there are no conversations")
-    overlong = [item.name for item in (*items, *held_out) if len(item.ids) > policy.context]
-    if overlong:
-        log.warning("conversations longer than the context", names=overlong)
+    overlong = _overlong([*items, *held_out], policy.context)
     held_out = _fitting(held_out, policy.context)
     fitting = [_fitting(batch, policy.context) for batch in batches]
     trained = [(batch, rate) for batch, rate in zip(fitting, rates, strict=True) if batch]
@@ -172,6 +168,22 @@ def sft_step(
         "num_gradient_steps": float(len(trained)),
         "seconds": time.perf_counter() - started,
     }
+
+
+def _rates(options: SftOptions, batches: int) -> list[float]:
+    """Return the learning rate of each batch. Raises BadOptions."""
+    rates = options.learning_rate if isinstance(options.learning_rate, list) else [options.learning_rate] * batches
+    if len(rates) != batches:
+        raise BadOptions(f"learning_rate has {len(rates)} values for {batches} batches")
+    return rates
+
+
+def _overlong(items: Sequence[SupervisedSequence], context: int) -> list[str]:
+    """Return the names of the items that are longer than the context, and log them."""
+    names = [item.name for item in items if len(item.ids) > context]
+    if names:
+        log.warning("conversations longer than the context", names=names)
+    return names
 
 
 def _fitting(items: Sequence[SupervisedSequence], context: int) -> list[SupervisedSequence]:
