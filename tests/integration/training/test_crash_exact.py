@@ -188,7 +188,7 @@ def resume_after(results: list[IterationResult]) -> Resume | None:
         best_of(results),
         _state_of(last),
         {result.iteration: Snapshot(result.step, _state_of(result)) for result in results[:-1]},
-        list(rolled_out(facts_of(result, CONFIG, {}) for result in results)),
+        rolled_out=list(rolled_out(facts_of(result, CONFIG, {}) for result in results)),
     )
 
 
