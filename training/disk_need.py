@@ -9,8 +9,8 @@ from training.base_model_files import tensor_shapes
 from training.tuning import Tuning
 
 ROLLOUT_BYTES = 30_000
-"""Bytes of the database for a rollout with its messages, tokens and log-probabilities: about three times what those of
-the mailbox took."""
+"""Bytes of the database for a rollout with its messages, tokens and log-probabilities. A run of a 1.5B base on the
+mailbox with 8,576 rollouts took 0.74 GB in all, of which its checkpoints can have been 0.55."""
 _FLOAT32 = 4
 _MOMENTS = 2
 _OPTIMIZERS = 3

@@ -61,7 +61,7 @@ def need_of_request(settings: Settings, request: LearnLoopRequest) -> DiskNeed |
     plan = plan_of(request, settings, "")
     model, whole = plan.model, request_with_defaults(request, settings)
     base = base_of(settings, plan.backend, model.base_model, model.tuning)
-    rollouts = expected_rollouts(whole, whole["iterations"]).total
+    rollouts = expected_rollouts(whole, whole["iterations"]).most
     return need_of(
         settings, model.base_model, model.tuning, usual_checkpoints(request, base), whole["iterations"], rollouts
     )

@@ -142,7 +142,7 @@ class RunStarter:
         )
         run = _new_run(plan, engine, parent)
         expected = await expected_work(self.resources.database, run)
-        need = await self._fitting(plan, root.base_model, root.tuning, expected.rollouts.total)
+        need = await self._fitting(plan, root.base_model, root.tuning, expected.rollouts.most)
         if need is not None:
             expected = replace(expected, disk_bytes=need.total)
         started = Started([], plan.warnings, plan.defaults, expected)

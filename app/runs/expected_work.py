@@ -25,8 +25,13 @@ class ExpectedRollouts:
 
     @property
     def total(self) -> int:
-        """All rollouts of the run."""
+        """All rollouts of the run but replacements."""
         return self.baseline + self.training + self.evaluations
+
+    @property
+    def most(self) -> int:
+        """All rollouts of the run, at most."""
+        return self.total + self.replacements
 
 
 @dataclass(frozen=True, slots=True)
