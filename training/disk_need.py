@@ -47,8 +47,8 @@ class DiskNeed:
 
 
 def disk_need(directory: Path, tuning: Tuning, checkpoints: int, rollouts: int) -> DiskNeed:
-    """Return what a run takes that keeps so many checkpoints of the base model in a directory, and makes so many
-    rollouts. Raises OSError, or ValueError for unreadable files."""
+    """Return what a run takes that has this number of checkpoints of the base model in a directory at the same time,
+    and makes this number of rollouts. Raises OSError, or ValueError for unreadable files."""
     shapes = tensor_shapes(directory)
     if shapes is None:
         raise ValueError(f"{directory} holds no readable safetensors weights")

@@ -56,7 +56,7 @@ class ExpectedRollouts(ResponseModel):
     evaluations: int
     """Rollouts on held-out scenarios after the baseline."""
     replacements: int = 0
-    """At most so many more in groups that replace those that teach nothing (`replace_groups`)."""
+    """Further rollouts in groups that replace those that teach nothing, at most (`replace_groups`)."""
 
 
 class ExpectedWork(ResponseModel):

@@ -46,7 +46,7 @@ def to_delete(made: Sequence[Made], keep: KeptCheckpoints, *, best_step: int) ->
 
 
 def spread(steps: Iterable[int], most: int) -> set[int]:
-    """Return at most so many of the steps: the first, the last, and others that are far from each other."""
+    """Return at most `most` of the steps: the first, the last, and others that are far from each other."""
     found = sorted(steps)
     while len(found) > max(most, 2):
         del found[min(range(1, len(found) - 1), key=lambda place: found[place + 1] - found[place - 1])]

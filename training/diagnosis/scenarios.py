@@ -138,8 +138,8 @@ def easy_groups(groups: Iterable[GroupFacts]) -> tuple[float, ...]:
 
 
 def is_learned(easy: Mapping[int, Sequence[float]], iterations: int) -> bool:
-    """Return whether little is left to learn after iterations with such `easy_groups`, of so many that are planned: the
-    diagnosis is active."""
+    """Return whether little is left to learn, because the diagnosis is active. `easy` has the `easy_groups` of each
+    iteration so far, and `iterations` is the number that is planned."""
     observed = [Observed(iteration, tuple(shares)) for iteration, shares in sorted(easy.items()) if shares]
     spans = share_spans(observed, TooEasy.bound, iterations)
     return bool(spans) and spans[-1].cleared is None

@@ -112,7 +112,7 @@ class ModuleWeights:
         self, ids: torch.Tensor, positions: torch.Tensor, past: Cache, mask: Callable[[int | None], torch.Tensor]
     ) -> torch.Tensor:
         """Return the logits [B, 1, vocab] after the last of `ids` ([B, n]) at `positions` ([B, n]). `mask` returns the
-        attention mask of layers that see so many last tokens, where None means all."""
+        attention mask of layers that see a window of this number of last tokens, or all if it is None."""
         masks = {kind: mask(width) for kind, width in self._windows.items()}
         logits: torch.Tensor = self.model(
             input_ids=ids,
