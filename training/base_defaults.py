@@ -198,7 +198,7 @@ def _of_evaluation(base: Base, parameters: int) -> dict[str, Default]:
         "evaluation.samples": Default(1, "More scenarios tell more than more samples of each."),
         "evaluation.test_scenarios": Default(test, f"{cost} They are used at the start and the end only."),
         "evaluation.baseline_width": Default(
-            0.1, "64 scenarios say enough about a base that fails or solves nearly all of them."
+            0.1, "Few scenarios say enough about a base that fails or solves nearly all of them."
         ),
     }
 
