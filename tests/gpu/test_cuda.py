@@ -32,7 +32,6 @@ from training.engine.trainer.pretrained import fresh_adapter, load_in_stages
 from training.engine.trainer.trajectories import TrainSequence
 from training.engine.weights import tensor_file
 from training.engine.weights.joined import JoinedModel
-from training.engine.weights.packed_modules import PackedModules
 from training.engine.weights.weights import Weights, snapshot
 from training.tuning import Tuning
 
@@ -111,6 +110,8 @@ def test_samples_have_the_log_probabilities_of_float32_on_a_cpu(tmp_path: Path, 
 def test_other_architectures_are_sampled_packed_and_captured(tmp_path: Path, name: str) -> None:
     """Prompts within and beyond the layers' window of 16 tokens, some sharing their beginning, before and after the
     weights were replaced in place."""
+    from training.engine.weights.packed_modules import PackedModules  # Triton comes with torch for CUDA only
+
     model: Any = AutoModelForCausalLM.from_pretrained(make_architecture(tmp_path, name), dtype=torch.float32)
     model.eval()
     shared = tokens(70, 0)
