@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from sqlalchemy import URL
 
 from app.cli.client import Service, ServiceUnreachable
 
@@ -30,17 +29,6 @@ def engine(data_dir: Path, *flags: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}/v1"
 
 
-def database_only(database: URL) -> dict[str, str]:
-    """Return the settings of a service that answers from its database alone: without an engine, runs or rate limits."""
-    return {
-        "DATABASE_URL": database.set(drivername="postgresql").render_as_string(hide_password=False),
-        "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
-        "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
-        "LEARNLOOP_REQUIRE_KEYS": "always",
-        "LEARNLOOP_RATE_PER_S": "0",
-    }
-
-
 @contextmanager
 def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Start `learnloop serve` and yield it before it answers. It logs to `service.log` in `data_dir`.
@@ -49,16 +37,6 @@ def service(data_dir: Path, port: int, **settings: str) -> Iterator["subprocess.
     """
     command = ["app.cli", "serve", "--port", str(port), "--data-dir", str(data_dir)]
     with _child(command, data_dir / "service.log", settings) as child:
-        yield child
-
-
-@contextmanager
-def worker(data_dir: Path, **settings: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start `learnloop worker` and yield it. It logs to `worker.log` in `data_dir`.
-
-    `settings` are environment variables.
-    """
-    with _child(["app.cli", "worker", "--data-dir", str(data_dir)], data_dir / "worker.log", settings) as child:
         yield child
 
 
