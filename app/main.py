@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -84,7 +84,7 @@ from app.processes.engine import Engine
 from app.resources import Resources
 from app.runs.claims import Limits
 from app.schedules.scheduler import looking, scheduler_of
-from app.service import open_service
+from app.service import Service, open_service
 from app.settings import Settings
 from app.worker.drive import LearnLoop
 from training.learn_loop import learn_loop
@@ -158,30 +158,8 @@ def create_app(
     that is already running and that the caller stops.
     """
 
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        from app.datasets.inbox_files import index_inboxes_anew
-
-        limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
-        await asyncio.to_thread(index_inboxes_anew, settings.data_dir)
-        async with (
-            open_service(settings, connect=connect, learn=learn, engine=engine) as app.state.service,
-            open_run_documents(
-                app.state.service.database, limits, settings.machine_price_per_hour
-            ) as app.state.run_documents,
-            open_callers(app.state.service.database, settings) as app.state.callers,
-            idempotency.purging(app.state.service.database),
-            every(_PRUNE_EVERY_S, partial(prune, app.state.service.database, settings), "prune"),
-            open_proxy() as app.state.proxy,
-            open_session_gateway(app.state.service) as app.state.session_gateway,
-            looking(scheduler_of(app.state.service, app.state.proxy.http)),
-        ):
-            app.state.heavy_reads = HeavyReads(app.state.service.database_engine.url)
-            app.state.stored_texts = StoredTexts(app.state.heavy_reads)
-            app.state.judging = HeavyReads(app.state.service.database_engine.url)
-            app.state.scoring = HeavyReads(app.state.service.database_engine.url)
-            app.state.metrics = MetricsPage(app.state.service)
-            yield
+    def lifespan(app: FastAPI) -> AbstractAsyncContextManager[None]:
+        return _opened(app, settings, open_service(settings, connect=connect, learn=learn, engine=engine))
 
     # FastAPI's own documentation page loads its scripts from the internet; this serves them, `api_file` the page.
     app = FastAPIOffline(
@@ -203,6 +181,34 @@ def create_app(
     for part in _PARTS:
         app.router.routes.extend(part.router.routes)
     return app
+
+
+@asynccontextmanager
+async def _opened(
+    app: FastAPI, settings: Settings, service: AbstractAsyncContextManager[Service]
+) -> AsyncIterator[None]:
+    """Open what the handlers use, in the application's state."""
+    from app.datasets.inbox_files import index_inboxes_anew
+
+    state = app.state
+    limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)
+    await asyncio.to_thread(index_inboxes_anew, settings.data_dir)
+    async with (
+        service as state.service,
+        open_run_documents(state.service.database, limits, settings.machine_price_per_hour) as state.run_documents,
+        open_callers(state.service.database, settings) as state.callers,
+        idempotency.purging(state.service.database),
+        every(_PRUNE_EVERY_S, partial(prune, state.service.database, settings), "prune"),
+        open_proxy() as state.proxy,
+        open_session_gateway(state.service) as state.session_gateway,
+        looking(scheduler_of(state.service, state.proxy.http)),
+    ):
+        state.heavy_reads = HeavyReads(state.service.database_engine.url)
+        state.stored_texts = StoredTexts(state.heavy_reads)
+        state.judging = HeavyReads(state.service.database_engine.url)
+        state.scoring = HeavyReads(state.service.database_engine.url)
+        state.metrics = MetricsPage(state.service)
+        yield
 
 
 @asynccontextmanager
