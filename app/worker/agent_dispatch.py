@@ -2,27 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 import httpx
 import structlog
 
 from app.agent_sessions.tasks import UNCLAIMED, AgentTasks
-from app.aio.event_loops import run_on_loop
-from app.aio.retry import retry_while_database_is_down
 from app.security.address_guard import AddressGuard, AddressRefused, guarded_transport
 from app.security.webhook_signing import signed_headers
+from app.worker.driven import query
 from environment.bounded_http import AnswerLimits, AnswerRefused, BoundedTransport
 from environment.json_type import Json
 from learnloop.outcome import BadOutcome, parse_outcome
 from training.rollout.agents.remote import RemoteTask
 from training.rollout.agents.sessions import Outcome, RolloutSession, RolloutSessions, SessionEnd, SessionOver
 
-Result = TypeVar("Result")
 DELAYS_S = (0.5, 2.0)
 """Delays before a task is posted again. After the last one its rollout fails."""
 _RETRYABLE_STATUSES = (408, 425, 429)
@@ -176,11 +173,8 @@ class PullDispatch:
     async def finish(self, session: RolloutSession, task: RemoteTask) -> SessionEnd:
         document = task_document(task, self.run_id)
         offered = (session.id, self.project, self.run_id, document, task.timeout_s)
-        await self._on_main_loop(lambda: self.tasks.offer(*offered))
+        await query(self.main_loop, lambda: self.tasks.offer(*offered))
         ended = await self.database.ended(session.id)
         with suppress(Exception):  # a leftover row is deleted with its session
-            return replace(ended, seconds=await self._on_main_loop(lambda: self.tasks.withdraw(session.id)))
+            return replace(ended, seconds=await query(self.main_loop, lambda: self.tasks.withdraw(session.id)))
         return ended
-
-    async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:
-        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))

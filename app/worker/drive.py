@@ -21,7 +21,6 @@ from app.db.database import Database
 from app.db.tables import Run
 from app.domain.stored_request import Budget, Choice, StoredRequest
 from app.errors import DATABASE_DOWN
-from app.processes.engine import EngineUnavailable
 from app.results.files import ResultsFiles
 from app.runs import diagnoses, ledger
 from app.runs.budget import Clock, Meter
@@ -32,6 +31,7 @@ from app.runs.reproducibility import save_reproducibility
 from app.runs.resume_point import begin_with, inherited_state, resume_of
 from app.tracing.tracer import Tracing
 from app.worker.checkpoint_retention import prune
+from app.worker.driven import Patience, query
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.measures import count_diagnoses, count_iteration
 from app.worker.own_agents import OwnAgents
@@ -40,7 +40,7 @@ from environment.access import Access
 from environment.base import Environment, Json
 from environment.registry import traits
 from judges.base import Judge, JudgeServices
-from training.backends.base import BackendUnavailable, Policy
+from training.backends.base import Policy
 from training.budget import RunBudget
 from training.diagnosis.collapses import rolled_out
 from training.diagnosis.examine import examine
@@ -77,10 +77,6 @@ class LearnLoop(Protocol):
     ) -> AsyncGenerator[IterationResult, None]: ...
 
 
-_UNAVAILABLE = (EngineUnavailable, BackendUnavailable)
-_RETRY_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
-"""Delays before retries of an unavailable backend. Once they are used up without progress, the run pauses."""
-
 _TRACED_SEPARATELY = ("environment", "judge", "agent", "model")
 
 _SETTLE_S = 5.0
@@ -112,7 +108,7 @@ class _Work:
 
     async def query(self, act: Callable[[], Awaitable[Result]]) -> Result:
         """Use the database on the service's event loop, and retry while it is down."""
-        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
+        return await query(self.main_loop, act)
 
 
 class _BackgroundFiles:
@@ -200,31 +196,23 @@ class Driver:
             log.warning("ledger not saved", run_id=work.run.id, error=str(error))
 
     async def _learn_with_retries(self, work: _Work) -> None:
-        """Learn, and wait with growing delays for an unavailable backend. Any progress resets the delays."""
+        """Learn, and wait for an unavailable backend."""
         structlog.contextvars.bind_contextvars(run_id=work.run.id)
-        pauses = iter(_RETRY_DELAYS_S)
+        patience = Patience(work.waits)
         trained = -1  # the last iteration whose training progressed
 
         def noted(progress: Progress) -> None:
-            nonlocal pauses, trained
+            nonlocal trained
             trains = progress.phase is Phase.TRAIN
             # The steps of a training that fails are lost, so they are progress only once.
             if progress.done and not (trains and progress.iteration <= trained):
-                pauses = iter(_RETRY_DELAYS_S)
+                patience.progressed()
                 trained = progress.iteration if trains else trained
             work.note(progress)
 
         # Opened here because a new thread does not inherit its parent's context.
         with self.tracing.run(work.run.id, work.lease.worker, _trace_inputs(work.run, work.request)):
-            while True:
-                try:
-                    return await self._learn_and_flush(work, noted)
-                except _UNAVAILABLE as error:
-                    if (pause_s := next(pauses, None)) is None:
-                        raise
-                    log.warning("backend away, waiting", error=str(error), pause_s=pause_s)
-                    work.waits(str(error))
-                    await asyncio.sleep(pause_s)
+            await patience.retrying(lambda: self._learn_and_flush(work, noted))
 
     async def _learn_and_flush(self, work: _Work, note: Callable[[Progress], None]) -> None:
         """Learn. On failure or cancellation, flush the journal, so that finished and answered work is kept."""
@@ -250,8 +238,8 @@ class Driver:
         return replace(resume, rolled_out=list(rolled_out(work.facts)), easy=easy)
 
     async def _learn(self, work: _Work, note: Callable[[Progress], None]) -> None:
-        run, request, main_loop = work.run, work.request, work.main_loop
-        await run_on_loop(main_loop, self._check_rules(work))  # the previous worker may have died before its check
+        run, request = work.run, work.request
+        await self._check_rules(work)  # the previous worker may have died before its check
         resume = await self._resume(work)
         log.info("run continues", environment=run.environment, iteration=resume.iteration if resume else 0)
         async with AsyncExitStack() as stack:
@@ -277,10 +265,11 @@ class Driver:
                 budget=work.meter,
                 agent=await self._player(work, choice),
                 now=work.now,
-                demonstrations=await run_on_loop(main_loop, self._demonstrations(work, resume)),
+                demonstrations=await self._demonstrations(work, resume),
                 another_environment=another,
             )
-            files = await stack.enter_async_context(_BackgroundFiles(partial(self._write_files, work)))
+            write = partial(work.query, lambda: self.results.write(run.id))
+            files = await stack.enter_async_context(_BackgroundFiles(write))
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 clock = time.monotonic()
@@ -296,8 +285,8 @@ class Driver:
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
                 await shielded(self._save(work, result, facts))
                 await files.begin()
-                await run_on_loop(main_loop, self._check_rules(work))
-                await prune(self.database, main_loop, run, request.checkpoints, backend, policy)
+                await self._check_rules(work)
+                await prune(self.database, work.main_loop, run, request.checkpoints, backend, policy)
 
     async def _demonstrations(self, work: _Work, resume: Resume | None) -> Demonstrations:
         """Return the demonstrations for the run's warm start; empty if it has none or has finished it."""
@@ -307,7 +296,7 @@ class Driver:
         if start.sha256 is None:
             return int(start.demonstrations["oracle"])
         hash, project = start.sha256, work.run.model_project
-        text = await retry_while_database_is_down(lambda: stored_text(self.database, project, "demonstrations", hash))
+        text = await work.query(lambda: stored_text(self.database, project, "demonstrations", hash))
         found: list[Json] = await asyncio.to_thread(json.loads, text)
         return found
 
@@ -320,8 +309,8 @@ class Driver:
     async def _check_rules(self, work: _Work) -> None:
         """Raise NoSignalStop or DiagnosisStop if one of the run's rules stops it now."""
         rule = work.request.on_no_signal
-        await retry_while_database_is_down(lambda: check_rule(self.database, work.run.id, rule))
-        await retry_while_database_is_down(lambda: diagnoses.check_rule(self.database, work.run.id))
+        await work.query(lambda: check_rule(self.database, work.run.id, rule))
+        await work.query(lambda: diagnoses.check_rule(self.database, work.run.id))
 
     async def _save(self, work: _Work, result: IterationResult, facts: Facts) -> None:
         """Save an iteration, on the run's thread because rollouts that run ahead are charged to its meter there."""
@@ -342,10 +331,6 @@ class Driver:
             journal_s=round(cost.waited_s, 3),
             journal_beside_s=round(cost.beside_s, 3),
         )
-
-    async def _write_files(self, work: _Work) -> None:
-        write = retry_while_database_is_down(lambda: self.results.write(work.run.id))
-        await run_on_loop(work.main_loop, write)
 
     async def _save_rows(
         self, work: _Work, result: IterationResult, facts: Facts, used: Sequence[ledger.Entry]

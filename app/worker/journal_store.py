@@ -14,14 +14,14 @@ import structlog
 from sqlalchemy import delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.aio.event_loops import run_on_loop
-from app.aio.retry import LONG_S, retry_while_database_is_down
+from app.aio.retry import LONG_S
 from app.claims.lease import Lease, LeaseLost, require
 from app.db.database import Database
 from app.db.tables import Journal, Run
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.runs.journal_entries import text_of
+from app.worker.driven import query
 from training.journal import ALL_JUDGED, ALL_REPLACED, TRAINED, repair
 from training.phases import Phase
 
@@ -114,15 +114,15 @@ class StoredJournal:
             return whole
 
         with self.cost.waited():
-            return dict(await run_on_loop(self._main_loop, retry_while_database_is_down(read)))
+            return dict(await query(self._main_loop, read))
 
     async def _read(self, tx: AsyncSession, iteration: int) -> tuple[dict[str, str], list[str]]:
         """Return the intact entries, and the names of the damaged ones."""
-        query = select(Journal.name, Journal.value, Journal.checksum).where(
+        entries = select(Journal.name, Journal.value, Journal.checksum).where(
             Journal.run_id == self._lease.id, Journal.iteration == iteration
         )
         whole, damaged = {}, []
-        for name, value, checksum in (await tx.execute(query)).all():
+        for name, value, checksum in (await tx.execute(entries)).all():
             text = None
             if checksum is None or checksum == self._checksum(iteration, name, value):
                 text = text_of(value)
@@ -167,7 +167,7 @@ class StoredJournal:
         async with self._writing:
             rows, self._waiting = self._waiting, []
             if rows:
-                await run_on_loop(self._main_loop, retry_while_database_is_down(lambda: self._write(rows), at_most_s))
+                await query(self._main_loop, lambda: self._write(rows), at_most_s)
 
     def _add(self, iteration: int, name: str, value: str) -> None:
         self._waiting.append(self._row(iteration, name, value))

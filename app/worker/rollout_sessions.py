@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -20,15 +20,13 @@ from app.agent_sessions.store import (
     SessionSpec,
 )
 from app.aio.event_loops import run_on_loop
-from app.aio.retry import retry_while_database_is_down
 from app.auth.caller import Caller
 from app.claims.lease import Lease, require
 from app.db.database import Database
 from app.db.tables import AgentSession, Run
+from app.worker.driven import query
 from training.rollout.agents.sessions import Outcome, RolloutSession, SessionEnd, SessionLimits, SessionOver
 from training.rollout.model_calls import AnsweredCall, Sampling
-
-Result = TypeVar("Result")
 
 
 class LeasedSessions:
@@ -101,14 +99,14 @@ class LeasedSessions:
     async def end(self, session_id: str, attempt: int, outcome: Outcome) -> SessionEnd:
         """See `RolloutSessions`."""
         try:
-            await self._on_main_loop(lambda: self._store.end(self._owner, session_id, outcome, attempt))
+            await query(self._main_loop, lambda: self._store.end(self._owner, session_id, outcome, attempt))
         except (SessionIsOver, ClaimLost, OutcomeKnown):
             return await self.ended(session_id)
         return SessionEnd(outcome)
 
     async def calls(self, session_id: str) -> list[AnsweredCall]:
         """See `RolloutSessions`."""
-        return await self._on_main_loop(lambda: self._calls.of_last_attempt(session_id))
+        return await query(self._main_loop, lambda: self._calls.of_last_attempt(session_id))
 
     @property
     def _owner(self) -> Caller:
@@ -120,10 +118,7 @@ class LeasedSessions:
                 await require(tx, self._lease)
                 return await act(tx)
 
-        return await self._on_main_loop(work)
-
-    async def _on_main_loop(self, act: Callable[[], Awaitable[Result]]) -> Result:
-        return await run_on_loop(self._main_loop, retry_while_database_is_down(act))
+        return await query(self._main_loop, work)
 
 
 def _rollout_session(opened: OpenedSession) -> RolloutSession:

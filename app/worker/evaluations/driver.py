@@ -8,7 +8,7 @@ judged together, so that a judge can compare them.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -29,7 +29,7 @@ from app.evaluations.report import differences, report_of, why_no_figures
 from app.evaluations.store import EvaluationStore
 from app.evaluations.what_if_report import values_of, what_if_report
 from app.listed_models import ListedModels
-from app.processes.engine import Engine, EngineUnavailable
+from app.processes.engine import Engine
 from app.runs.budget import Meter
 from app.runs.configuration import make_environment, make_judge, make_player
 from app.runs.documents import resolve_references
@@ -38,6 +38,7 @@ from app.runs.recorded_rollouts import recorded_rollout
 from app.runs.resume_point import begin_with, state_after
 from app.runs.stored_rollouts import stored_rollout
 from app.settings import Settings
+from app.worker.driven import Patience, query
 from app.worker.evaluations.budget import EvaluationBudget, meter_of, prices_of, saved_usage
 from app.worker.evaluations.rejudging import Rejudging
 from app.worker.judge_services import judge_services
@@ -65,9 +66,6 @@ from training.statistics.sequential import Decision, Evidence, Rule, evidence
 from training.statistics.turn_values import next_probe
 from training.task_errors import first_of_several
 from training.types import FailureKind, Progress, Rollout
-
-_RETRY_DELAYS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 60.0, 60.0, 60.0)
-"""Delays before retries of an unavailable backend. Once they are used up without progress, the evaluation fails."""
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +98,7 @@ class EvaluationDriver:
         rows = await retry_while_database_is_down(lambda: store.rows(job.id))
         meter = meter_of(job, request, {Slot.parse(row.slot): row for row in rows}, prices)
         work = _DriveState(
-            job, request, lease, main_loop, meter, prices, _SaveCounter(note, request.slots, len(rows)), waits
+            job, request, lease, main_loop, meter, prices, _SaveCounter(note, request.slots, len(rows), Patience(waits))
         )
         try:
             return await run_in_thread(lambda: self._retrying(work), name=f"evaluation-{job.id}")
@@ -130,17 +128,9 @@ class EvaluationDriver:
 
     async def _retrying(self, work: "_DriveState") -> dict[str, Json]:
         await asyncio.to_thread(import_art)
-        job = work.job
+        structlog.contextvars.bind_contextvars(evaluation_id=work.job.id)
         work.made.saved()
-        while True:
-            try:
-                return await self._evaluate(work)
-            except (EngineUnavailable, BackendUnavailable) as error:
-                if (pause_s := work.made.next_pause_s()) is None:
-                    raise
-                log.warning("backend away, waiting", evaluation_id=job.id, error=str(error), pause_s=pause_s)
-                work.waits(str(error))
-                await asyncio.sleep(pause_s)
+        return await work.made.patience.retrying(lambda: self._evaluate(work))
 
     async def _evaluate(self, driven: "_DriveState") -> dict[str, Json]:
         job, request, main_loop = driven.job, driven.request, driven.main_loop
@@ -264,21 +254,18 @@ class _Forked:
 
 @dataclass
 class _SaveCounter:
-    """Counts what was saved. Each save resets the retry delays for an unavailable backend."""
+    """Counts what was saved. Each save is progress."""
 
     note: Callable[[Progress], None]
     total: int
     done: int
-    pauses: Any = field(default_factory=lambda: iter(_RETRY_DELAYS_S))
+    patience: Patience
 
     def saved(self, rollouts: int = 0) -> None:
         """Record that rollouts or verdicts were saved."""
-        self.done, self.pauses = self.done + rollouts, iter(_RETRY_DELAYS_S)
+        self.done += rollouts
+        self.patience.progressed()
         self.note(Progress(0, Phase.EVALUATE, self.done, self.total))
-
-    def next_pause_s(self) -> float | None:
-        pause_s: float | None = next(self.pauses, None)
-        return pause_s
 
 
 @dataclass(frozen=True)
@@ -292,7 +279,6 @@ class _DriveState:
     meter: Meter
     prices: Sequence[Price | None]
     made: _SaveCounter
-    waits: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -304,21 +290,18 @@ class _EvaluationRows:
     main_loop: asyncio.AbstractEventLoop
 
     async def rows(self) -> dict[Slot, Any]:
-        found = await self._on_main_loop(lambda: self.store.rows(self.lease.id))
+        found = await query(self.main_loop, lambda: self.store.rows(self.lease.id))
         return {Slot.parse(row.slot): row for row in found}
 
     async def messages(self, slots: Sequence[Slot]) -> dict[str, list[Json]]:
-        found: dict[str, list[Json]] = await self._on_main_loop(lambda: self.store.messages(self.lease.id, slots))
-        return found
+        return await query(self.main_loop, lambda: self.store.messages(self.lease.id, slots))
 
     async def keep_rollout(self, row: Mapping[str, Json]) -> None:
-        await shielded(self._on_main_loop(lambda: self.store.keep_rollout(self.lease, row)))
+        await shielded(query(self.main_loop, lambda: self.store.keep_rollout(self.lease, row)))
 
     async def keep_verdicts(self, verdicts: Sequence[Mapping[str, Json]], judgement: Judgement) -> None:
-        await shielded(self._on_main_loop(lambda: self.store.keep_verdicts(self.lease, verdicts, judgement.calls)))
-
-    async def _on_main_loop(self, act: Callable[[], Any]) -> Any:
-        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
+        calls = judgement.calls
+        await shielded(query(self.main_loop, lambda: self.store.keep_verdicts(self.lease, verdicts, calls)))
 
 
 @dataclass(frozen=True)

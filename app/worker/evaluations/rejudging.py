@@ -8,8 +8,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from app.aio.event_loops import run_on_loop, shielded
-from app.aio.retry import retry_while_database_is_down
+from app.aio.event_loops import shielded
 from app.claims.lease import Lease, LeaseLost
 from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import StoredEvaluation
@@ -17,6 +16,7 @@ from app.evaluations.rejudge_report import largest, rejudge_report
 from app.evaluations.rejudgings import RejudgingStore, StoredGroup
 from app.runs.configuration import make_judge
 from app.runs.stored_rollouts import judged_rollout
+from app.worker.driven import query
 from app.worker.evaluations.budget import EvaluationBudget
 from app.worker.measures import count_judge_calls
 from app.worker.save_iteration import verdict_row
@@ -49,8 +49,8 @@ class Rejudging:
         """Judge everything that is not saved yet, and return the report."""
         rejudge = self.request.rejudge
         assert rejudge is not None
-        groups = await self._on_main_loop(lambda: self.store.groups(rejudge, self.config))
-        known = await self._on_main_loop(lambda: self.store.verdicts(self.job.id))
+        groups = await query(self.main_loop, lambda: self.store.groups(rejudge, self.config))
+        known = await query(self.main_loop, lambda: self.store.verdicts(self.job.id))
         judges = [
             make_judge(self.request.judge, replace(self.services, cache=_repeated(self.services.cache, repeat)))
             for repeat in range(rejudge.repeats)
@@ -61,9 +61,9 @@ class Rejudging:
                     for repeat, judge in enumerate(judges):
                         if (group.rows[0].id, repeat) not in known:
                             tasks.create_task(self._judge(group, repeat, judge))
-        verdicts = await self._on_main_loop(lambda: self.store.verdicts(self.job.id))
+        verdicts = await query(self.main_loop, lambda: self.store.verdicts(self.job.id))
         shown = [row.id for row in largest(groups, verdicts)]
-        explanations = await self._on_main_loop(lambda: self.store.explanations(self.job.id, shown))
+        explanations = await query(self.main_loop, lambda: self.store.explanations(self.job.id, shown))
         found = await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
         method = {"name": "stored rollouts, judged again", "draws": 0, "level": 0.95}
         return {
@@ -77,7 +77,7 @@ class Rejudging:
 
     async def _judge(self, group: StoredGroup, repeat: int, judge: Judge) -> None:
         async with self.gate:
-            rows = await self._on_main_loop(lambda: self.store.whole(group.ids))
+            rows = await query(self.main_loop, lambda: self.store.whole(group.ids))
             rollouts = [judged_rollout(row) for row in rows]
             order = list(range(len(rollouts)))
             if repeat:  # another order of candidates, because a judge can prefer a place
@@ -87,7 +87,7 @@ class Rejudging:
                 judged(judgement)
         scored = self._scored(rollouts, order, judgement)
         verdicts = [self._row(each, repeat) for each in scored]
-        await shielded(self._on_main_loop(lambda: self.store.keep(self.lease, verdicts, judgement.calls)))
+        await shielded(query(self.main_loop, lambda: self.store.keep(self.lease, verdicts, judgement.calls)))
         self.saved(len(verdicts))
         count_judge_calls(judgement.calls)
 
@@ -103,9 +103,6 @@ class Rejudging:
     def _row(self, scored: ScoredRollout, repeat: int) -> dict[str, Any]:
         place = {"evaluation_id": self.job.id, "trajectory_id": scored.rollout.id, "repeat": repeat}
         return place | verdict_row(scored) | {"advantage": scored.advantage}
-
-    async def _on_main_loop(self, act: Callable[[], Any]) -> Any:
-        return await run_on_loop(self.main_loop, retry_while_database_is_down(act))
 
 
 @dataclass(frozen=True, slots=True)

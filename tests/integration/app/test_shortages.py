@@ -202,7 +202,7 @@ class _Behind(ScriptedBackend):
 async def test_a_run_waits_for_an_engine_that_is_gone(
     data_dir: Path, database_url: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.05,) * 1_000)
+    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.05,) * 1_000)
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
@@ -219,7 +219,7 @@ async def test_a_run_waits_for_an_engine_that_is_gone(
 async def test_a_run_whose_engine_stays_away_pauses_and_can_be_resumed(
     data_dir: Path, database_url: str, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.01,))
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), _Behind(engine)) as client:
         await engine.start()
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
@@ -236,7 +236,7 @@ async def test_a_training_that_the_disk_refuses_is_tried_again(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the engine does then: tests/integration/training/test_full_disk.py."""
-    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.05,) * 1_000)
+    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.05,) * 1_000)
     refuses = threading.Event()
     refuses.set()
 
@@ -271,7 +271,7 @@ async def test_a_disk_that_stays_full_pauses_the_run_and_says_so(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps before the failure are lost, so they are no progress and do not start the delays anew."""
-    monkeypatch.setattr("app.worker.drive._RETRY_DELAYS_S", (0.01,) * 4)
+    monkeypatch.setattr("app.worker.driven._RETRY_DELAYS_S", (0.01,) * 4)
     loop = _FullDisk()
     async with served(settings_for(data_dir, database_url), loop) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
