@@ -67,9 +67,9 @@ docs: ## the documentation as a site, in build/site: open index.html, or serve t
 	$(PYTHON) scripts/install.py docs
 	$(BIN)/python -m scripts.docs_site
 
-bench: $(INSTALLED) ## speed beside transformers and TRL, the service under load, what an iteration spends on neither
+bench: $(INSTALLED) ## speed beside TRL, the service under load, what an iteration spends on neither
 	$(PYTHON) scripts/install.py embedded,bench
-	@for name in engine.sampling engine.trl_rollouts service.service_under_load service.iteration_overhead learning.ruler; do \
+	@for name in engine.trl_rollouts service.service_under_load service.iteration_overhead learning.ruler; do \
 		echo; echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(ARGS) || exit; \
 	done
 
