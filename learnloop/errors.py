@@ -54,6 +54,11 @@ class APIError(LearnloopError):
         """The fields at fault, each with its `loc` and a `msg`; empty if no field is."""
         return list(self.problem.get("errors") or ())
 
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with each of these fields, as text."""
+        return _faults(self.problem)
+
 
 class InvalidRequest(APIError):
     """The request is invalid."""
@@ -91,8 +96,7 @@ def error_of(response: httpx.Response) -> APIError:
     problem = _problem(response)
     kind = _BY_STATUS.get(response.status_code, ServiceError if response.is_server_error else InvalidRequest)
     request = f"{response.request.method} {response.request.url.path} failed ({response.status_code})"
-    said = [f"{_place(each)}: {each.get('msg')}" for each in problem.get("errors") or ()]
-    message = "; ".join(said) or problem.get("detail") or problem.get("title") or response.reason_phrase
+    message = "; ".join(_faults(problem)) or problem.get("detail") or problem.get("title") or response.reason_phrase
     return kind(response.status_code, problem, f"{request}: {message}", _retry_after_s(response))
 
 
@@ -102,6 +106,10 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _faults(problem: dict[str, Any]) -> list[str]:
+    return [f"{_place(each)}: {each.get('msg')}" for each in problem.get("errors") or ()]
 
 
 def _place(error: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -47,12 +47,12 @@ def learn_loop(request: Mapping[str, Json], key: str | None) -> Operation[Accept
 
 def run_state(run_id: str) -> Operation[RunState]:
     """Get a run's current state."""
-    return _call("GET", f"/runs/{_segment(run_id)}")
+    return _call("GET", f"/runs/{segment(run_id)}")
 
 
 def cancel(run_id: str) -> Operation[Accepted]:
     """Cancel a run."""
-    return _call("POST", f"/runs/{_segment(run_id)}/cancel")
+    return _call("POST", f"/runs/{segment(run_id)}/cancel")
 
 
 def store_demonstrations(
@@ -71,7 +71,7 @@ def store_best_rollouts(
 ) -> Operation[Demonstrations]:
     """Store the best rollouts of a run as demonstrations."""
     wanted = {"name": name, "min_reward": min_reward, "per_scenario": per_scenario}
-    return _call("POST", f"/runs/{_segment(run_id)}/demonstrations", wanted, key)
+    return _call("POST", f"/runs/{segment(run_id)}/demonstrations", wanted, key)
 
 
 def ask(task: Task, key: str | None, **who: str) -> Operation[Answer]:
@@ -87,12 +87,12 @@ def open_session(model: str, request: SessionRequest) -> Operation[SessionAccess
 
 def session_state(session_id: str) -> Operation[SessionState]:
     """Get a session's current state."""
-    return _call("GET", f"/sessions/{_segment(session_id)}")
+    return _call("GET", f"/sessions/{segment(session_id)}")
 
 
 def end_session(session_id: str, outcome: Outcome) -> Operation[SessionState]:
     """End a session with its outcome."""
-    return _call("POST", f"/sessions/{_segment(session_id)}/outcome", outcome)
+    return _call("POST", f"/sessions/{segment(session_id)}/outcome", outcome)
 
 
 def feedback(type: FeedbackType, event: FeedbackEvent) -> Operation[FeedbackTaken]:
@@ -130,7 +130,7 @@ def events(run_id: str, after: int) -> Feed[Event]:
         failure: LearnloopError | None = None
         try:
             headers = {"accept": "text/event-stream", "last-event-id": str(newest)}
-            response = yield Open(f"/runs/{_segment(run_id)}/events", headers)
+            response = yield Open(f"/runs/{segment(run_id)}/events", headers)
             if response.status_code == httpx.codes.NO_CONTENT:
                 return
             failure = None if response.is_success else error_of(response)
@@ -166,27 +166,47 @@ def _call(
     *,
     keyed: bool = True,
 ) -> Operation[Any]:
-    """Return the JSON answer to a request, which is repeated if that can help. A body of bytes is sent unchanged.
+    """Return the JSON answer to a request, which is repeated if that can help.
 
     A POST that is `keyed` is repeated with the same Idempotency-Key, so that it takes effect once.
     """
-    headers = {"accept": "application/json"}
     if method == "POST" and keyed:
-        headers["idempotency-key"] = key or str(uuid.uuid4())
+        key = key or str(uuid.uuid4())
+    response = yield from request(method, path, body, key)
+    return response.json()
+
+
+def request(
+    method: str,
+    path: str,
+    body: Mapping[str, Json] | bytes | None = None,
+    key: str | None = None,
+    *,
+    accept: Container[int] = (),
+    patient: bool = True,
+) -> Operation[httpx.Response]:
+    """Return the response to a request if it is successful or its status is in `accept`. A body of bytes is sent
+    unchanged, and `key` is the Idempotency-Key.
+
+    The request is repeated if that can help. Unless `patient`, it is repeated only if the service answered that it
+    comes too early (429, or 409 with Retry-After), and not while the service is away.
+    """
+    headers = {"accept": "application/json"} | ({} if key is None else {"idempotency-key": key})
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     if content is not None:
         headers["content-type"] = "application/octet-stream" if isinstance(body, bytes) else "application/json"
     failures = 0
     while True:
         try:
-            response = yield Send(method, path, content, headers)
-            if response.is_success:
-                return response.json()
+            response: httpx.Response = yield Send(method, path, content, headers)
+            if response.is_success or response.status_code in accept:
+                return response
             failure: LearnloopError = error_of(response)
         except httpx.TransportError as error:
             failure = _unreachable(error)
         failures += 1
-        _raise_if_final(failure, failures, retryable=_is_retryable(failure))
+        retryable = _is_retryable(failure) and (patient or not isinstance(failure, Unreachable | ServiceError))
+        _raise_if_final(failure, failures, retryable=retryable)
         yield Wait(_pause_s(failure, failures))
 
 
@@ -215,6 +235,6 @@ def _unreachable(error: httpx.TransportError) -> Unreachable:
     return found
 
 
-def _segment(id: str) -> str:
+def segment(id: str) -> str:
     """Escape an id so that it is one segment of a path: `..` would lead to another operation."""
     return quote(id, safe="").replace(".", "%2E")

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson
 from app.cli.run_request import overlay
-from app.cli.terminal import Failure, plain, print_json, results
+from app.cli.terminal import Failure, plain, print_json, results, say
 
 _Question = Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")]
 _Run = Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")]
@@ -41,7 +41,7 @@ def ask(
     goal: _Goal = None,
     start: _Start = None,
     graph: _Graph = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Give a trained agent, or a base model, one task: a question, or a prospect to write an email to.
@@ -69,8 +69,7 @@ def ask(
             "graph": graph,
         },
     )
-    with Service(url) as service:
-        reply = service.ask(request)
+    reply = service.ask(request)
     print_json(reply) if as_json else _print(reply, service.url)
     if not (reply["email"] or reply["success"]):
         raise Failure(reply.get("note") or "the agent gave no answer")
@@ -81,7 +80,7 @@ def _print(reply: dict[str, Any], url: str) -> None:
     if reply.get("why_no_success"):
         results.print(plain(f"no success  {reply['why_no_success']}"))
     results.print(f"model       {reply['model']}, step {reply['step']}")
-    results.print(f"trajectory  {url}/trajectories/{reply['trajectory_id']}", soft_wrap=True)
+    say(f"trajectory  {url}/trajectories/{reply['trajectory_id']}")
 
 
 def _print_answer(reply: dict[str, Any]) -> None:

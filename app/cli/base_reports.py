@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.terminal import plain, results
+from app.cli.terminal import folded, plain, results, table
 from training.base_report import FormatCount, Report
 from training.base_verdicts import Verdict
 
@@ -45,14 +45,13 @@ def _print_report(report: Report, console: Console) -> None:
 
 
 def _table(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("FORMAT", "PROMPTS", "CALLS", "MALFORMED", "NO CALL", "MALFORMED BECAUSE"):
-        table.add_column(heading, overflow="fold")
-    for count in report.probe:
+    def row(count: FormatCount) -> tuple[str, ...]:
         chosen = " *" if count.tool_format == report.tool_format else ""
         numbers = map(str, (count.prompts, count.calls, count.malformed, count.no_call))
-        table.add_row(f"{count.tool_format}{chosen}", *numbers, plain(_reasons(count)))
-    return table
+        return f"{count.tool_format}{chosen}", *numbers, _reasons(count)
+
+    columns = map(folded, ("FORMAT", "PROMPTS", "CALLS", "MALFORMED", "NO CALL", "MALFORMED BECAUSE"))
+    return table(columns, map(row, report.probe))
 
 
 def _reasons(count: FormatCount) -> str:

@@ -11,13 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from app.cli.base_reports import print_verdict, state_of
 from app.cli.options import AsJson, DataDir
 from app.cli.phase_bar import PhaseBar
 from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, print_json, progress, results
+from app.cli.terminal import Failure, folded, print_json, print_list, progress, results
 from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
 from training.base_report import Severity, written
 from training.base_verdicts import BaseVerdicts, Verdict
@@ -237,17 +236,14 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([each.described() for each in found])
         return
-    if not found:
-        results.print("None was added. Add one: learnloop bases add NAME SOURCE")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "SIZE", "FORMAT", "STATE"):
-        table.add_column(heading, overflow="fold")
-    for each in found:
-        verdict = each.verdict
-        tool_format = (verdict.report.tool_format if verdict and verdict.report else None) or "-"
-        table.add_row(each.name, f"{each.size / 1e6:,.0f} MB", tool_format, state_of(verdict, each.fault))
-    results.print(table)
+    nothing = "None was added. Add one: learnloop bases add NAME SOURCE"
+    print_list(found, as_json, nothing, map(folded, ("NAME", "SIZE", "FORMAT", "STATE")), _row)
+
+
+def _row(base: _Base) -> tuple[str, ...]:
+    verdict = base.verdict
+    tool_format = (verdict.report.tool_format if verdict and verdict.report else None) or "-"
+    return base.name, f"{base.size / 1e6:,.0f} MB", tool_format, state_of(verdict, base.fault)
 
 
 @app.command()

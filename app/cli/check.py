@@ -8,8 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.charts import figure, percent
 from app.cli.options import AsJson, DataDir
-from app.cli.terminal import Failure, plain, print_json, results
+from app.cli.terminal import Failure, number, plain, print_json, results, say, table
 
 if TYPE_CHECKING:
     from training.environment_check.report import Report
@@ -71,19 +72,14 @@ def _print(report: "Report") -> None:
         results.print(_table(report), "")
     for found in report.findings:
         line = Text.assemble((f"{found.state:9}", _STYLES[found.state]), (found.name, "bold"), ": ", plain(found.said))
-        results.print(line, soft_wrap=True)
+        say(line)
     if report.seconds_per_rollout is not None:
-        pace = f"{report.seconds_per_rollout * 1000:.2f} ms for a rollout of the random agent, without a model"
-        results.print(pace, soft_wrap=True)
+        say(f"{report.seconds_per_rollout * 1000:.2f} ms for a rollout of the random agent, without a model")
 
 
 def _table(report: "Report") -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("AGENT")
-    for heading in ("ROLLOUTS", "REWARD", "SOLVED"):
-        table.add_column(heading, no_wrap=True, justify="right")
-    for each in report.agents:
-        reward = "-" if each.mean_reward is None else f"{each.mean_reward:.3f}"
-        solved = "-" if each.success is None else f"{each.success:.0%}"
-        table.add_row(plain(each.agent), str(each.rollouts), reward, solved)
-    return table
+    rows = (
+        (plain(each.agent), str(each.rollouts), figure(each.mean_reward, 3), percent(each.success))
+        for each in report.agents
+    )
+    return table(["AGENT", *map(number, ("ROLLOUTS", "REWARD", "SOLVED"))], rows)

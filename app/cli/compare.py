@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import plain, print_json, results
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson
+from app.cli.terminal import plain, print_result
 from environment.json_type import Json
+from learnloop.operations import segment
 
 _SHOWN = 5
 """Number of scenarios that are printed for each run."""
@@ -20,29 +21,24 @@ _NAMES = ("model.name", "seed")
 def compare(
     one: Annotated[str, typer.Argument(metavar="RUN_ID")],
     other: Annotated[str, typer.Argument(metavar="RUN_ID")],
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: settings that differ, held-out questions won and lost, and what was diagnosed."""
-    with Service(url) as service:
-        runs = [service.run(id) for id in (one, other)]
-        comparison = service.comparison(one, other)
-        held_out, seeds = comparison["held_out"], [comparison.get(f"{side}_held_out_seed") for side in ("run", "other")]
-        causes = [service.diagnosis(run["run_id"])["cause"] for run in runs]
+    runs = [service.run(id) for id in (one, other)]
+    comparison = service.call("GET", f"/runs/{segment(one)}/comparison", params={"other": other})
+    held_out, seeds = comparison["held_out"], [comparison.get(f"{side}_held_out_seed") for side in ("run", "other")]
+    causes = [service.diagnosis(run["run_id"])["cause"] for run in runs]
     settings = [dict(_flat(run["request"])) for run in runs]
     differing = {
         name: [each.get(name) for each in settings]
         for name in sorted(settings[0].keys() | settings[1].keys())
         if settings[0].get(name) != settings[1].get(name)
     }
-    if as_json:
-        compared = {f"{each['split']} {each['mode']}": _as_json(each) for each in held_out}
-        texts = [run["verdict"]["text"] for run in runs]
-        document = {"settings": differing, "held_out": compared, "verdicts": texts, "causes": causes}
-        print_json({**document, "held_out_seeds": seeds})
-        return
-    for line in _lines(runs, differing, held_out, causes, seeds):
-        results.print(line, soft_wrap=True)
+    compared = {f"{each['split']} {each['mode']}": _as_json(each) for each in held_out}
+    texts = [run["verdict"]["text"] for run in runs]
+    document = {"settings": differing, "held_out": compared, "verdicts": texts, "causes": causes}
+    print_result({**document, "held_out_seeds": seeds}, as_json, *_lines(runs, differing, held_out, causes, seeds))
 
 
 def _as_json(kind: Json) -> Json:

@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from app.cli import imports
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url, config_file
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson, DataDir, config_file
 from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, plain, print_deleted, print_json, progress, results
+from app.cli.terminal import Failure, plain, print_deleted, print_json, print_list, progress, results
+from learnloop.operations import segment
 
 if TYPE_CHECKING:
     from app.datasets.prepare import Advance, Preparation, Prepared
@@ -192,17 +193,9 @@ def list_(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     store = _store(data_dir)
     with _data_failures():
         newest = [store.versions(name)[-1] for name in store.names()]
-    if as_json:
-        print_json([asdict(each) for each in newest])
-        return
-    if not newest:
-        results.print("No data is prepared. Prepare some: learnloop data prepare NAME --emails PATH")
-        return
-    table = Table("name", "version", "emails", "train", "validation", "test", "prepared", box=None, pad_edge=False)
-    for each in newest:
-        sizes = [str(each.scenarios[split]) if each.scenarios else "-" for split in ("train", "validation", "test")]
-        table.add_row(each.name, str(each.version), str(each.inbox["emails"]), *sizes, each.created_at[:10])
-    results.print(table)
+    nothing = "No data is prepared. Prepare some: learnloop data prepare NAME --emails PATH"
+    columns = ("name", "version", "emails", "train", "validation", "test", "prepared")
+    print_list([asdict(each) for each in newest], as_json, nothing, columns, _row)
 
 
 @app.command()
@@ -236,19 +229,25 @@ def delete(
         bool, typer.Option("--scenarios", help="Delete the set of scenarios of this name, not the inbox.")
     ] = False,
     version: Annotated[int | None, typer.Option(min=1, help="Only this version. \\[default: all]")] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Delete an uploaded inbox, or uploaded scenarios, from a service: scenarios before the inbox that they are about.
 
     What a run or an evaluation still needs is not deleted. Prepared data stays in its data directory.
     """
-    with Service(url) as service:
-        if of_scenarios:
-            deleted = service.delete_versions("scenarios", name, version)
-        else:
-            deleted = [f"{each['name']}@{each['version']}" for each in service.delete_inbox(name, version)]
+    if of_scenarios:
+        deleted = service.delete_versions("scenarios", name, version)
+    else:
+        found = service.call("DELETE", f"/inboxes/{segment(name)}", params={"version": version})["deleted"]
+        deleted = [f"{each['name']}@{each['version']}" for each in found]
     print_deleted(deleted, as_json)
+
+
+def _row(version: dict[str, Any]) -> tuple[str, ...]:
+    splits, emails = version["scenarios"], str(version["inbox"]["emails"])
+    sizes = (str(splits[split]) if splits else "-" for split in ("train", "validation", "test"))
+    return version["name"], str(version["version"]), emails, *sizes, version["created_at"][:10]
 
 
 def _missing(name: str, version: int | None, versions: "list[Version]", store: "DatasetStore") -> str:

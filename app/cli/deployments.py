@@ -3,13 +3,12 @@
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, EndRelease, Url
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.client import HERE, Service, ServiceAt
+from app.cli.options import AsJson, EndRelease, named_model
+from app.cli.terminal import confirm, folded, plain, print_json, print_list, print_result, results
 from environment.json_type import Json
-from training.protocol.model_name import ModelName
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,61 +18,26 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 
 
-class Deployments:
-    """The part of the API for promoted names."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def listed(self) -> list[Json]:
-        """Return all promoted names with their addresses."""
-        return [self._addressed(each) for each in self._service.call("GET", "/promotions")["items"]]
-
-    def described(self, name: str) -> Json:
-        """Return a promoted name with its address, its history, and whether it answers."""
-        path = _path(name)
-        history = self._service.call("GET", path)["items"]
-        return {
-            **self._addressed(history[0]),
-            "health": self._service.call("POST", f"{path}/check"),
-            "history": history,
-        }
-
-    def requests(self, name: str, limit: int) -> list[Json]:
-        """Return the newest requests, newest first."""
-        params = {"limit": limit}
-        items: list[Json] = self._service.call("GET", f"{_path(name)}/requests", params=params)["items"]
-        return items
-
-    def delete(self, name: str, *, end_release: bool) -> Json:
-        """Delete the name."""
-        return self._service.call("DELETE", _path(name), params={"end_release": end_release})
-
-    def _addressed(self, promotion: Json) -> Json:
-        return {**promotion, "address": f"{self._service.url}/v1"}
+def _addressed(promotion: Json, service: Service) -> Json:
+    return {**promotion, "address": f"{service.url}/v1"}
 
 
 @app.command("list")
-def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List the promoted names, each with its checkpoint, and since when and on what evidence it has it."""
-    with Service(url) as service:
-        found = Deployments(service).listed()
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        results.print(
-            "Nothing is deployed. Promote a checkpoint: learnloop models promote PROJECT/NAME --step N --as NAME"
-        )
-        return
-    results.print(_table(found))
+    found = [_addressed(each, service) for each in service.call("GET", "/promotions")["items"]]
+    nothing = "Nothing is deployed. Promote a checkpoint: learnloop models promote PROJECT/NAME --step N --as NAME"
+    since = Column("SINCE", overflow="fold", no_wrap=True)
+    columns = [folded("NAME"), folded("CHECKPOINT"), since, folded("EVIDENCE")]
+    print_list(found, as_json, nothing, columns, _row)
 
 
 @app.command()
-def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def describe(name: Name, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show a promoted name, and check that its address answers with its checkpoint. Exits with 1 if it does not."""
-    with Service(url) as service:
-        found = Deployments(service).described(name)
+    history = service.call("GET", _path(name))["items"]
+    health = service.call("POST", f"{_path(name)}/check")
+    found = {**_addressed(history[0], service), "health": health, "history": history}
     print_json(found) if as_json else _print(found)
     raise typer.Exit(0 if found["health"]["healthy"] else 1)
 
@@ -82,19 +46,12 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 def logs(
     name: Name,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of requests.")] = 20,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show what /ask and /invoke were asked of a promoted name, oldest first. Requests to /v1 are not stored."""
-    with Service(url) as service:
-        found = Deployments(service).requests(name, limit)
-    if as_json:
-        print_json(found)
-        return
-    for each in reversed(found):
-        results.print(plain(_request_line(each)), soft_wrap=True)
-    if not found:
-        results.print("no requests")
+    found = service.call("GET", f"{_path(name)}/requests", params={"limit": limit})["items"]
+    print_result(found, as_json, *(map(_request_line, reversed(found)) if found else ("no requests",)))
 
 
 @app.command()
@@ -102,31 +59,19 @@ def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     end_release: EndRelease = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Take a promoted name away: requests that use it fail from then on. The checkpoint stays."""
-    with Service(url) as service:
-        deployments = Deployments(service)
-        if not yes:
-            current = service.call("GET", _path(name))["items"][0]
-            if not progress.is_terminal:
-                raise Failure(f"{name} is {_checkpoint(current)}; confirm with --yes")
-            typer.confirm(f"Delete {name}, which is {_checkpoint(current)}?", abort=True, err=True)
-        gone = deployments.delete(name, end_release=end_release)
-    print_json(gone) if as_json else results.print(
-        f"{name} is deleted; {_checkpoint(gone)} is still there", soft_wrap=True
-    )
+    if not yes:
+        current = _checkpoint(service.call("GET", _path(name))["items"][0])
+        confirm(f"Delete {name}, which is {current}?", f"{name} is {current}")
+    gone = service.call("DELETE", _path(name), params={"end_release": end_release})
+    print_result(gone, as_json, f"{name} is deleted; {_checkpoint(gone)} is still there")
 
 
 def _path(name: str) -> str:
-    try:
-        model = ModelName.parse(name)
-    except ValueError as error:
-        raise Failure(str(error)) from error
-    if model.step is not None:
-        raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME")
-    return f"/promotions/{model}"
+    return f"/promotions/{named_model(name)}"
 
 
 def _checkpoint(promotion: Json) -> str:
@@ -149,13 +94,9 @@ def _release(release: Json) -> str:
     return f"{release['release_id']} is {release['state']}: {release['candidate']} has a share of {share}, {stage}"
 
 
-def _table(found: list[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "CHECKPOINT", "SINCE", "EVIDENCE"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "SINCE")
-    for each in found:
-        table.add_row(each["name"], _checkpoint(each), each["created_at"][:16].replace("T", " "), _evidence(each))
-    return table
+def _row(deployed: Json) -> tuple[str, ...]:
+    since = deployed["created_at"][:16].replace("T", " ")
+    return deployed["name"], _checkpoint(deployed), since, _evidence(deployed)
 
 
 def _print(found: Json) -> None:

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import Failure, print_json, results
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson
+from app.cli.terminal import Failure, print_json, results, say
 
 _STYLES = {"fault": "red", "warning": "yellow", "note": "dim"}
 _DIAGNOSED = 2
@@ -19,13 +19,12 @@ def diagnose(
     fork: Annotated[
         bool, typer.Option("--fork", help="Start the fork that the remedy of the first cause suggests.")
     ] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Say why a run does not learn. The exit code is 2 if there is a warning or fault now."""
-    with Service(url) as service:
-        found = service.diagnosis(run_id)
-        made = service.ask_of(run_id, "fork", _fork_request(found)) if fork else None
+    found = service.diagnosis(run_id)
+    made = service.ask_of(run_id, "fork", _fork_request(found)) if fork else None
     if as_json:
         print_json(found if made is None else found | {"fork": made})
     else:
@@ -53,21 +52,17 @@ def _print(found: Any) -> None:
             f"{each['cause']} ({each['severity']}{state}) since iteration {each['first_iteration']}",
             style=_STYLES[each["severity"]] if each["state"] == "active" else "dim",
         )
-        _line(each["summary"])
+        say(f"  {each['summary']}")
         if each["explained_by"]:
-            _line(f"explained by {each['explained_by']}")
+            say(f"  explained by {each['explained_by']}")
         for name, value in each["evidence"].items():
             if name == "forms":
                 for form in value:
-                    _line(f"{form['count']} times, as in {form['trajectory_id']}: {form['text']!r}")
+                    say(f"  {form['count']} times, as in {form['trajectory_id']}: {form['text']!r}")
             else:
-                _line(f"{name}: {value if isinstance(value, str) else json.dumps(value)}")
-        _line(f"remedy: {each['remedy']['text']}")
+                say(f"  {name}: {value if isinstance(value, str) else json.dumps(value)}")
+        say(f"  remedy: {each['remedy']['text']}")
         if each["remedy"]["request"] is not None:
-            _line(f"fork with: {json.dumps(each['remedy']['request'])}")
+            say(f"  fork with: {json.dumps(each['remedy']['request'])}")
     for each in found["not_examined"]:
-        results.print(f"not examined: {each['cause']}: {each['reason']}", style="dim", markup=False, soft_wrap=True)
-
-
-def _line(text: str) -> None:
-    results.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+        say(f"not examined: {each['cause']}: {each['reason']}", "dim")

@@ -2,65 +2,42 @@
 
 import json
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from app.cli.charts import bar, figure, percent
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, URL_VARIABLE, AsJson, DataDir, Url, config_file
-from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
-from app.cli.serve import data_directory
-from app.cli.service_process import own_service
-from app.cli.terminal import Failure, plain, print_json, progress, results
-from app.cli.watching import Waiting
+from app.cli.client import HERE, Service, ServiceAt
+from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
+from app.cli.run_request import overlay, parse_settings, read_run_file
+from app.cli.service_process import service_at
+from app.cli.terminal import (
+    Failure,
+    folded,
+    number,
+    plain,
+    print_json,
+    print_list,
+    print_result,
+    print_warnings,
+    progress,
+    results,
+    say,
+    table,
+    whole,
+)
 from environment.json_type import Json
+from learnloop.operations import segment
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and control evaluations.")
 
 EvaluationId = Annotated[str, typer.Argument(metavar="EVALUATION_ID")]
 _ENDED = ("completed", "failed", "cancelled", "paused")
 _POLL_S = 0.5
-
-
-class Evaluations:
-    """The part of the API for evaluations."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def start(self, request: Json) -> Json:
-        """Queue an evaluation."""
-        return self._service.call("POST", "/evaluations", json=request)
-
-    def get(self, id: str) -> Json:
-        """Return an evaluation with its figures."""
-        return self._service.call("GET", f"/evaluations/{id}")
-
-    def move(self, id: str, verb: str, body: Json = None) -> Json:
-        """Cancel or resume an evaluation."""
-        return self._service.call("POST", f"/evaluations/{id}/{verb}", json=body)
-
-    def events(self, id: str) -> list[Json]:
-        """Return the events of an evaluation in order."""
-        items: list[Json] = self._service.call("GET", f"/evaluations/{id}/events", params={"limit": 200})["items"]
-        return items
-
-    def delete(self, id: str) -> Json:
-        """Delete an evaluation that has ended."""
-        return self._service.call("DELETE", f"/evaluations/{id}")
-
-    def listed(self, limit: int) -> list[Json]:
-        """Return the newest evaluations."""
-        items: list[Json] = self._service.call("GET", "/evaluations", params={"limit": limit})["items"]
-        return items
-
-    def report(self, id: str, form: str) -> str:
-        """Return the report as `markdown` or `svg`."""
-        return self._service.read(f"/evaluations/{id}/report", params={"form": form})
 
 
 _File = Annotated[
@@ -92,10 +69,6 @@ _Out = Annotated[
         help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
     ),
 ]
-_Url = Annotated[
-    str | None,
-    typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this evaluation]"),
-]
 
 
 def evaluate(
@@ -108,7 +81,10 @@ def evaluate(
     seed: _Seed = None,
     settings: _Settings = None,
     out: _Out = None,
-    url: _Url = None,
+    url: Annotated[
+        str | None,
+        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this evaluation]"),
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,19 +96,13 @@ def evaluate(
         "seed": seed,
         "models": chosen_models(model, prompted),
     }
-    try:
-        request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **flags})
-    except BadRunFile as error:
-        raise typer.BadParameter(str(error)) from error
-    with _service(url, data_dir) as service:
-        evaluations = Evaluations(service)
-        accepted = evaluations.start(request)
-        for warning in accepted["warnings"]:
-            progress.print(plain(warning), style="yellow", soft_wrap=True)
-        id = accepted["evaluation_id"]
-        ended = watch_evaluation(service, id)
+    request = overlay(read_run_file(file) if file else {}, {**parse_settings(settings or ()), **flags})
+    with service_at(url, data_dir) as service:
+        accepted = service.call("POST", "/evaluations", json=request)
+        print_warnings(accepted)
+        ended = watch_evaluation(service, accepted["evaluation_id"])
         if out is not None and ended["report"] is not None:
-            _write(evaluations, ended, out)
+            _write(service, ended, out)
     _show(ended, as_json)
     raise typer.Exit(0 if ended["status"] == "completed" else 1)
 
@@ -140,40 +110,33 @@ def evaluate(
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of evaluations.")] = 20,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List evaluations, newest first."""
-    with Service(url) as service:
-        found = Evaluations(service).listed(limit)
-    print_json(found) if as_json else results.print(_list_table(found) if found else "no evaluations")
+    found = service.call("GET", "/evaluations", params={"limit": limit})["items"]
+    columns = (*map(whole, ("EVALUATION", "STATUS", "DONE")), Column("MODELS"))
+    print_list(found, as_json, "no evaluations", columns, _row)
 
 
 @app.command()
 def show(
     evaluation_id: EvaluationId,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            help="Directory for report.json, report.md, report.svg and, with the extra `plots`, report.png.",
-        ),
-    ] = None,
-    url: Url = DEFAULT_URL,
+    out: _Out = None,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show an evaluation and its figures."""
-    with Service(url) as service:
-        found = Evaluations(service).get(evaluation_id)
-        if out is not None:
-            _write(Evaluations(service), found, out)
+    found = service.call("GET", f"/evaluations/{segment(evaluation_id)}")
+    if out is not None:
+        _write(service, found, out)
     _show(found, as_json)
 
 
 @app.command()
-def cancel(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def cancel(evaluation_id: EvaluationId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Cancel an evaluation. Finished rollouts are kept."""
-    _move(evaluation_id, "cancel", url, as_json)
+    _move(service, evaluation_id, "cancel", as_json)
 
 
 @app.command()
@@ -183,42 +146,31 @@ def resume(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="A new limit, such as budget.max_usd=5; repeatable."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Resume an evaluation that is paused, failed or was cancelled."""
-    try:
-        body = parse_settings(settings or ())
-    except BadRunFile as error:
-        raise typer.BadParameter(str(error)) from error
-    _move(evaluation_id, "resume", url, as_json, body or None)
+    _move(service, evaluation_id, "resume", as_json, parse_settings(settings or ()) or None)
 
 
 @app.command()
-def events(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def events(evaluation_id: EvaluationId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show what happened to an evaluation, in order."""
-    with Service(url) as service:
-        found = Evaluations(service).events(evaluation_id)
-    if as_json:
-        print_json(found)
-        return
-    for each in found:
-        line = f"{each['seq']:>4}  {each['occurred_at'][:19]}  {each['type']}  {each['actor']}"
-        results.print(plain(line), soft_wrap=True)
+    found = service.call("GET", f"/evaluations/{segment(evaluation_id)}/events", params={"limit": 200})["items"]
+    lines = (f"{each['seq']:>4}  {each['occurred_at'][:19]}  {each['type']}  {each['actor']}" for each in found)
+    print_result(found, as_json, *lines)
 
 
 @app.command()
-def delete(evaluation_id: EvaluationId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def delete(evaluation_id: EvaluationId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Delete an evaluation that has ended, with its trajectories."""
-    with Service(url) as service:
-        deleted = Evaluations(service).delete(evaluation_id)
-    print_json(deleted) if as_json else results.print(f"evaluation {evaluation_id} is deleted")
+    deleted = service.call("DELETE", f"/evaluations/{segment(evaluation_id)}")
+    print_result(deleted, as_json, f"evaluation {evaluation_id} is deleted")
 
 
-def _move(id: str, verb: str, url: str, as_json: bool, body: Json = None) -> None:
-    with Service(url) as service:
-        moved = Evaluations(service).move(id, verb, body)
-    print_json(moved) if as_json else results.print(f"evaluation {id} is {moved['status']}")
+def _move(service: Service, id: str, verb: str, as_json: bool, body: Json = None) -> None:
+    moved = service.call("POST", f"/evaluations/{segment(id)}/{verb}", json=body)
+    print_result(moved, as_json, f"evaluation {id} is {moved['status']}")
 
 
 def chosen_models(model: list[str] | None, prompted: list[str] | None) -> list[Json] | None:
@@ -226,17 +178,10 @@ def chosen_models(model: list[str] | None, prompted: list[str] | None) -> list[J
     return named or None
 
 
-def _service(url: str | None, data_dir: Path | None) -> AbstractContextManager[Service]:
-    if url is not None:
-        return Service(url)
-    return own_service(data_directory(data_dir), waiting=Waiting(progress).show)
-
-
 def watch_evaluation(service: Service, id: str) -> Json:
     """Show the progress of an evaluation on a terminal until it ends, and return it."""
-    evaluations = Evaluations(service)
     with progress.status(f"evaluation {id}") as display:
-        while (found := evaluations.get(id))["status"] not in _ENDED:
+        while (found := service.call("GET", f"/evaluations/{segment(id)}"))["status"] not in _ENDED:
             waits = f"; waits: {found['wait_reason']}" if found["wait_reason"] else ""
             display.update(
                 f"evaluation {id} is {found['status']} {bar(found['done'], found['total'])} "
@@ -252,7 +197,7 @@ def trial_decision(evaluation: Json) -> str | None:
     return decision
 
 
-def _write(evaluations: Evaluations, found: Json, out: Path) -> None:
+def _write(service: Service, found: Json, out: Path) -> None:
     from app.plots.png import NoRenderer, png
 
     if found["report"] is None:
@@ -261,7 +206,7 @@ def _write(evaluations: Evaluations, found: Json, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "report.json").write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")
         for form, name in (("markdown", "report.md"), ("svg", "report.svg")):
-            text = evaluations.report(found["evaluation_id"], form)
+            text = service.read(f"/evaluations/{found['evaluation_id']}/report", {"form": form})
             (out / name).write_text(text, encoding="utf-8")
         with suppress(NoRenderer):  # report.svg has the same plot
             (out / "report.png").write_bytes(png(text))
@@ -273,14 +218,11 @@ def _show(found: Json, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    results.print(
-        f"evaluation {found['evaluation_id']} is {found['status']}, {found['done']} of {found['total']} rollouts",
-        soft_wrap=True,
-    )
+    say(f"evaluation {found['evaluation_id']} is {found['status']}, {found['done']} of {found['total']} rollouts")
     if found["error"]:
-        results.print(plain(found["error"]), style="red", soft_wrap=True)
+        say(found["error"], "red")
     if found["status"] == "paused":
-        results.print(plain(found["wait_reason"]), soft_wrap=True)
+        say(found["wait_reason"])
     if report := found["report"]:
         level = percent(report["method"]["level"])
         results.print(f"{report['scenarios']} scenarios, {level} intervals, differences from the first model")
@@ -289,22 +231,20 @@ def _show(found: Json, as_json: bool) -> None:
 
 def evaluation_table(report: Json) -> Table:
     """Return a report's models with their success, its difference from the first model's, and other figures."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("MODEL", overflow="fold")
-    for name in ("SUCCESS", "DIFFERENCE", "REWARD", "SOURCES", "TURNS", "COST"):
-        table.add_column(name, no_wrap=True, justify="right")
-    for model in report["models"]:
-        cost = "-" if model["cost_usd"] is None else f"${model['cost_usd']:.4f}"
-        table.add_row(
-            plain(model["label"]),
-            _percents(model["success"]),
-            _percents(model["difference"]["success"]),
-            figure(model["reward"] and model["reward"]["mean"]),
-            percent(model["sources"] and model["sources"]["mean"]),
-            figure(model["turns"] and model["turns"]["mean"]),
-            cost,
-        )
-    return table
+    figures = map(number, ("SUCCESS", "DIFFERENCE", "REWARD", "SOURCES", "TURNS", "COST"))
+    return table([folded("MODEL"), *figures], map(_model_row, report["models"]))
+
+
+def _model_row(model: Json) -> tuple[str | Text, ...]:
+    return (
+        plain(model["label"]),
+        _percents(model["success"]),
+        _percents(model["difference"]["success"]),
+        figure(model["reward"] and model["reward"]["mean"]),
+        percent(model["sources"] and model["sources"]["mean"]),
+        figure(model["turns"] and model["turns"]["mean"]),
+        "-" if model["cost_usd"] is None else f"${model['cost_usd']:.4f}",
+    )
 
 
 def _percents(interval: Json) -> str:
@@ -314,12 +254,6 @@ def _percents(interval: Json) -> str:
     return f"{percent(interval['mean'])} [{100 * interval['low']:.0f}, {100 * interval['high']:.0f}]"
 
 
-def _list_table(found: list[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("EVALUATION", "STATUS", "DONE", "MODELS"):
-        table.add_column(name, no_wrap=name != "MODELS")
-    for each in found:
-        table.add_row(
-            each["evaluation_id"], each["status"], f"{each['done']}/{each['total']}", ", ".join(each["models"])
-        )
-    return table
+def _row(listed: Json) -> tuple[str, ...]:
+    done = f"{listed['done']}/{listed['total']}"
+    return listed["evaluation_id"], listed["status"], done, ", ".join(listed["models"])

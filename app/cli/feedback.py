@@ -6,22 +6,37 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from app.cli.charts import figure
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.client import HERE, Service, ServiceAt
+from app.cli.options import AsJson
 from app.cli.runs import RunId
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.terminal import (
+    Failure,
+    folded,
+    number,
+    plain,
+    print_json,
+    print_list,
+    print_result,
+    progress,
+    results,
+    whole,
+)
 from environment.json_type import Json
 from judges.base import SIMULATOR
 from judges.feedback import ONLINE
 from judges.market import Market
+from learnloop.operations import segment
 
 app = typer.Typer(
     no_args_is_help=True,
     help=f"Send and list feedback on sessions and on emails of runs, or let the {SIMULATOR} invent some.",
 )
+_MOST_EVENTS = 1_000
+"""Maximum number of events in a request."""
 SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="A session outside of runs.")]
 
 
@@ -30,19 +45,19 @@ def list_(
     run_id: Annotated[str | None, typer.Argument(metavar="[RUN_ID]", show_default=False)] = None,
     session_id: SessionId = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of events.")] = 20,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List the feedback on a run's emails, or on a session, newest first."""
     if (run_id is None) == (session_id is None):
         raise Failure("give either RUN_ID or --session")
-    with Service(url) as service:
-        found = service.feedback(run_id, limit) if run_id else service.session_feedback(str(session_id), limit)
-    if as_json:
-        print_json(found)
-        return
-    table = _events_table if run_id else _opinions_table
-    results.print(table(found) if found else "no feedback")
+    if run_id is not None:
+        found = service.newest(f"/runs/{segment(run_id)}/feedback", limit)
+        columns = [whole("EVENT"), number("ITERATION"), folded("TRAJECTORY"), number("CONFIDENCE"), whole("SOURCE")]
+    else:
+        found = service.newest(f"/sessions/{segment(str(session_id))}/feedback", limit)
+        columns = [whole("OPINION"), number("CONFIDENCE"), whole("OVER"), folded("COMMENT")]
+    print_list(found, as_json, "no feedback", columns, _event_row if run_id else _opinion_row)
 
 
 @app.command()
@@ -76,38 +91,35 @@ def send(
     event_id: Annotated[
         str | None, typer.Option(help="Your id of the event: sent again with it, it counts once. Default: a new one.")
     ] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Send one event: what somebody thought of a session, what happened to an email, or what came of an answer."""
     about = {"session_id": session_id, "trajectory_id": trajectory_id, "user": user, "model": model, "over": over}
     given = about | {"comment": comment, "confidence": confidence, "name": name, "value": value, "withdraws": withdraws}
-    event = {"event_id": event_id or str(uuid4()), "type": type}
-    with Service(url) as service:
-        taken = service.send_feedback(event | {name: value for name, value in given.items() if value is not None})
-    if as_json:
-        print_json(taken)
-    else:
-        results.print("stored" if taken["accepted"] else "already known")
+    event: dict[str, Json] = {"event_id": event_id or str(uuid4()), "type": type}
+    event |= {name: value for name, value in given.items() if value is not None}
+    taken = service.call("POST", "/feedback", json=event)
+    print_result(taken, as_json, "stored" if taken["accepted"] else "already known")
 
 
 @app.command()
 def simulate(
     run_id: RunId,
     seed: Annotated[int, typer.Option(help="Seed of the invented market.")] = 0,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Let a market simulator respond to the sample emails of a run. None of it is real."""
     market = Market(seed)
-    with Service(url) as service:
-        shown = [email for email in _showcases(service, run_id) if email["outcome"].get("email")]
-        if not shown:
-            raise Failure(f"run {run_id} has no sample email that the {SIMULATOR} could respond to")
-        fates = [market.events(email["scenario"]["task"], email["outcome"]) for email in shown]
-        events = [_event(seed, email, kind) for email, fate in zip(shown, fates, strict=True) for kind in fate]
-        Random(seed).shuffle(events)  # real feedback arrives in no particular order
-        replies = list(service.send_simulated(events))
+    shown = [email for email in _showcases(service, run_id) if email["outcome"].get("email")]
+    if not shown:
+        raise Failure(f"run {run_id} has no sample email that the {SIMULATOR} could respond to")
+    fates = [market.events(email["scenario"]["task"], email["outcome"]) for email in shown]
+    events = [_event(seed, email, kind) for email, fate in zip(shown, fates, strict=True) for kind in fate]
+    Random(seed).shuffle(events)  # real feedback arrives in no particular order
+    parts = [events[start : start + _MOST_EVENTS] for start in range(0, len(events), _MOST_EVENTS)]
+    replies = [service.call("POST", "/feedback", json={"source": "simulator", "events": part}) for part in parts]
     rows = _rows(shown, fates)
     sums = {name: sum(reply[name] for reply in replies) for name in ("accepted", "duplicates")}
     rejected = [each for reply in replies for each in reply["rejected"]]
@@ -146,45 +158,31 @@ def _rows(shown: Sequence[Json], fates: Sequence[Sequence[str]]) -> list[dict[st
 
 def _fates_table(seed: int, rows: Sequence[Mapping[str, Json]]) -> Table:
     table = Table(
+        number("ITERATION"),
+        Column("SUBJECT", no_wrap=True, overflow="ellipsis", max_width=40),
+        whole("BEST OUTCOME"),
+        number("ONLINE"),
         title=f"{SIMULATOR}, seed {seed}: invented outcomes",
         title_justify="left",
         box=None,
         pad_edge=False,
         min_width=60,
     )
-    table.add_column("ITERATION", justify="right", no_wrap=True)
-    table.add_column("SUBJECT", no_wrap=True, overflow="ellipsis", max_width=40)
-    table.add_column("BEST OUTCOME", no_wrap=True)
-    table.add_column("ONLINE", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(str(row["iteration"]), " ".join(row["subject"].split()), row["outcome"], figure(row["online"], 1))
     return table
 
 
-def _opinions_table(found: Sequence[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("OPINION", no_wrap=True)
-    table.add_column("CONFIDENCE", justify="right", no_wrap=True)
-    table.add_column("OVER", no_wrap=True)
-    table.add_column("COMMENT", overflow="fold")
-    for each in found:
-        table.add_row(_spoken(each), figure(each["confidence"]), each["over"] or "-", plain(each["comment"] or "-"))
-    return table
+def _opinion_row(opinion: Json) -> tuple[str | Text, ...]:
+    over, comment = opinion["over"] or "-", plain(opinion["comment"] or "-")
+    return _spoken(opinion), figure(opinion["confidence"]), over, comment
 
 
-def _events_table(found: Sequence[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("EVENT", no_wrap=True)
-    table.add_column("ITERATION", justify="right", no_wrap=True)
-    table.add_column("TRAJECTORY", overflow="fold")
-    table.add_column("CONFIDENCE", justify="right", no_wrap=True)
-    table.add_column("SOURCE", no_wrap=True)
-    for each in found:
-        source = SIMULATOR if each["source"] == "simulator" else each["source"]
-        place = "-" if each["iteration"] is None else str(each["iteration"])
-        weight = "-" if each["type"] in ONLINE else figure(each["confidence"])
-        table.add_row(_spoken(each), place, each["trajectory_id"], weight, source)
-    return table
+def _event_row(event: Json) -> tuple[str, ...]:
+    source = SIMULATOR if event["source"] == "simulator" else event["source"]
+    place = "-" if event["iteration"] is None else str(event["iteration"])
+    weight = "-" if event["type"] in ONLINE else figure(event["confidence"])
+    return _spoken(event), place, event["trajectory_id"], weight, source
 
 
 def _spoken(event: Json) -> str:

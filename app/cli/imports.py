@@ -8,12 +8,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from app.cli.client import Service, ServiceRefused
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import plain, print_json, results
+from app.cli.client import HERE, PATIENCE_S, ServiceAt, ServiceRefused
+from app.cli.options import AsJson
+from app.cli.terminal import plain, print_json, results, say
 from environment.json_type import Json
 
-_UPLOAD_TIMEOUT_S = 600.0
 _NO_EVALUATION = "--iterations 0 --set evaluation.scenarios=0 --set evaluation.test_scenarios=0"
 _USUAL = "\\[default: one with a usual name]"
 
@@ -51,18 +50,17 @@ def import_file(
     unrated: Annotated[
         str, typer.Option(help="Conversations: what those without opinion become: leave_out, demonstrations or tasks.")
     ] = "leave_out",
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Import a file: questions become tasks; of conversations what was liked becomes demonstrations, the rest tasks."""
     given = {**locals(), "name": name or _name_of(file.name)}
-    wanted = {key: value for key, value in given.items() if key not in ("file", "url", "as_json")}
-    with Service(url, timeout_s=_UPLOAD_TIMEOUT_S) as service:
-        try:
-            made = service.import_file(file.read(), **wanted)
-        except ServiceRefused as refused:
-            raise ServiceRefused(refused.status, f"{file.name} was not imported: {refused}") from refused
-    print_json(made) if as_json else _print(made, url)
+    wanted = {key: value for key, value in given.items() if key not in ("file", "service", "as_json")}
+    try:
+        made = service.within(PATIENCE_S).import_file(file.read(), **wanted)
+    except ServiceRefused as refused:
+        raise ServiceRefused(refused.status, f"{file.name} was not imported: {refused}") from refused
+    print_json(made) if as_json else _print(made, service.url)
 
 
 def _name_of(path: str) -> str:
@@ -78,7 +76,7 @@ def _print(made: Json, url: str) -> None:
     if tasks is not None:
         splits = ", ".join(f"{tasks[split]} {split}" for split in ("train", "validation", "test"))
         fits = f"the judge that fits: {tasks['judge']}"
-        results.print(f"tasks {_called(tasks)}: {tasks['count']} ({splits}); {fits}", soft_wrap=True)
+        say(f"tasks {_called(tasks)}: {tasks['count']} ({splits}); {fits}")
     if made["left_out"]:
         table = Table("left out", "why", "lines", box=None, pad_edge=False)
         for each in made["left_out"]:
@@ -87,14 +85,14 @@ def _print(made: Json, url: str) -> None:
         results.print(table)
     if learned is not None and learned["version"]:
         command = f"learnloop train --demonstrations {learned['name']} {_NO_EVALUATION} --url {url}"
-        results.print(f"learn from what was liked: {command}", soft_wrap=True)
+        say(f"learn from what was liked: {command}")
     if made["questions"] and tasks is not None and tasks["version"]:
         start = f"--set warm_start.demonstrations.oracle={tasks['train']}"
         command = (
             f"learnloop train --environment {tasks['environment']} --set environment.config.scenarios={tasks['name']}"
         )
-        results.print(f"learn from them: {command} {start} --url {url}", soft_wrap=True)
-        results.print(f"the base: {made['questions']['base']}", soft_wrap=True)
+        say(f"learn from them: {command} {start} --url {url}")
+        say(f"the base: {made['questions']['base']}")
 
 
 def _called(document: Json) -> str:
@@ -104,26 +102,23 @@ def _called(document: Json) -> str:
 def _print_questions(made: Json) -> None:
     found = made["questions"]
     chosen = ", ".join(f"{part}: {found[part] or 'none'}" for part in ("question", "answer", "facts"))
-    results.print(plain(f"{made['lines']} rows ({found['form']}); {chosen}"), soft_wrap=True)
+    say(f"{made['lines']} rows ({found['form']}); {chosen}")
     table = Table("row", *(escape(each) for each in found["columns"]), box=None, pad_edge=False)
     for row in found["rows"]:
         table.add_row(str(row["line"]), *map(plain, row["cells"]))
     results.print(table)
     if made["problem"]:
-        results.print(plain(f"it cannot be imported like this: {made['problem']}"), soft_wrap=True)
+        say(f"it cannot be imported like this: {made['problem']}")
         return
     near = f"{found['near_duplicates']} nearly the same as another, which are in one split"
-    results.print(
-        f"{found['different']} different questions, {near}; {found['answers']} different answers", soft_wrap=True
-    )
+    say(f"{found['different']} different questions, {near}; {found['answers']} different answers")
 
 
 def _print_conversations(made: Json) -> None:
     found = made["conversations"]
     forms = ", ".join(f"{count} {form}" for form, count in found["forms"].items())
-    results.print(
+    say(
         f"{made['lines']} lines: {found['conversations']} conversations ({forms}) of {found['users']} users, "
         f"{found['without_user']} without a user; {found['liked']} liked, {found['disliked']} disliked, "
-        f"{found['unrated']} without a clear opinion",
-        soft_wrap=True,
+        f"{found['unrated']} without a clear opinion"
     )

@@ -1,39 +1,21 @@
 """`learnloop keys`: API keys."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, DataDir, Url
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson, DataDir
 from app.cli.serve import settings_with
-from app.cli.terminal import Failure, print_json, progress, results
+from app.cli.terminal import Failure, print_json, print_list, print_result, progress, say, whole
 from environment.json_type import Json
+from learnloop.operations import segment
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
 
 _SHOWN = {"id", "project", "name", "prefix", "scopes", "created_at", "expires_at", "key"}
-
-
-class KeyService(Service):
-    """The part of the API for keys."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def create_key(self, request: Json) -> Json:
-        """Create a key, and return it with its secret."""
-        return self._call("POST", "/keys", json=request)
-
-    def keys(self, limit: int) -> list[Json]:
-        """Return the newest keys, newest first."""
-        return self._page("/keys", limit, {})
-
-    def revoke_key(self, key_id: str) -> Json:
-        """Revoke a key."""
-        return self._call("DELETE", f"/keys/{key_id}")
 
 
 @app.command()
@@ -50,7 +32,7 @@ def create(
         bool, typer.Option("--bootstrap", help="Create an operator key for all projects directly in the database.")
     ] = False,
     data_dir: DataDir = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it. It is shown only once: the service stores only its hash."""
@@ -62,40 +44,34 @@ def create(
         made = _bootstrap(settings_with(data_dir=data_dir), name)
     else:
         request = {"project": project, "name": name, "expires_days": expires_days}
-        with KeyService(url) as service:
-            made = service.create_key(request if scope is None else {**request, "scopes": scope})
+        made = service.call("POST", "/keys", json=request if scope is None else {**request, "scopes": scope})
     if as_json:
         print_json(made)
         return
     progress.print(
         f"key {made['id']} for {made['project']}: {', '.join(made['scopes'])}; not shown again", soft_wrap=True
     )
-    results.print(made["key"], soft_wrap=True)
+    say(made["key"])
 
 
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of keys.")] = 50,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List API keys, newest first."""
-    with KeyService(url) as service:
-        found = service.keys(limit)
-    if as_json:
-        print_json(found)
-        return
-    results.print(_table(found) if found else "no keys")
+    columns = (whole("KEY"), whole("PREFIX"), *map(Column, ("PROJECT", "SCOPES", "STATE", "NAME")))
+    print_list(service.newest("/keys", limit), as_json, "no keys", columns, _row)
 
 
 @app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], url: Url = DEFAULT_URL, as_json: AsJson = False
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID")], service: ServiceAt = HERE, as_json: AsJson = False
 ) -> None:
     """Revoke a key. Every replica refuses it within 5 seconds."""
-    with KeyService(url) as service:
-        row = service.revoke_key(key_id)
-    print_json(row) if as_json else results.print(f"key {key_id} ({row['name']}) is revoked", soft_wrap=True)
+    row = service.call("DELETE", f"/keys/{segment(key_id)}")
+    print_result(row, as_json, f"key {key_id} ({row['name']}) is revoked")
 
 
 def _bootstrap(settings: Any, name: str) -> Json:
@@ -128,10 +104,5 @@ def _state(key: Json) -> str:
     return "expired" if expired else f"until {expires_at[:10]}"
 
 
-def _table(found: list[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("KEY", "PREFIX", "PROJECT", "SCOPES", "STATE", "NAME"):
-        table.add_column(heading, no_wrap=heading in ("KEY", "PREFIX"))
-    for key in found:
-        table.add_row(key["id"], key["prefix"], key["project"], " ".join(key["scopes"]), _state(key), key["name"])
-    return table
+def _row(key: Json) -> tuple[str, ...]:
+    return key["id"], key["prefix"], key["project"], " ".join(key["scopes"]), _state(key), key["name"]

@@ -2,24 +2,22 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import httpx
 import typer
-from rich.table import Table
 
 from app.cli.charts import percent
-from app.cli.client import Service, ServiceRefused, ServiceUnreachable
+from app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused, ServiceUnreachable
 from app.cli.evaluations import trial_decision, watch_evaluation
-from app.cli.options import DEFAULT_URL, AsJson, EndRelease, Url
-from app.cli.terminal import Failure, print_json, results
+from app.cli.options import AsJson, EndRelease, named_model
+from app.cli.terminal import Failure, print_json, print_list, print_result, results, say, table, whole
 from environment.json_type import Json
 from training.protocol.model_name import ModelName
 
 app = typer.Typer(no_args_is_help=True, help="List models, and promote, export, push and delete their checkpoints.")
 
 Model = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
-_EXPORT_TIMEOUT_S = 600.0
 _PUSH_TIMEOUT_S = 3660.0
 """Longer than the time that any service allows for a push."""
 
@@ -31,74 +29,41 @@ class PushTarget(StrEnum):
     S3 = "s3"
 
 
-class ModelService(Service):
-    """The part of the API for models."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def models(self) -> list[Json]:
-        """Return all models that the caller can use."""
-        items: list[Json] = self._call("GET", "/models")["items"]
-        return items
-
-    def model(self, name: str) -> Json:
-        """Return a model with its checkpoints."""
-        return self._call("GET", _path(name))
-
-    def promote(self, name: str, request: dict[str, Json]) -> Json:
-        """Promote a checkpoint to a name. With `if_better_than` return the evaluation that decides this."""
-        return self._call("POST", f"{_path(name)}/promote", json=request)
-
-    def promotions(self, name: str) -> list[Json]:
-        """Return all checkpoints that a name was promoted to."""
-        items: list[Json] = self._call("GET", f"/promotions/{_model(name)}")["items"]
-        return items
-
-    def delete_checkpoint(self, name: str, step: int) -> Json:
-        """Delete a checkpoint permanently."""
-        return self._call("DELETE", f"{_path(name)}/checkpoints/{step}")
-
-    def push(self, name: str, request: dict[str, Json]) -> Json:
-        """Push a checkpoint, and return what was pushed where."""
-        return self._call("POST", f"{_path(name)}/push", json=request)
-
-    def export(self, name: str, step: int | None, to: Path) -> int:
-        """Write a checkpoint to a tar file, and return its size in bytes. A partial file never gets the final name."""
-        unfinished = to.with_name(f".{to.name}.unfinished")
-        path = f"{_path(name)}/export"
-        params = {} if step is None else {"step": step}
-        try:
-            with self._http.stream("GET", path, params=params) as reply, unfinished.open("wb") as file:
-                if not reply.is_success:
-                    reply.read()
-                    raise ServiceRefused(reply.status_code, f"GET {path} failed: {reply.text}")
-                for piece in reply.iter_bytes():
-                    file.write(piece)
-            unfinished.rename(to)
-        except httpx.TransportError as error:
-            raise ServiceUnreachable(f"the export of {name} was interrupted ({error})") from error
-        except OSError as error:
-            raise Failure(f"cannot write {to}: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
-        return to.stat().st_size
+def _export(service: Service, name: str, step: int | None, to: Path) -> int:
+    """Write a checkpoint to a tar file, and return its size in bytes. A partial file never gets the final name."""
+    unfinished = to.with_name(f".{to.name}.unfinished")
+    path = f"{_path(name)}/export"
+    params = {} if step is None else {"step": step}
+    try:
+        with service.http.stream("GET", path, params=params) as reply, unfinished.open("wb") as file:
+            if not reply.is_success:
+                reply.read()
+                raise ServiceRefused(reply.status_code, f"GET {path} failed: {reply.text}")
+            for piece in reply.iter_bytes():
+                file.write(piece)
+        unfinished.rename(to)
+    except httpx.TransportError as error:
+        raise ServiceUnreachable(f"the export of {name} was interrupted ({error})") from error
+    except OSError as error:
+        raise Failure(f"cannot write {to}: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return to.stat().st_size
 
 
 @app.command("list")
-def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List base models and trained models."""
-    with ModelService(url) as service:
-        found = service.models()
-    print_json(found) if as_json else results.print(_models_table(found) if found else "no models")
+    columns = map(whole, ("MODEL", "BACKEND", "STEP", "PROMOTED AS"))
+    print_list(service.call("GET", "/models")["items"], as_json, "no models", columns, _model_row)
 
 
 @app.command()
-def show(model: Model, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def show(model: Model, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show a model's checkpoints."""
-    with ModelService(url) as service:
-        found = service.model(model)
-    print_json(found) if as_json else results.print(_checkpoints_table(found["checkpoints"]))
+    found = service.call("GET", _path(model))
+    columns = map(whole, ("STEP", "SUCCESS", "BEST", "TAUGHT BY", "RUN", "CREATED", "PROMOTED AS"))
+    print_json(found) if as_json else results.print(table(columns, map(_checkpoint_row, found["checkpoints"])))
 
 
 @app.command()
@@ -114,22 +79,19 @@ def promote(
         ),
     ] = False,
     end_release: EndRelease = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Promote a checkpoint to a name in its project. To roll back, promote the older checkpoint again."""
-    with ModelService(url) as service:
-        if step is None:
-            step = max((each["step"] for each in service.model(model)["checkpoints"]), default=0)
-        if if_better:
-            asked = service.promote(model, {"step": step, "if_better_than": to, "end_release": end_release})
-            decided = watch_evaluation(service, asked["evaluation_id"])
-            print_json(decided) if as_json else _print_trial(decided, to)
-            raise typer.Exit(0 if trial_decision(decided) == "promote" else 1)
-        made = service.promote(model, {"step": step, "as": to, "end_release": end_release})
-    print_json(made) if as_json else results.print(
-        f"{made['name']} is now {made['model']}@{made['step']}", soft_wrap=True
-    )
+    if step is None:
+        step = max((each["step"] for each in service.call("GET", _path(model))["checkpoints"]), default=0)
+    request = {"step": step, "if_better_than" if if_better else "as": to, "end_release": end_release}
+    made = service.call("POST", f"{_path(model)}/promote", json=request)
+    if if_better:
+        decided = watch_evaluation(service, made["evaluation_id"])
+        print_json(decided) if as_json else _print_trial(decided, to)
+        raise typer.Exit(0 if trial_decision(decided) == "promote" else 1)
+    print_result(made, as_json, f"{made['name']} is now {made['model']}@{made['step']}")
 
 
 def _print_trial(evaluation: Json, to: str) -> None:
@@ -146,22 +108,17 @@ def _print_trial(evaluation: Json, to: str) -> None:
     difference = (
         "" if found is None else f", difference {found['mean']:+.1%} [{found['low']:+.1%}, {found['high']:+.1%}]"
     )
-    results.print(f"{said[trial['decision']]} ({trial['pairs']} scenarios{difference})", soft_wrap=True)
+    say(f"{said[trial['decision']]} ({trial['pairs']} scenarios{difference})")
 
 
 @app.command()
 def history(
-    name: Annotated[str, typer.Argument(metavar="PROJECT/NAME")], url: Url = DEFAULT_URL, as_json: AsJson = False
+    name: Annotated[str, typer.Argument(metavar="PROJECT/NAME")], service: ServiceAt = HERE, as_json: AsJson = False
 ) -> None:
     """Show all checkpoints that a name was promoted to, newest first."""
-    with ModelService(url) as service:
-        found = service.promotions(name)
-    if as_json:
-        print_json(found)
-        return
-    for each in found:
-        line = f"{each['created_at'][:19]}  {each['model']}@{each['step']}  by {each['actor']}"
-        results.print(line, soft_wrap=True)
+    found = service.call("GET", f"/promotions/{_model(name)}")["items"]
+    lines = (f"{each['created_at'][:19]}  {each['model']}@{each['step']}  by {each['actor']}" for each in found)
+    print_result(found, as_json, *lines)
 
 
 @app.command()
@@ -169,12 +126,10 @@ def export(
     model: Model,
     to: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="The tar file to write.")],
     step: Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint. \\[default: the newest]")] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
 ) -> None:
     """Write a checkpoint to a tar file: safetensors in the Hugging Face or peft layout, with a manifest of hashes."""
-    with ModelService(url, timeout_s=_EXPORT_TIMEOUT_S) as service:
-        size = service.export(model, step, to)
-    results.print(f"{to}: {size} bytes", soft_wrap=True)
+    say(f"{to}: {_export(service.within(PATIENCE_S), model, step, to)} bytes")
 
 
 @app.command()
@@ -186,37 +141,29 @@ def push(
         str | None, typer.Option(help="Prefix below that of the project, with --to s3. \\[default: NAME/STEP]")
     ] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint. \\[default: the newest]")] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Push a checkpoint to a repository or store that the operator of the service allows."""
     named = {"to": to.value, "repo": repo, "prefix": prefix, "step": step}
     request = {name: value for name, value in named.items() if value is not None}
-    with ModelService(url, timeout_s=_PUSH_TIMEOUT_S) as service:
-        pushed = service.push(model, request)
-    if as_json:
-        print_json(pushed)
-        return
+    pushed = service.within(_PUSH_TIMEOUT_S).call("POST", f"{_path(model)}/push", json=request)
     at = f" at {pushed['revision']}" if pushed["revision"] else ""
-    results.print(f"{pushed['model']}@{pushed['step']} is now in {pushed['url']}{at}", soft_wrap=True)
+    print_result(pushed, as_json, f"{pushed['model']}@{pushed['step']} is now in {pushed['url']}{at}")
 
 
 @app.command()
 def delete(
     model: Model,
     step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint.")],
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Delete a checkpoint permanently. The newest, the best one of a run and promoted ones cannot be deleted,
     nor those of a live release."""
-    with ModelService(url) as service:
-        left = service.delete_checkpoint(model, step)
-    if as_json:
-        print_json(left)
-        return
+    left = service.call("DELETE", f"{_path(model)}/checkpoints/{step}")
     steps = ", ".join(str(each["step"]) for each in left["checkpoints"])
-    results.print(f"{model}@{step} is deleted; remaining steps: {steps}", soft_wrap=True)
+    print_result(left, as_json, f"{model}@{step} is deleted; remaining steps: {steps}")
 
 
 def _path(name: str) -> str:
@@ -224,40 +171,24 @@ def _path(name: str) -> str:
 
 
 def _model(name: str) -> ModelName:
-    try:
-        model = ModelName.parse(name)
-    except ValueError as error:
-        raise Failure(str(error)) from error
-    if model.step is not None:
-        raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME, and the step as --step")
-    return model
+    return named_model(name, ", and the step as --step")
 
 
-def _models_table(found: list[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("MODEL", "BACKEND", "STEP", "PROMOTED AS"):
-        table.add_column(heading, no_wrap=True)
-    for each in found:
-        step = "-" if each["step"] is None else str(each["step"])
-        table.add_row(each["model"], each["backend"], step, " ".join(each["promoted_as"]))
-    return table
+def _model_row(model: Json) -> tuple[str, ...]:
+    step = "-" if model["step"] is None else str(model["step"])
+    return model["model"], model["backend"], step, " ".join(model["promoted_as"])
 
 
-def _checkpoints_table(found: list[Json]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("STEP", "SUCCESS", "BEST", "TAUGHT BY", "RUN", "CREATED", "PROMOTED AS"):
-        table.add_column(heading, no_wrap=True)
-    for each in found:
-        table.add_row(
-            str(each["step"]),
-            "-" if each["success"] is None else percent(each["success"]),
-            "best" if each["is_best"] else "",
-            _taught_by(each["metrics"]),
-            each["run_id"] or "-",
-            (each["created_at"] or "-")[:19],
-            " ".join(each["promoted_as"]),
-        )
-    return table
+def _checkpoint_row(checkpoint: Json) -> tuple[str, ...]:
+    return (
+        str(checkpoint["step"]),
+        percent(checkpoint["success"]),
+        "best" if checkpoint["is_best"] else "",
+        _taught_by(checkpoint["metrics"]),
+        checkpoint["run_id"] or "-",
+        (checkpoint["created_at"] or "-")[:19],
+        " ".join(checkpoint["promoted_as"]),
+    )
 
 
 def _taught_by(metrics: Json) -> str:

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.terminal import progress
+from app.cli.terminal import Failure, progress
 from environment.installation import shipped
+from training.protocol.model_name import ModelName
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 URL_VARIABLE = "LEARNLOOP_URL"
@@ -24,6 +25,18 @@ def config_file(given: str) -> Path:
         return example
     known = ", ".join(sorted(str(path.relative_to(examples.parent)) for path in examples.rglob("*.yaml")))
     raise typer.BadParameter(f"there is no file {given}; the examples are {known}")
+
+
+def named_model(name: str, with_step: str = "") -> ModelName:
+    """Return a model or promoted name. Raises Failure if it is none or names a checkpoint; `with_step` says how else
+    the step is given."""
+    try:
+        model = ModelName.parse(name)
+    except ValueError as error:
+        raise Failure(str(error)) from error
+    if model.step is not None:
+        raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME{with_step}")
+    return model
 
 
 Url = Annotated[str, typer.Option(envvar=URL_VARIABLE, help="URL of the service.")]

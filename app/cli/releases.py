@@ -5,14 +5,15 @@ from math import exp, log
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.run_request import BadRunFile, overlay, parse_settings
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.charts import figure
+from app.cli.client import HERE, Service, ServiceAt
+from app.cli.options import AsJson, named_model
+from app.cli.run_request import overlay, parse_settings
+from app.cli.terminal import confirm, print_json, print_list, print_result, print_warnings, results, say, table
 from environment.json_type import Json
-from training.protocol.model_name import ModelName
+from learnloop.operations import segment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,37 +24,8 @@ Name = Annotated[str, typer.Argument(metavar="PROJECT/NAME")]
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE_ID")]
 _LIVE = ("trial", "running", "held")
 _POLL_S = 2.0
-_WHOLE = ("RELEASE", "STATE", "GUARDRAIL")
-"""Columns that are never folded."""
-
-
-class Releases:
-    """The part of the API for releases."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def start(self, name: str, request: Json) -> Json:
-        """Start a release of a candidate for the name."""
-        return self._service.call("POST", f"/promotions/{_promoted(name)}/releases", json=request)
-
-    def get(self, id: str) -> Json:
-        """Return a release with its arms and guardrails."""
-        return self._service.call("GET", f"/releases/{id}")
-
-    def listed(self, name: str | None, limit: int) -> list[Json]:
-        """Return the newest releases, of one name or of all."""
-        path = "/releases" if name is None else f"/promotions/{_promoted(name)}/releases"
-        items: list[Json] = self._service.call("GET", path, params={"limit": limit})["items"]
-        return items
-
-    def move(self, id: str, verb: str, body: Json = None) -> Json:
-        """Hold, resume, roll back or promote a release."""
-        return self._service.call("POST", f"/releases/{id}/{verb}", json=body)
-
-    def verified(self, id: str) -> Json:
-        """Compute the evidence of a release again from its observations."""
-        return self._service.call("GET", f"/releases/{id}/verify")
+_WHOLE = {"RELEASE": 26, "STATE": None, "GUARDRAIL": None}
+"""Columns that are never folded, with their least width: otherwise an id could not be copied."""
 
 
 @app.command()
@@ -74,87 +46,66 @@ def start(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as outcome.event=call_booked."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Start a release: first a trial on held-out scenarios, then a share of the users."""
     flags = {"model": model, "step": step, "unit": unit, "ramp": ramp or None, "max_days": max_days, "at_end": at_end}
-    try:
-        request = overlay({}, {**parse_settings(settings or ()), **flags, "skip_trial": skip_trial or None})
-    except BadRunFile as error:
-        raise typer.BadParameter(str(error)) from error
-    with Service(url) as service:
-        accepted = Releases(service).start(name, request)
-    for warning in accepted["warnings"]:
-        progress.print(plain(warning), style="yellow", soft_wrap=True)
-    if as_json:
-        print_json(accepted)
-        return
-    results.print(f"release {accepted['release_id']} of {accepted['candidate']} for {accepted['name']}", soft_wrap=True)
-    results.print(plain(accepted["summary"]), soft_wrap=True)
-    results.print(plain(accepted["forecast"]["note"]), soft_wrap=True)
+    request = overlay({}, {**parse_settings(settings or ()), **flags, "skip_trial": skip_trial or None})
+    accepted = service.call("POST", f"/promotions/{named_model(name)}/releases", json=request)
+    print_warnings(accepted)
+    print_result(accepted, as_json, _title(accepted), accepted["summary"], accepted["forecast"]["note"])
 
 
 @app.command("list")
 def list_(
     name: Annotated[str | None, typer.Argument(metavar="[PROJECT/NAME]")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of releases.")] = 20,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """List releases, newest first: all, or those of a name."""
-    with Service(url) as service:
-        found = Releases(service).listed(name, limit)
-    if as_json:
-        print_json(found)
-        return
-    table = _table("RELEASE", "NAME", "CANDIDATE", "STATE", "SHARE", "SINCE")
-    for each in found:
-        state = each["state"] if each["reason"] is None else f"{each['state']} ({each['reason']})"
-        share, since = f"{each['share']:.3g}", each["created_at"][:10]
-        table.add_row(each["release_id"], each["name"], each["candidate"], state, share, since)
-    results.print(table if found else "no releases")
+    path = "/releases" if name is None else f"/promotions/{named_model(name)}/releases"
+    found = service.call("GET", path, params={"limit": limit})["items"]
+    columns = _columns("RELEASE", "NAME", "CANDIDATE", "STATE", "SHARE", "SINCE")
+    print_list(found, as_json, "no releases", columns, _row)
 
 
 @app.command()
-def show(release_id: ReleaseId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def show(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show a release: its arms, its guardrails with the evidence, and what the next stage lacks."""
-    with Service(url) as service:
-        found = Releases(service).get(release_id)
+    found = _release(service, release_id)
     print_json(found) if as_json else _print(found)
 
 
 @app.command()
-def watch(release_id: ReleaseId, url: Url = DEFAULT_URL) -> None:
+def watch(release_id: ReleaseId, service: ServiceAt = HERE) -> None:
     """Show a release whenever it changes, until it ends. Exits with 1 unless it was promoted."""
     shown = None
-    with Service(url) as service:
-        while True:
-            found = Releases(service).get(release_id)
-            line = (found["version"], found["summary"], found["next"])
-            if line != shown:
-                results.print(
-                    plain(f"{found['state']}, share {found['share']:.3g}: {found['summary']}"), soft_wrap=True
-                )
-                if found["next"] is not None:
-                    results.print(plain(f"  {found['next']}"), soft_wrap=True)
-                shown = line
-            if found["state"] not in _LIVE:
-                _print_alarms(found)
-                raise typer.Exit(0 if found["state"] == "promoted" else 1)
-            time.sleep(_POLL_S)
+    while True:
+        found = _release(service, release_id)
+        line = (found["version"], found["summary"], found["next"])
+        if line != shown:
+            say(f"{found['state']}, share {found['share']:.3g}: {found['summary']}")
+            if found["next"] is not None:
+                say(f"  {found['next']}")
+            shown = line
+        if found["state"] not in _LIVE:
+            _print_alarms(found)
+            raise typer.Exit(0 if found["state"] == "promoted" else 1)
+        time.sleep(_POLL_S)
 
 
 @app.command()
-def hold(release_id: ReleaseId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def hold(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Keep the share as it is. Guardrails can still take the candidate back."""
-    _moved(url, release_id, "hold", as_json)
+    _move(service, release_id, "hold", as_json)
 
 
 @app.command()
-def resume(release_id: ReleaseId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def resume(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Let a held release go on."""
-    _moved(url, release_id, "resume", as_json)
+    _move(service, release_id, "resume", as_json)
 
 
 @app.command()
@@ -163,38 +114,38 @@ def rollback(
     end_sessions: Annotated[
         bool, typer.Option("--end-sessions", help="Also end the open sessions with the candidate.")
     ] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Take the candidate back: the next request of every user gets the stable checkpoint."""
-    _moved(url, release_id, "rollback", as_json, {"sessions": "end" if end_sessions else "keep"})
+    _move(service, release_id, "rollback", as_json, {"sessions": "end" if end_sessions else "keep"})
 
 
 @app.command()
 def promote(
     release_id: ReleaseId,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Give the name to the candidate now, without evidence of its quality."""
     if not yes:
-        if not progress.is_terminal:
-            raise Failure("nothing was shown about the quality of the candidate; confirm with --yes")
-        typer.confirm("Nothing was shown about the quality of the candidate. Promote it?", abort=True, err=True)
-    _moved(url, release_id, "promote", as_json)
+        confirm(
+            "Nothing was shown about the quality of the candidate. Promote it?",
+            "nothing was shown about the quality of the candidate",
+        )
+    _move(service, release_id, "promote", as_json)
 
 
 @app.command()
-def verify(release_id: ReleaseId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def verify(release_id: ReleaseId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Compute the evidence of a release and its events again from the observations. Exits with 1 if any differs."""
-    with Service(url) as service:
-        found = Releases(service).verified(release_id)
+    found = service.call("GET", f"/releases/{segment(release_id)}/verify")
     if as_json:
         print_json(found)
     else:
         for each in found["differences"]:
-            results.print(plain(each), style="red", soft_wrap=True)
+            say(each, "red")
         same = "is what they say" if found["verified"] else "differs"
         results.print(
             f"the evidence of {found['events']} events {same}, counted again from {found['observations']} observations"
@@ -202,47 +153,48 @@ def verify(release_id: ReleaseId, url: Url = DEFAULT_URL, as_json: AsJson = Fals
     raise typer.Exit(0 if found["verified"] else 1)
 
 
-def _moved(url: str, release_id: str, verb: str, as_json: bool, body: Json = None) -> None:
-    with Service(url) as service:
-        found = Releases(service).move(release_id, verb, body)
-    print_json(found) if as_json else results.print(plain(found["summary"]), soft_wrap=True)
+def _release(service: Service, id: str) -> Json:
+    return service.call("GET", f"/releases/{segment(id)}")
 
 
-def _promoted(name: str) -> ModelName:
-    try:
-        model = ModelName.parse(name)
-    except ValueError as error:
-        raise Failure(str(error)) from error
-    if model.step is not None:
-        raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME")
-    return model
+def _move(service: Service, id: str, verb: str, as_json: bool, body: Json = None) -> None:
+    found = service.call("POST", f"/releases/{segment(id)}/{verb}", json=body)
+    print_result(found, as_json, found["summary"])
+
+
+def _title(release: Json) -> str:
+    return f"release {release['release_id']} of {release['candidate']} for {release['name']}"
+
+
+def _row(release: Json) -> tuple[str, ...]:
+    state = release["state"] if release["reason"] is None else f"{release['state']} ({release['reason']})"
+    share, since = f"{release['share']:.3g}", release["created_at"][:10]
+    return release["release_id"], release["name"], release["candidate"], state, share, since
 
 
 def _print(found: Json) -> None:
-    results.print(f"release {found['release_id']} of {found['candidate']} for {found['name']}", soft_wrap=True)
+    say(_title(found))
     for sentence in (found["summary"], found["next"], found["quality"], found["forecast"]["note"]):
         if sentence is not None:
-            results.print(plain(sentence), soft_wrap=True)
+            say(sentence)
     _print_alarms(found)
-    arms = _table("ARM", "CHECKPOINT", "USERS", "OPEN", "CLOSED", "OUTCOME", "LATE")
-    for arm in found["arms"]:
-        counted = [str(arm[each]) for each in ("units", "open_windows", "closed_windows")]
-        arms.add_row(arm["arm"], arm["checkpoint"], *counted, _mean(arm["mean_outcome"]), str(arm["late_events"]))
-    results.print(arms)
-    rails = _table("GUARDRAIL", "CANDIDATE", "STABLE", "TOLERATED", "HARM", "RULED OUT")
-    for each in found["guardrails"]:
-        ruled_out = "-"
-        if each["level"] is not None:
-            ruled_out = f"{_of(each['ruled_out'], each['ruled_out_threshold'])} above +{each['level']:.3g}"
-        rails.add_row(
-            each["guardrail"],
-            f"{_mean(each['candidate']['mean'])} ({each['candidate']['units']})",
-            f"{_mean(each['stable']['mean'])} ({each['stable']['units']})",
-            f"+{each['tolerance']:.3g}",
-            _of(each["harm"], each["harm_threshold"]),
-            ruled_out,
-        )
-    results.print(rails)
+    arms = _columns("ARM", "CHECKPOINT", "USERS", "OPEN", "CLOSED", "OUTCOME", "LATE")
+    results.print(table(arms, map(_arm_row, found["arms"])))
+    rails = _columns("GUARDRAIL", "CANDIDATE", "STABLE", "TOLERATED", "HARM", "RULED OUT")
+    results.print(table(rails, map(_guardrail_row, found["guardrails"])))
+
+
+def _arm_row(arm: Json) -> tuple[str, ...]:
+    counted = (str(arm[each]) for each in ("units", "open_windows", "closed_windows"))
+    return arm["arm"], arm["checkpoint"], *counted, figure(arm["mean_outcome"], 3), str(arm["late_events"])
+
+
+def _guardrail_row(rail: Json) -> tuple[str, ...]:
+    ruled_out = "-"
+    if rail["level"] is not None:
+        ruled_out = f"{_of(rail['ruled_out'], rail['ruled_out_threshold'])} above +{rail['level']:.3g}"
+    means = (f"{figure(rail[arm]['mean'], 3)} ({rail[arm]['units']})" for arm in ("candidate", "stable"))
+    return rail["guardrail"], *means, f"+{rail['tolerance']:.3g}", _of(rail["harm"], rail["harm_threshold"]), ruled_out
 
 
 def _print_alarms(found: Json) -> None:
@@ -251,15 +203,14 @@ def _print_alarms(found: Json) -> None:
         if each["harm"] >= each["harm_threshold"]:
             stable, candidate = (_percent(each[arm]["mean"]) for arm in ("stable", "candidate"))
             evidence = _of(each["harm"], each["harm_threshold"])
-            results.print(plain(f"{each['means']} {stable} → {candidate}, evidence {evidence}"), soft_wrap=True)
+            say(f"{each['means']} {stable} → {candidate}, evidence {evidence}")
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        id_width = 26 if heading == "RELEASE" else None  # or it could not be copied
-        table.add_column(heading, overflow="fold", min_width=id_width, no_wrap=heading in _WHOLE)
-    return table
+def _columns(*headings: str) -> list[Column]:
+    return [
+        Column(heading, overflow="fold", no_wrap=heading in _WHOLE, min_width=_WHOLE.get(heading))
+        for heading in headings
+    ]
 
 
 def _of(evidence: float, threshold: float) -> str:
@@ -271,7 +222,3 @@ def _of(evidence: float, threshold: float) -> str:
 
 def _percent(mean: float | None) -> str:
     return "-" if mean is None else f"{100 * mean:.3g}%"
-
-
-def _mean(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

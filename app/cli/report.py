@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli.client import Service, ServiceRefused
-from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused
+from app.cli.options import AsJson
 from app.cli.plot_files import check_ending, write_plot
-from app.cli.terminal import Failure, plain, print_json, results
+from app.cli.terminal import Failure, print_json, results, say
 from environment.json_type import Json
+from learnloop.operations import segment
 
 if TYPE_CHECKING:
     from app.reports.verify import Difference, Verification
 
-REPORT_TIMEOUT_S = 600.0
-"""A report reads all rollouts of its run."""
 _WRITE = "write"
 _SHOWN = 100
 _MAX_TEXT = 200
@@ -55,24 +54,24 @@ def write(
         Path | None,
         typer.Option(file_okay=False, help="Directory for iterations.csv, evaluations.csv and rollouts.csv instead."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
 ) -> None:
     """Write the report on a run: one HTML file, which needs no network; or a card to show elsewhere, or its tables."""
     if card is not None:
         check_ending(card)
     if card is None and tables is None:
         output = output or Path(f"report-{run_id}.html")
-    with Service(url, timeout_s=REPORT_TIMEOUT_S) as service:
-        if output is not None:
-            write_report(service, run_id, output)
-            results.print(f"wrote {output}", soft_wrap=True)
-        if card is not None:
-            write_plot(service.report(run_id, "svg"), card, scale=1.0)
-            results.print(f"wrote {card}", soft_wrap=True)
-        for table in _TABLES if tables is not None else ():
-            file = (tables or Path()) / f"{table}.csv"
-            _write(service.table(run_id, table), file)
-            results.print(f"wrote {file}", soft_wrap=True)
+    service.within(PATIENCE_S)
+    if output is not None:
+        write_report(service, run_id, output)
+        say(f"wrote {output}")
+    if card is not None:
+        write_plot(service.report(run_id, "svg"), card, scale=1.0)
+        say(f"wrote {card}")
+    for table in _TABLES if tables is not None else ():
+        file = (tables or Path()) / f"{table}.csv"
+        _write(service.read(f"/runs/{segment(run_id)}/tables/{table}"), file)
+        say(f"wrote {file}")
 
 
 def write_report(service: Service, run_id: str, file: Path) -> None:
@@ -98,7 +97,7 @@ def verify(
         str | None,
         typer.Option(help="Public key of the service that signed it, `x` of GET /.well-known/learnloop-report-key."),
     ] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Recompute a report's figures from its rollouts, check the service's signature, and compare all of it with the
@@ -108,7 +107,7 @@ def verify(
     try:
         content = file.read_bytes().decode()
         run_id = read_report(content)["run"]["run_id"]
-        current, service_key = (None, None) if offline else _current(str(run_id), url)
+        current, service_key = (None, None) if offline else _current(service, str(run_id))
         found = verified(content, current, key or service_key)
     except (OSError, UnicodeDecodeError, KeyError, TypeError, DamagedReport) as error:
         raise Failure(f"cannot verify {file}: {error}") from error
@@ -116,15 +115,19 @@ def verify(
     raise typer.Exit(1 if any(found.differences.values()) else 0)
 
 
-def _current(run_id: str, url: str) -> tuple[str, str | None]:
-    """Return the file that the service writes now, and the public key of its signature."""
-    with Service(url, timeout_s=REPORT_TIMEOUT_S) as service:
-        try:
-            return service.report(run_id, "html"), service.report_key()
-        except ServiceRefused as error:
-            if error.status == _NOT_FOUND:
-                raise Failure(f"the service at {url} has no run {run_id!r}; add --offline, or give --url") from error
-            raise
+def _current(service: Service, run_id: str) -> tuple[str, str | None]:
+    """Return the file that the service writes now, and the public key of its signature; None if it is too old to sign
+    files."""
+    try:
+        current = service.within(PATIENCE_S).report(run_id, "html")
+    except ServiceRefused as error:
+        if error.status == _NOT_FOUND:
+            raise Failure(
+                f"the service at {service.url} has no run {run_id!r}; add --offline, or give --url"
+            ) from error
+        raise
+    key = service.call("GET", "/.well-known/learnloop-report-key", accept=(401, _NOT_FOUND))
+    return current, key.get("x")
 
 
 def _print(found: "Verification", as_json: bool) -> None:
@@ -133,9 +136,9 @@ def _print(found: "Verification", as_json: bool) -> None:
         print_json({"ok": not listed, "not_verified": found.unverified, "checks": found.notes, "differences": listed})
         return
     if found.unverified:
-        results.print(plain(f"NOT VERIFIED: {'; '.join(found.unverified)}", "bold yellow"), soft_wrap=True)
+        say(f"NOT VERIFIED: {'; '.join(found.unverified)}", "bold yellow")
     for note in found.notes:
-        results.print(plain(note), soft_wrap=True)
+        say(note)
     if not any(found.differences.values()):
         rest = "all else agrees" if found.unverified else "all of it agrees"
         results.print(rest, style="yellow" if found.unverified else "green")
@@ -147,8 +150,7 @@ def _print_differences(other: str, differences: "list[Difference]") -> None:
     if differences:
         results.print(f"{len(differences):,} differ from {other}:", style="red")
     for each in differences[:_SHOWN]:
-        line = f"  {each.name}: the file says {_short(each.file)}, {_short(each.other)} is right"
-        results.print(plain(line), soft_wrap=True)
+        say(f"  {each.name}: the file says {_short(each.file)}, {_short(each.other)} is right")
     if len(differences) > _SHOWN:
         results.print(f"  and {len(differences) - _SHOWN:,} more")
 

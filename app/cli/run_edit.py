@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import Failure, print_json, results
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson
+from app.cli.terminal import Failure, print_result
 from environment.json_type import Json
+from learnloop.operations import segment
 
 
 def edit(
@@ -18,7 +19,7 @@ def edit(
     untags: Annotated[list[str] | None, typer.Option("--untag", help="A tag to remove; repeatable.")] = None,
     note: Annotated[str | None, typer.Option(help="Notes, in place of those that there are.")] = None,
     star: Annotated[bool | None, typer.Option("--star/--no-star", help="Star the run, or no longer.")] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Name, tag, annotate or star a run. Training does not see any of it."""
@@ -31,11 +32,10 @@ def edit(
         change["starred"] = star
     if not (change or tags or untags):
         raise Failure("Nothing to change: give --name, --tag, --untag, --note, --star or --no-star.")
-    with Service(url) as service:
-        if tags or untags:
-            change["tags"] = _edited(service.run(run_id)["tags"], tags or (), untags or ())
-        edited = service.edit_run(run_id, change)
-    print_json(edited) if as_json else results.print(f"run {run_id} is edited")
+    if tags or untags:
+        change["tags"] = _edited(service.run(run_id)["tags"], tags or (), untags or ())
+    edited = service.call("PATCH", f"/runs/{segment(run_id)}", json=change)
+    print_result(edited, as_json, f"run {run_id} is edited")
 
 
 def _edited(before: Sequence[str], added: Sequence[str], removed: Sequence[str]) -> list[str]:

@@ -4,14 +4,15 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import typer
 import yaml
 
 from app.domain.yaml_file import BadYamlFile, read_object
 from environment.json_type import Json
 
 
-class BadRunFile(ValueError):
-    """The file or a setting does not describe a run."""
+class BadRunFile(typer.BadParameter):
+    """The file or a setting does not describe a run: a usage error, unless a command catches it."""
 
 
 def read_run_file(path: Path) -> dict[str, Json]:

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
+from app.cli.client import HERE, Service, ServiceAt
+from app.cli.options import AsJson
 from app.cli.run_request import BadRunFile, read_run_file
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.terminal import Failure, confirm, folded, print_json, print_list, print_result, results, say
 from environment.json_type import Json
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def create(
         float | None, typer.Option(help="Days before the due time to draw from. \\[default: since the last draw]")
     ] = None,
     project: Annotated[str | None, typer.Option(help="Project. \\[default: that of the API key]")] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Create a schedule, and show when it is due."""
@@ -55,71 +55,53 @@ def create(
         "project": project,
     }
     body = {key: value for key, value in given.items() if value is not None}
-    with Service(url) as service:
-        body |= {"name": name, "cron": cron, "run": run, "then": then}
-        _print(service.call("POST", "/schedules", json=body), as_json=as_json)
+    body |= {"name": name, "cron": cron, "run": run, "then": then}
+    _print(service.call("POST", "/schedules", json=body), as_json=as_json)
 
 
 @app.command("list")
-def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def list_(service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """List the schedules, newest first."""
-    with Service(url) as service:
-        found = service.call("GET", "/schedules", params={"limit": 200})["items"]
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        results.print("no schedules")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "PROJECT", "CRON", "NEXT", "THEN", "LAST"):
-        table.add_column(heading, overflow="fold")
-    for each in found:
-        then = "paused" if each["paused"] else _time(each["next_times"][0])
-        last = "-" if each["last"] is None else _outcome(each["last"])
-        table.add_row(each["name"], each["project"], each["cron"], then, each["then"], plain(last))
-    results.print(table)
+    found = service.call("GET", "/schedules", params={"limit": 200})["items"]
+    columns = map(folded, ("NAME", "PROJECT", "CRON", "NEXT", "THEN", "LAST"))
+    print_list(found, as_json, "no schedules", columns, _row)
 
 
 @app.command()
 def show(
     name: Named,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of due times.")] = 10,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show a schedule, its latest due times, and how many wrong promotions are to be expected by now."""
-    with Service(url) as service:
-        found = _found(service, name)
-        runs = service.call("GET", f"/schedules/{found['id']}/runs", params={"limit": limit})["items"]
+    found = _found(service, name)
+    runs = service.call("GET", f"/schedules/{found['id']}/runs", params={"limit": limit})["items"]
     if as_json:
         print_json({**found, "runs": runs})
         return
     _print(found, as_json=False)
     for each in runs:
-        results.print(plain(f"{_time(each['due_at'])}  {_outcome(each)}"), soft_wrap=True)
+        say(f"{_time(each['due_at'])}  {_outcome(each)}")
 
 
 @app.command()
-def pause(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def pause(name: Named, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Pause a schedule: nothing is started until it is resumed."""
-    with Service(url) as service:
-        _print(service.call("POST", f"/schedules/{_found(service, name)['id']}/pause"), as_json=as_json)
+    _print(_ask_of(service, name, "pause"), as_json=as_json)
 
 
 @app.command()
-def resume(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def resume(name: Named, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Resume a paused schedule. Times that were missed are not made up."""
-    with Service(url) as service:
-        _print(service.call("POST", f"/schedules/{_found(service, name)['id']}/resume"), as_json=as_json)
+    _print(_ask_of(service, name, "resume"), as_json=as_json)
 
 
 @app.command()
-def run(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def run(name: Named, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Make a schedule due now. Exits with 1 if no run is started."""
-    with Service(url) as service:
-        found = service.call("POST", f"/schedules/{_found(service, name)['id']}/run")
-    print_json(found) if as_json else results.print(plain(_outcome(found)), soft_wrap=True)
+    found = _ask_of(service, name, "run")
+    print_result(found, as_json, _outcome(found))
     raise typer.Exit(0 if found["run_id"] else 1)
 
 
@@ -127,18 +109,20 @@ def run(name: Named, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def delete(
     name: Named,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Delete a schedule. Its runs stay."""
-    with Service(url) as service:
-        found = _found(service, name)
-        if not yes:
-            if not progress.is_terminal:
-                raise Failure(f"{found['name']} of {found['project']} would be deleted; confirm with --yes")
-            typer.confirm(f"Delete the schedule {found['name']} of {found['project']}?", abort=True, err=True)
-        gone = service.call("DELETE", f"/schedules/{found['id']}")
-    print_json(gone) if as_json else results.print(f"schedule {gone['name']} is deleted")
+    found = _found(service, name)
+    if not yes:
+        schedule = f"{found['name']} of {found['project']}"
+        confirm(f"Delete the schedule {schedule}?", f"{schedule} would be deleted")
+    gone = service.call("DELETE", f"/schedules/{found['id']}")
+    print_result(gone, as_json, f"schedule {gone['name']} is deleted")
+
+
+def _ask_of(service: Service, name: str, verb: str) -> Json:
+    return service.call("POST", f"/schedules/{_found(service, name)['id']}/{verb}")
 
 
 def _found(service: Service, name: str) -> Json:
@@ -151,6 +135,12 @@ def _found(service: Service, name: str) -> Json:
         ids = ", ".join(f"{each['id']} ({each['project']})" for each in found)
         raise Failure(f"several projects have a schedule {name!r}; give its id: {ids}")
     return found[0]
+
+
+def _row(schedule: Json) -> tuple[str, ...]:
+    then = "paused" if schedule["paused"] else _time(schedule["next_times"][0])
+    last = "-" if schedule["last"] is None else _outcome(schedule["last"])
+    return schedule["name"], schedule["project"], schedule["cron"], then, schedule["then"], last
 
 
 def _print(found: Json, *, as_json: bool) -> None:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from rich.console import Console
+
 from app.cli.client import Service, ServiceUnreachable
-from app.cli.serve import require_engine, settings_with
-from app.cli.terminal import Failure
+from app.cli.serve import data_directory, require_engine, settings_with
+from app.cli.terminal import Failure, progress
 
 _PR_SET_PDEATHSIG = 1
 _UNASSIGNED_PORTS = range(20_000, 32_768)
@@ -51,6 +53,27 @@ def own_service(
         raise Failure(f"the service stopped responding. {log.tail()}") from error
     finally:
         _stop(process)
+
+
+def service_at(url: str | None, data_dir: Path | None) -> AbstractContextManager[Service]:
+    """Return the service at a URL or, without one, one that is started for the command in the data directory."""
+    if url is not None:
+        return Service(url)
+    return own_service(data_directory(data_dir), waiting=Waiting(progress).show)
+
+
+class Waiting:
+    """Prints what is being waited for when it changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: str | None = None
+
+    def show(self, what: str) -> None:
+        """Print this, unless it was printed last."""
+        if what != self._said:
+            self._said = what
+            self._console.print(f"waiting for the {what}", style="dim")
 
 
 def _start(data_dir: Path, log_path: Path, port: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:

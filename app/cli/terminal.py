@@ -5,12 +5,14 @@ Neither gets control characters unless it is a terminal, so both can be piped an
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -47,12 +49,75 @@ def json_text(document: Any, indent: int | None = None) -> str:
     return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
+def print_result(document: Any, as_json: bool, *lines: str | Text) -> None:
+    """Print what a command found or did, as JSON or as lines."""
+    if as_json:
+        print_json(document)
+    for line in () if as_json else lines:
+        say(line)
+
+
+def print_warnings(accepted: Any) -> None:
+    """Print the warnings about a request that was accepted."""
+    for warning in accepted["warnings"]:
+        progress.print(warning, style="yellow", soft_wrap=True)
+
+
 def print_deleted(names: list[str], as_json: bool) -> None:
     """Print the names of what a command deleted."""
     if as_json:
         print_json({"deleted": names})
     else:
         results.print(f"deleted {', '.join(names)}")
+
+
+def print_list(
+    found: Sequence[Any],
+    as_json: bool,
+    nothing: str,
+    columns: Iterable[Column | str],
+    row: Callable[[Any], Iterable[RenderableType]],
+) -> None:
+    """Print a list as JSON or as a table with a row for each item; `nothing` if it is empty."""
+    if as_json:
+        print_json(found)
+    else:
+        results.print(table(columns, map(row, found)) if found else nothing)
+
+
+def table(columns: Iterable[Column | str], rows: Iterable[Iterable[RenderableType]]) -> Table:
+    """Return a table without lines."""
+    made = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def whole(heading: str, min_width: int | None = None) -> Column:
+    """Return a column of a table that stays on one line."""
+    return Column(heading, no_wrap=True, min_width=min_width)
+
+
+def number(heading: str) -> Column:
+    """Return a column of a table with figures."""
+    return Column(heading, no_wrap=True, justify="right")
+
+
+def folded(heading: str) -> Column:
+    """Return a column of a table in which also long words are folded."""
+    return Column(heading, overflow="fold")
+
+
+def say(text: str | Text, style: str = "") -> None:
+    """Print a line of results, however long it is."""
+    results.print(text, style=style, soft_wrap=True)
+
+
+def confirm(question: str, fact: str) -> None:
+    """Ask whether to continue. Without a terminal, raises Failure with the fact instead."""
+    if not progress.is_terminal:
+        raise Failure(f"{fact}; confirm with --yes")
+    typer.confirm(question, abort=True, err=True)
 
 
 def _plain(value: Any) -> str:

@@ -1,7 +1,6 @@
 """`learnloop train`: starts a run from a YAML file and flags, and follows it."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +9,10 @@ import typer
 from app.cli.client import Service
 from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
 from app.cli.run_report import expected_text, print_defaults, print_run
-from app.cli.run_request import BadRunFile, overlay, parse_settings, read_graph_file, read_run_file
-from app.cli.serve import data_directory
-from app.cli.service_process import own_service
-from app.cli.terminal import print_json, progress, results
-from app.cli.watching import RunDisplay, Waiting, run_to_end
+from app.cli.run_request import overlay, parse_settings, read_graph_file, read_run_file
+from app.cli.service_process import service_at
+from app.cli.terminal import print_json, progress, results, say
+from app.cli.watching import RunDisplay, run_to_end
 
 _File = Annotated[
     Path | None,
@@ -90,7 +88,7 @@ def train(
         "seed": seed,
     }
     request = _request(file, graph, settings or (), flags)
-    with _service(url, data_dir) as service:
+    with service_at(url, data_dir) as service:
         if detach:
             _show_accepted(service, service.start_run(request), as_json)
             return
@@ -105,18 +103,9 @@ def _request(
 ) -> dict[str, Any]:
     """Return the request for a run. Flags override settings, and settings override the file."""
     given = {path: value for path, value in flags.items() if value is not None}
-    try:
-        if graph:
-            given["graph"] = read_graph_file(graph)
-        return overlay(read_run_file(file) if file else {}, {**parse_settings(settings), **given})
-    except BadRunFile as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _service(url: str | None, data_dir: Path | None) -> AbstractContextManager[Service]:
-    if url is not None:
-        return Service(url)
-    return own_service(data_directory(data_dir), waiting=Waiting(progress).show)
+    if graph:
+        given["graph"] = read_graph_file(graph)
+    return overlay(read_run_file(file) if file else {}, {**parse_settings(settings), **given})
 
 
 def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:
@@ -129,4 +118,4 @@ def _show_accepted(service: Service, accepted: Any, as_json: bool) -> None:
     print_defaults(accepted.get("defaults", {}))
     if "expected" in accepted:
         results.print(expected_text(accepted["expected"]))
-    results.print(f"watch it: learnloop runs watch {accepted['run_id']} --url {service.url}", soft_wrap=True)
+    say(f"watch it: learnloop runs watch {accepted['run_id']} --url {service.url}")

@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import figure
-from app.cli.client import Service, ServiceRefused
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import Failure, plain, print_json, results
+from app.cli.client import HERE, ServiceAt, ServiceRefused
+from app.cli.options import AsJson
+from app.cli.terminal import Failure, plain, print_result
 from app.cli.what_if import turn_values, what_if
 from environment.json_type import Json
 
@@ -32,24 +32,19 @@ def trajectories() -> None:
 def show(
     trajectory_id: Annotated[str, typer.Argument(metavar="TRAJECTORY_ID")],
     full: Annotated[bool, typer.Option("--full", help="Show long messages in full.")] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show a trajectory: the conversation with its tool calls, the judge's score and why, reward and advantage."""
-    with Service(url) as service:
-        try:
-            found = service.trajectory(trajectory_id)
-        except ServiceRefused as error:
-            if error.status == 404:
-                raise Failure(
-                    f"there is no trajectory {trajectory_id!r}; GET /runs/RUN_ID/trajectories lists those of a run"
-                ) from error
-            raise
-    if as_json:
-        print_json(found)
-        return
-    for line in _lines(found, None if full else _MOST):
-        results.print(line, soft_wrap=True)
+    try:
+        found = service.trajectory(trajectory_id)
+    except ServiceRefused as error:
+        if error.status == 404:
+            raise Failure(
+                f"there is no trajectory {trajectory_id!r}; GET /runs/RUN_ID/trajectories lists those of a run"
+            ) from error
+        raise
+    print_result(found, as_json, *_lines(found, None if full else _MOST))
 
 
 def _lines(found: Json, most: int | None) -> Iterator[Text]:

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.client import Service
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.client import HERE, ServiceAt
+from app.cli.options import AsJson
+from app.cli.terminal import confirm, plain, print_json, results, say
 
 app = typer.Typer(no_args_is_help=True, help="Delete the data of users.")
 
@@ -21,7 +21,7 @@ def delete(
     user: Annotated[str, typer.Argument(help="Key of the user, as requests named it.")],
     project: Annotated[str | None, typer.Option(help="Only in this project. \\[default: that of the API key]")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Delete what a user asked, the feedback on it, and the tasks made from it. Repeating it is harmless.
@@ -29,17 +29,14 @@ def delete(
     Exits with 1 if runs that have not ended still use tasks of the user.
     """
     if not yes:
-        if not progress.is_terminal:
-            raise Failure("this cannot be undone; confirm with --yes")
-        typer.confirm("Delete everything of this user? This cannot be undone.", abort=True, err=True)
+        confirm("Delete everything of this user? This cannot be undone.", "this cannot be undone")
     body = {"user": user} | ({} if project is None else {"project": project})
-    with Service(url) as service:
-        found = service.call("POST", "/users/delete", json=body)
+    found = service.call("POST", "/users/delete", json=body)
     if as_json:
         print_json(found)
     else:
         counted = [f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(found["deleted"].items()) if count]
-        results.print(plain(f"deleted: {', '.join(counted) or 'nothing'}"), soft_wrap=True)
+        say(f"deleted: {', '.join(counted) or 'nothing'}")
         for checkpoint in found["trained_checkpoints"]:
             results.print(plain(f"{checkpoint} may have been trained on tasks of the user; weights cannot be cleaned"))
         for id in found["unfinished"]:

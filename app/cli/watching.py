@@ -279,17 +279,3 @@ def run_to_end(service: Service, request: Json, display: RunDisplay) -> Json:
         run = follow(service, run_id, lambda _: None)
         display.say(f"run {run_id} is {run['status']}")
         raise
-
-
-class Waiting:
-    """Prints what is being waited for when it changes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._said: str | None = None
-
-    def show(self, what: str) -> None:
-        """Print this, unless it was printed last."""
-        if what != self._said:
-            self._said = what
-            self._console.print(f"waiting for the {what}", style="dim")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import Service
+from app.cli.client import PATIENCE_S, Service
 from app.cli.demo.document import demo_document
 from app.cli.demo.jobs import DemoJob, demo_job
 from app.cli.demo.real_base import (
@@ -21,11 +21,11 @@ from app.cli.demo.real_base import (
 )
 from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
 from app.cli.options import AsJson
-from app.cli.report import REPORT_TIMEOUT_S, write_report
+from app.cli.report import write_report
 from app.cli.serve import require_engine
-from app.cli.service_process import own_service
+from app.cli.service_process import Waiting, own_service
 from app.cli.terminal import Failure, print_json, progress, results
-from app.cli.watching import RunDisplay, Waiting, run_to_end
+from app.cli.watching import RunDisplay, run_to_end
 
 _BaseModel = Annotated[
     str | None,
@@ -117,8 +117,7 @@ def _train_and_show(
     reports = held_out_evaluations(service, run) if real else {}
     examples = job.examples(service, run) | ({"evaluations": reports} if real else {})
     report = data_dir / "runs" / run["run_id"] / "report.html"
-    with Service(service.url, timeout_s=REPORT_TIMEOUT_S) as patient:
-        write_report(patient, run["run_id"], report)
+    write_report(service.within(PATIENCE_S), run["run_id"], report)
     document = demo_document(run, examples, time.monotonic() - started) | {"report": str(report)}
     if as_json:
         print_json(document)

@@ -50,7 +50,9 @@ def _node_scores(service: Service, run: Json) -> Json:
 
     home = home_world(run["request"]["seed"])
     last = run["progress"]["iterations_done"]
-    before, after = (service.node_scores(run["run_id"], iteration) for iteration in (0, last))
+    path = f"/runs/{run['run_id']}/node-scores"
+    replies = (service.call("GET", path, params={"iteration": iteration}) for iteration in (0, last))
+    before, after = (reply["node_scores"] for reply in replies)
     return {"graph": home.key, **ranked_nodes(home.graph, before, after)}
 
 

@@ -6,20 +6,20 @@ reply was lost does not start anything twice.
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.cli import data
 from app.cli.client import Service, ServiceRefused
-from app.cli.evaluations import Evaluations, trial_decision, watch_evaluation
+from app.cli.evaluations import trial_decision, watch_evaluation
 from app.cli.pipeline.config import Pipeline, digest
 from app.cli.pipeline.history import History
 from app.cli.run_request import overlay
 from app.cli.serve import settings_with
-from app.cli.service_process import own_service
+from app.cli.service_process import service_at
 from app.cli.terminal import Failure, progress
-from app.cli.watching import ENDED, RunDisplay, Waiting, follow
+from app.cli.watching import ENDED, RunDisplay, follow
 from environment.json_type import Json
 
 STEPS = ("data", "train", "eval", "deploy")
@@ -115,7 +115,7 @@ class Runner:
         if found is not None and found["status"] == "completed":
             return self._finished("eval", inputs, found["evaluation_id"], _evaluated(found)), True
         if found is not None and found["status"] in ("failed", "cancelled"):
-            Evaluations(self._live).move(found["evaluation_id"], "resume")
+            self._live.call("POST", f"/evaluations/{found['evaluation_id']}/resume")
         id: str = (
             found["evaluation_id"] if found else self._started("/evaluations", "eval", inputs, request, "evaluation_id")
         )
@@ -161,8 +161,8 @@ class Runner:
 
     def _started(self, path: str, step: str, inputs: str, request: Json, id: str) -> str:
         """Start a run or an evaluation, and return its id, which is saved first so that it can be found again."""
-        key = {"Idempotency-Key": f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"}
-        reply = self._live.call("POST", path, json=request, headers=key)
+        key = f"pipeline-{step}-{digest(self._pipeline.name, inputs)[:32]}"
+        reply = self._live.call("POST", path, json=request, key=key)
         known = self._found(f"{'/runs' if step == 'train' else path}/{reply[id]}")
         if known is None or known["status"] == "cancelled":  # what this key started was cancelled or deleted
             reply = self._live.call("POST", path, json=request)
@@ -181,13 +181,8 @@ class Runner:
     def _live(self) -> Service:
         """The service, opened on first use."""
         if self._service is None:
-            self._service = self._exit.enter_context(self._opened())
+            self._service = self._exit.enter_context(service_at(self._url, self._data_dir))
         return self._service
-
-    def _opened(self) -> AbstractContextManager[Service]:
-        if self._url is not None:
-            return Service(self._url)
-        return own_service(self._data_dir, waiting=Waiting(progress).show)
 
 
 def _has(request: Json, path: str) -> bool:

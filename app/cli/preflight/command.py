@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from app.cli.client import Service
 from app.cli.options import AsJson, DataDir, config_file
-from app.cli.run_request import BadRunFile, overlay, parse_settings, read_run_file
+from app.cli.run_request import overlay, parse_settings, read_run_file
 from app.cli.serve import settings_with
-from app.cli.service_process import own_service
-from app.cli.terminal import plain, print_json, progress, results
-from app.cli.watching import Waiting
+from app.cli.service_process import service_at
+from app.cli.terminal import plain, print_json, say
 
 if TYPE_CHECKING:  # importing these takes seconds
     from app.cli.preflight.checks import Check
@@ -39,10 +37,7 @@ def preflight(
     as_json: AsJson = False,
 ) -> None:
     """Check what a run needs, and try one iteration in small. Exits with 1 if anything fails."""
-    try:
-        body = overlay(read_run_file(file) if file else {}, parse_settings(set_ or ()))
-    except BadRunFile as error:
-        raise typer.BadParameter(str(error)) from error
+    body = overlay(read_run_file(file) if file else {}, parse_settings(set_ or ()))
     settings = settings_with(data_dir=data_dir)
     request = _valid(body)
     found = []
@@ -86,11 +81,7 @@ def _checks(
     def whole(is_demonstrated: bool) -> dict[str, Any]:
         return request_with_defaults(request, settings, after_demonstrations=is_demonstrated)
 
-    if url is not None:
-        with Service(url) as service:
-            yield from tried(service, whole, body)
-        return
-    with own_service(settings.data_dir, waiting=Waiting(progress).show) as service:
+    with service_at(url, settings.data_dir) as service:
         yield from tried(service, whole, body)
 
 
@@ -99,6 +90,6 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 def _print(check: "Check") -> None:
     line = Text.assemble((f"{check.state:9}", _STYLES[check.state]), (check.name, "bold"), ": ", plain(check.found))
-    results.print(line, soft_wrap=True)
+    say(line)
     if check.remedy is not None and check.state != "ok":
-        results.print(plain(f"{'':9}{check.remedy}"), soft_wrap=True)
+        say(f"{'':9}{check.remedy}")
