@@ -85,6 +85,18 @@ def test_patience_ends() -> None:
         Performed(operation.run_state("r"), [replied(429)] * (operation.RETRIES + 1))
 
 
+def test_a_command_waits_where_requests_are_limited_and_not_for_a_service_that_is_away() -> None:
+    limited = [replied(429, retry_after="7"), replied(200, {"items": []})]
+    done = Performed(operation.request("GET", "/runs", patient=False), limited)
+    assert (done.result.json(), done.waits) == ({"items": []}, [7.0])
+    with pytest.raises(Unreachable):
+        Performed(operation.request("GET", "/runs", patient=False), [LOST])
+    with pytest.raises(ServiceError):
+        Performed(operation.request("GET", "/runs", patient=False), [replied(503, retry_after="1")])
+    down = Performed(operation.request("GET", "/health/ready", accept=(503,), patient=False), [replied(503)])
+    assert down.result.status_code == 503
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(404, NotFound), (409, Conflict), (422, InvalidRequest), (413, InvalidRequest), (500, ServiceError)],
