@@ -1,7 +1,7 @@
 """Kill workers and their database at random while runs are in progress, then check that nothing was lost.
 
     python -m benchmarks.durability.chaos [--seed 0] [--seeds 1] [--runs 20] [--iterations 60] [--minutes 10]
-                                       [--poison 0] [--json]
+                                       [--poison 0]
 
 A real Postgres and three real worker processes with leases of 3 s suffer faults until every run has ended, for at most
 `--minutes`. Then the faults stop, the remaining runs finish, and chaos_checks.py looks for violations. `--seeds`
@@ -25,16 +25,15 @@ from sqlalchemy import ColumnElement, func, select
 from ulid import ULID
 
 from app.aio.retry import retry_while_database_is_down
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.run_state import LIVE
-from app.processes.postgres import EmbeddedPostgres
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.durability.chaos_checks import Story, audit, stories, violations
 from benchmarks.durability.chaos_faults import FAULTS, Nemesis, Workers
 from benchmarks.durability.chaos_worker import POISON
+from benchmarks.durability.harness import judge, migrated
 from benchmarks.frozen_code import freeze
 from training.types import RunConfig
 
@@ -65,27 +64,21 @@ class Plan:
 
 async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
     """Return figures and `violations`, the broken promises."""
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
     each = (plan.runs + plan.poison) // _WORKERS + 1  # spare capacity for takeovers, but no worker can hold every run
     code = freeze(directory)
-    workers = Workers(postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
-    database_engine = make_engine(postgres.url)
-    try:
-        await migrate(database_engine)
-        database = make_database(database_engine)
-        await audit(database)
-        for number in range(plan.runs + plan.poison):
-            poison = number >= plan.runs
-            await create_run(database, f"{POISON if poison else 'run'}-{number}", plan.iterations)
-        nemesis = Nemesis(workers, postgres, random.Random(plan.seed))
-        seconds = await _disturbed(plan, workers, nemesis, database)
-        calm_s = await _calm(workers, nemesis, database)
-        all_stories = await stories(database, directory)
-    finally:
-        workers.close()
-        await database_engine.dispose()
-        await postgres.stop()
+    async with migrated(directory) as store:
+        workers = Workers(store.postgres.url, code, directory, _WORKERS, TTL_S, plan.pace_s, concurrent=each)
+        try:
+            await audit(store.database)
+            for number in range(plan.runs + plan.poison):
+                poison = number >= plan.runs
+                await create_run(store.database, f"{POISON if poison else 'run'}-{number}", plan.iterations)
+            nemesis = Nemesis(workers, store.postgres, random.Random(plan.seed))
+            seconds = await _disturbed(plan, workers, nemesis, store.database)
+            calm_s = await _calm(workers, nemesis, store.database)
+            all_stories = await stories(store.database, directory)
+        finally:
+            workers.close()
     never = [f"the fault {kind} was never injected" for kind in FAULTS if not nemesis.injected[kind]]
     figures = {"seconds": round(seconds, 1), "calm_s": round(calm_s, 1), "workers_started": workers.started}
     wrong = [wrong for story in all_stories for wrong in violations(story)]
@@ -184,15 +177,6 @@ def _sums(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"seeds": [result["seed"] for result in results], "faults": dict(faults)} | counted | {"violations": wrong}
 
 
-def _told(result: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result, indent=2), flush=True)
-        return
-    for name, value in result.items():
-        print(f"{name:>18}  {value}", flush=True)
-    print()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
@@ -201,7 +185,6 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults for each seed, at most")
     parser.add_argument("--poison", type=int, default=0, help="runs more, that kill their workers")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     plan = Plan(options.seed, options.runs, options.iterations, 60 * options.minutes, poison=options.poison)
     results = []
@@ -209,11 +192,9 @@ def main() -> None:
         machine = processes.machine()
         with tempfile.TemporaryDirectory(prefix="learnloop-chaos-") as directory:
             result = asyncio.run(chaos(replace(plan, seed=seed), Path(directory))) | {"machine": machine}
-        _told(result, options.json)
+        print(json.dumps(result, indent=2), flush=True)
         results.append(result)
-    if len(results) > 1:
-        _told(_sums(results), options.json)
-    raise SystemExit(1 if any(result["violations"] for result in results) else 0)
+    judge(_sums(results), {"violations": []})
 
 
 if __name__ == "__main__":

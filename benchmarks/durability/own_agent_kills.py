@@ -18,7 +18,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -37,14 +36,14 @@ from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.service_process import free_port
 from benchmarks import processes
 from benchmarks.agents.mail_desk import MailDesk
-from benchmarks.learning.own_agents import COMMANDS, desk, request, weights
+from benchmarks.durability.harness import Watched, ended, judge, weights, workplace
+from benchmarks.learning.own_agents import COMMANDS, desk, request
 from environment.base import Split
 from environment.json_type import Json
 from training.types import EvaluationConfig, RunConfig
 
 _ROOT = Path(__file__).parents[2]
 _TARGETS = ("service", "engine", "database", "claimer", "agent")
-_STATUSES = ("completed", "failed", "cancelled")
 _CONCURRENCY = 4
 _WATCH = """
 CREATE TABLE IF NOT EXISTS violation (what text);
@@ -157,14 +156,8 @@ class Stage:
             return [each for each in children if "training.engine" in each.cmdline()]
         return psutil.Process(self._processes["claimer"].pid).children()
 
-    def run(self) -> Json:
-        """Return the run's document, or None while the service is down."""
-        with suppress(ServiceUnreachable, ServiceRefused):
-            return self.service.run(self.run_id)
-        return None
-
     def start(self, asked: Mapping[str, Json]) -> None:
-        self.run_id = self.service.start_run(asked)["run_id"]
+        self.run = Watched(self.service, f"/runs/{self.service.start_run(asked)['run_id']}")
 
     def database(self) -> "psycopg.Connection[Any]":
         """Connect to the service's Postgres."""
@@ -179,8 +172,8 @@ def killing(stage: Stage, kills: int, between_s: tuple[float, float], rng: rando
     while hits.total() < kills:
         target = _TARGETS[hits.total() % len(_TARGETS)]
         time.sleep(rng.uniform(*between_s))
-        run = stage.run()
-        if run is not None and run["status"] in _STATUSES:
+        run = stage.run.now()
+        if run is not None and ended(run):
             break
         if run is None or _place(run) == last:
             continue  # the run has to progress between kills
@@ -192,17 +185,6 @@ def killing(stage: Stage, kills: int, between_s: tuple[float, float], rng: rando
 
 def _place(run: Json) -> Json:
     return [run["rollouts"], run["progress"]]
-
-
-def ended(stage: Stage, most_s: float) -> Json:
-    """Wait for the run to end and return it."""
-    until = time.monotonic() + most_s
-    while time.monotonic() < until:
-        run = stage.run()
-        if run is not None and run["status"] in _STATUSES:
-            return run
-        time.sleep(0.5)
-    raise SystemExit(f"the run did not end: {stage.run()}")
 
 
 def faults(stage: Stage, called: set[tuple[str, str, str]]) -> dict[str, Json]:
@@ -253,12 +235,10 @@ def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counte
                 connection.execute(_WATCH)
             stage.start(asked)
             hits = disturb(stage)
-            run = ended(stage, 3600)
+            run = stage.run.completed()
             assert isinstance(mail_desk, RecordingDesk)
             found = faults(stage, mail_desk.called)
     return {
-        "status": run["status"],
-        "error": run["error"],
         "weights": weights(directory),
         "rollouts": run["rollouts"],
         "lost_rollouts": dict(sum((Counter(each["lost_rollouts"]) for each in run["iterations"]), Counter())),
@@ -268,6 +248,15 @@ def driven(directory: Path, config: RunConfig, disturb: Callable[[Stage], Counte
         "seconds": round(time.monotonic() - clock),
         **found,
     }
+
+
+_TRACES = ("violations", "tool_calls_without_a_record", "trained_turns_without_a_record")
+_MUST_BE: dict[str, Json] = {
+    "same_rollouts": True,
+    "same_weights_unless_rollouts_were_lost": True,
+    "failed_rollouts_that_no_run_names": 0,
+    "traces": {},
+}
 
 
 def main() -> None:
@@ -281,17 +270,23 @@ def main() -> None:
     evaluation = EvaluationConfig(scenarios=2, samples=1, test_scenarios=2)
     config = RunConfig(options.iterations, groups_per_iteration=2, rollouts_per_group=4, evaluation=evaluation)
     rng, between = random.Random(options.seed), tuple(options.seconds_between)
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
-        Path(name).chmod(0o755)
-        calm = driven(Path(name) / "calm", config, lambda stage: Counter())
-        disturbed = driven(Path(name) / "killed", config, lambda stage: killing(stage, options.kills, between, rng))
-    print(json.dumps({"machine": processes.machine(), "undisturbed": calm, "killed": disturbed}, indent=2))
+    with workplace() as directory:
+        machine = processes.machine()
+        calm = driven(directory / "calm", config, lambda stage: Counter())
+        disturbed = driven(directory / "killed", config, lambda stage: killing(stage, options.kills, between, rng))
     lost = sum(disturbed["lost_rollouts"].values())
-    same = all(calm[name] == disturbed[name] for name in ("status", "rollouts", *([] if lost else ["weights"])))
-    same = same and len(disturbed["failed_rollouts"]) == lost
-    bad = ("violations", "tool_calls_without_a_record", "trained_turns_without_a_record")
-    if not same or any(disturbed[name] for name in bad) or calm["status"] != "completed":
-        raise SystemExit("the killed run is not what the undisturbed one was")
+    judge(
+        {
+            "machine": machine,
+            "undisturbed": calm,
+            "killed": disturbed,
+            "same_rollouts": calm["rollouts"] == disturbed["rollouts"],
+            "same_weights_unless_rollouts_were_lost": lost > 0 or calm["weights"] == disturbed["weights"],
+            "failed_rollouts_that_no_run_names": len(disturbed["failed_rollouts"]) - lost,
+            "traces": {name: disturbed[name] for name in _TRACES if disturbed[name]},
+        },
+        _MUST_BE,
+    )
     if disturbed["kills"] < options.kills:
         raise SystemExit(
             f"the run ended after {disturbed['kills']} of {options.kills} kills: give it more --iterations"

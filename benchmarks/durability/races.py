@@ -29,16 +29,15 @@ from ulid import ULID
 
 from app.claims.claims import Claims
 from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database, make_database
 from app.db.tables import EvaluationEvent, EvaluationJob, Event, Run
 from app.domain.run_state import TERMINAL, Move, RunStatus
 from app.errors import NotAllowed
 from app.evaluations.claims import EvaluationClaims
 from app.evaluations.store import EvaluationStore
-from app.processes.postgres import EmbeddedPostgres
 from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
+from benchmarks.durability.harness import judge, migrated
 from tests.fakes.stored_request import stored_request
 
 _PAUSE_S = 0.002
@@ -271,15 +270,8 @@ async def _stage(kind: _Kind) -> _Stage:
 
 
 async def _on_an_own_database(kind: str, examples: int, seed: int, directory: Path) -> dict[str, Any]:
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
-    engine = make_engine(postgres.url)
-    try:
-        await migrate(engine)
-        return await races(engine, kind, examples, seed)
-    finally:
-        await engine.dispose()
-        await postgres.stop()
+    async with migrated(directory) as store:
+        return await races(store.engine, kind, examples, seed)
 
 
 def main() -> None:
@@ -290,9 +282,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="learnloop-races-") as directory:
         result = asyncio.run(_on_an_own_database(options.kind, options.examples, options.seed, Path(directory)))
-    for name, value in result.items():
-        print(f"{name:>12}  {value}")
-    raise SystemExit(1 if result["violations"] else 0)
+    judge(result, {"violations": []})
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ kill to the next finished rollout or step. Needs the extra `ray`.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,21 +22,11 @@ from typing import Any
 import httpx
 
 from app.cli.client import Service
+from app.cli.service_process import free_port
 from benchmarks import processes
-from benchmarks.durability.kills import (
-    RUN,
-    Watched,
-    database,
-    ended,
-    free_port,
-    kept_rollouts,
-    moved_from,
-    post,
-    saved_rollouts,
-    undisturbed,
-    weights,
-    where,
-)
+from benchmarks.durability.harness import Watched, database, ended, judge, undisturbed, weights, workplace
+from benchmarks.durability.kills import RUN, Run, kept_rollouts, saved_rollouts, where
+from environment.json_type import Json
 from tests.fakes.ray_cluster import ENVIRONMENT, Node, RayCluster
 
 _MOST_S = 900.0
@@ -97,7 +85,7 @@ def until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
-def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
+def disturbed(directory: Path, work: Run) -> dict[str, Json]:
     """Drive the run over the cluster, kill nodes, and return what was found."""
     data_dir, port, engine_port = directory / "killed", free_port(), free_port()
     data_dir.mkdir()
@@ -105,8 +93,8 @@ def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     kept: set[str] = set()
 
-    def phase(name: str) -> dict[str, Any]:
-        def there(run: dict[str, Any]) -> bool:
+    def phase(name: str) -> Json:
+        def there(run: Json) -> bool:
             assert not ended(run), f"the run ended before it was {name}: {run['status']}, {run['error']}"
             return bool(run["progress"]["phase"] == name and run["progress"]["iteration"])
 
@@ -114,8 +102,10 @@ def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
         assert run is not None, f"the run is never at {name}"
         return run
 
-    def goes_on(killed: str, before: dict[str, Any], since: float) -> None:
-        assert watched.wait_until(moved_from(where(before)), _MOST_S), f"the run does not go on after: {killed}"
+    def goes_on(killed: str, before: Json, since: float) -> None:
+        work.last = where(before)
+        goes_on = watched.wait_until(lambda run: ended(run) or work.moved(run), _MOST_S)
+        assert goes_on, f"the run does not go on after: {killed}"
         seconds[killed] = round(time.monotonic() - since, 1)
         print(f"{killed}: continues after {seconds[killed]} s", file=sys.stderr)
 
@@ -128,7 +118,7 @@ def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
                     cluster.add(2)
                 until(lambda: engine.up(3), "all workers are up")
                 processes.wait_for(child, processes.answers(service))
-                watched = Watched(service, post(service, request))
+                watched = Watched(service, work.start(service))
                 run = phase("rollout")
                 node = engine.node_of(cluster, "samples", without="trains") or engine.node_of(cluster, "samples")
                 assert node is not None
@@ -157,9 +147,7 @@ def disturbed(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
                     cluster.add(2)
                 seconds["until a new cluster is up"] = round(time.monotonic() - since, 1)
                 goes_on("all nodes", run, since)
-                last = watched.wait_until(ended, _MOST_S)
-        assert last is not None
-        assert last["status"] == "completed", last["error"]
+                last = watched.completed()
         return {
             "weights": weights(data_dir),
             "seconds": seconds,
@@ -175,16 +163,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=6)
     options = parser.parse_args()
     request = {**RUN, "iterations": options.iterations, "environment": {"name": "email_search"}}
-    os.environ.pop("DATABASE_URL", None)
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
-        directory = Path(name)
-        directory.chmod(0o755)
+    with workplace() as directory:
         machine = processes.machine()
-        expected, _, calm_s = undisturbed(directory, request)
-        found = disturbed(directory, request)
-    print(json.dumps({"machine": machine, "undisturbed_s": round(calm_s, 1), "expected": expected, **found}, indent=2))
-    if found["weights"] != expected or found["made_again"]:
-        raise SystemExit("the run on the cluster is not what the undisturbed one was")
+        expected, calm_s = undisturbed(Run(request), directory / "undisturbed")
+        found = disturbed(directory, Run(request))
+    found = {"machine": machine, "undisturbed_s": round(calm_s, 1), "expected": expected["weights"], **found}
+    judge(found, {"weights": expected["weights"], "made_again": 0})
 
 
 if __name__ == "__main__":

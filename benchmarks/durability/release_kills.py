@@ -14,11 +14,7 @@ every event must follow from the rows.
 
 import argparse
 import asyncio
-import json
-import os
 import random
-import signal
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -32,19 +28,20 @@ import httpx
 import psycopg
 from psycopg.rows import dict_row
 from pydantic import SecretStr
+from ulid import ULID
 
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.service_process import free_port
 from app.db.database import make_database, make_engine, parse_url
+from app.db.tables import Promotion, Release
 from app.domain.release_rules import OUTCOME, Guardrail, ReleaseRules
+from app.domain.release_state import ReleaseState
+from app.releases import moves
 from app.releases.assignment import assignment
 from app.security.secret_box import service_key
 from app.security.user_hash import UserHasher
-from benchmarks import processes
-from benchmarks.durability.kills import database
+from benchmarks.durability.harness import Serving, database, judge, serving, workplace
 from benchmarks.engine.slow_model import slow_model
-from benchmarks.frozen_code import freeze
-from benchmarks.releases.starting import Started
 from environment.json_type import Json
 
 _SECRET = "a secret that both services of this benchmark have"
@@ -108,9 +105,29 @@ class Users:
 
 
 async def _start(url: str) -> str:
-    engine = make_engine(parse_url(url))
+    """Promote the first checkpoint and let users meet the second, as the service does after a trial. Returns the
+    release's id."""
+    engine, release_id = make_engine(parse_url(url)), str(ULID())
+    name = {"project": "p", "name": "live", "backend": "embedded", "model_name": "m", "actor": "local"}
     async with make_database(engine).begin() as tx:
-        release_id = await Started("p", "live", "m", 1, 2, _RULES).start(tx)
+        stable = Promotion(step=1, **name)
+        tx.add(stable)
+        await tx.flush()
+        release = Release(
+            id=release_id,
+            state=ReleaseState.TRIAL,
+            salt=random.Random(0).randbytes(16),
+            unit="user",
+            promotion_id=stable.id,
+            step=2,
+            share=_RAMP[0],
+            rules=_RULES.model_dump(mode="json"),
+            baseline={"p95_s": None, "tokens": None, "users": 0, "days": 14},
+            **name,
+        )
+        tx.add(release)
+        await tx.flush()
+        await moves.start_traffic(tx, release, "local", None)
     await engine.dispose()
     return release_id
 
@@ -158,37 +175,29 @@ class Killer:
     chance: random.Random
     kills: int = 0
     _stack: ExitStack = field(default_factory=ExitStack)
-    _running: list[Any] = field(default_factory=list)
+    _running: dict[int, Serving] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Start all services."""
-        self._running = [self._started(port) for port in self.ports]
-        for place in range(len(self.ports)):
-            await self._answers(place)
+        for port in self.ports:
+            await self._start(port)
 
     async def kill(self, most: int) -> None:
         """Kill and start again until there were that many kills. All services run afterwards."""
         while self.kills < most:
             await asyncio.sleep(self.chance.uniform(0.0, 1.5))
-            place = self.kills % len(self.ports)
-            self._running[place].send_signal(signal.SIGKILL)
-            self._running[place].wait()
+            port = self.ports[self.kills % len(self.ports)]
+            self._running[port].kill()
             self.kills += 1
-            self._running[place] = self._started(self.ports[place])
-            await self._answers(place)
+            await self._start(port)
 
     def close(self) -> None:
         """Stop all services."""
         self._stack.close()
 
-    def _started(self, port: int) -> Any:
-        data_dir = self.directory / str(port)
-        data_dir.mkdir(exist_ok=True)
-        return self._stack.enter_context(processes.service(data_dir, port, **self.settings))
-
-    async def _answers(self, place: int) -> None:
-        with Service(f"http://127.0.0.1:{self.ports[place]}") as service:
-            await asyncio.to_thread(processes.wait_for, self._running[place], processes.answers(service))
+    async def _start(self, port: int) -> None:
+        starting = serving(self.directory / str(port), port, self.settings)
+        self._running[port] = await asyncio.to_thread(self._stack.enter_context, starting)
 
 
 async def _promote_under_kills(person: Person, killer: Killer, most_kills: int) -> float:
@@ -312,18 +321,16 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
-    os.environ.pop("DATABASE_URL", None)
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        os.chdir(freeze(directory))  # every start must run the same code
-        with database(directory / "postgres") as url, slow_model(0.02) as engine_url:
-            found = asyncio.run(_load(url, directory, engine_url, options.kills, options.users, options.seed))
-    print(json.dumps(found, indent=2))
-    wrong = [name for name, value in _MUST_BE.items() if found[name] != value]
-    ended: Counter[str] = Counter(found["transitions"])
-    if wrong or ended["promoted"] != 1 or ended["started"] != 1 or ended["held"] != ended["resumed"]:
-        raise SystemExit(f"kills left traces: {', '.join(wrong) or found['transitions']}")
+    with (
+        workplace() as directory,
+        database(directory / "postgres") as url,
+        slow_model(0.02) as engine_url,
+    ):
+        found = asyncio.run(_load(url, directory, engine_url, options.kills, options.users, options.seed))
+    judge(found, _MUST_BE)
+    times = Counter[str](found["transitions"])
+    if times["promoted"] != 1 or times["started"] != 1 or times["held"] != times["resumed"]:
+        raise SystemExit(f"kills left traces: {found['transitions']}")
 
 
 if __name__ == "__main__":

@@ -25,13 +25,12 @@ import httpx
 from sqlalchemy import select
 
 from app.cli.service_process import free_port
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Event, Iteration, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
+from benchmarks.durability.harness import judge, migrated
 from benchmarks.frozen_code import freeze
 
 _RUNS = 4
@@ -123,33 +122,26 @@ class _Clients:
 
 async def rolling_restart(directory: Path, *, restarts: int, every_s: float, rate: float) -> dict[str, Any]:
     """Return figures and `violations`."""
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
-    database_engine = make_engine(postgres.url)
-    url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    roles = _roles(directory, freeze(directory), url)
-    try:
-        await migrate(database_engine)
-        database = make_database(database_engine)
-        for role in roles:
-            role.start()
-        for role in roles:
-            await role.up()
-        clients = _Clients([role.port for role in roles if role.port], *await _begin(roles[0].port))
-        asking = asyncio.create_task(clients.ask_for_ever(rate))
-        exits = await _restart(roles, restarts, every_s)
-        await asyncio.sleep(1.0)
-        asking.cancel()
-        await asyncio.wait({asking})
-        await _cancel_all(roles[0].port, clients.runs)
-        handovers, wrong = await _checked(database)
-    finally:
-        for role in roles:
-            if role.process is not None:
-                role.process.kill()
-                role.process.wait()
-        await database_engine.dispose()
-        await postgres.stop()
+    async with migrated(directory) as store:
+        roles = _roles(directory, freeze(directory), store.url)
+        try:
+            for role in roles:
+                role.start()
+            for role in roles:
+                await role.up()
+            clients = _Clients([role.port for role in roles if role.port], *await _begin(roles[0].port))
+            asking = asyncio.create_task(clients.ask_for_ever(rate))
+            exits = await _restart(roles, restarts, every_s)
+            await asyncio.sleep(1.0)
+            asking.cancel()
+            await asyncio.wait({asking})
+            await _cancel_all(roles[0].port, clients.runs)
+            handovers, wrong = await _checked(store.database)
+        finally:
+            for role in roles:
+                if role.process is not None:
+                    role.process.kill()
+                    role.process.wait()
     wrong += [f"failed twice, {times} requests: {error}" for error, times in clients.failures.items()]
     wrong += [f"it took {each:.1f} s to end" for each in exits if each > _EXIT_S]
     wrong += [f"a run waited {each:.1f} s for its next worker" for each in handovers if each > _HANDOVER_S]
@@ -240,9 +232,7 @@ def main() -> None:
         result = asyncio.run(
             rolling_restart(Path(directory), restarts=options.restarts, every_s=options.every, rate=options.rate)
         )
-    for name, value in (result | {"machine": machine}).items():
-        print(f"{name:>18}  {value}")
-    raise SystemExit(1 if result["violations"] else 0)
+    judge(result | {"machine": machine}, {"violations": []})
 
 
 if __name__ == "__main__":

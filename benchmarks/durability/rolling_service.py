@@ -2,11 +2,8 @@
 
 import argparse
 import asyncio
-import json
 import signal
-from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 
@@ -14,36 +11,16 @@ from app.logs import configure_logs
 from app.main import create_app, server_config
 from app.service import open_worker
 from app.settings import Settings, load_settings
-from environment.base import Environment
-from judges.base import Judge
-from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
-from training.backends.base import Policy
-from training.phases import Phase
-from training.types import IterationResult, Progress, RunConfig
+from benchmarks.service.control_plane_service import PacedLoop
+from tests.fakes.scripted_learning import ScriptedBackend
 
-_ROLLOUTS = 16
-_ROLLOUT_S = 0.05
-
-
-async def learn(
-    config: RunConfig, environment: Environment, judge: Judge, policy: Policy, **given: Any
-) -> AsyncGenerator[IterationResult, None]:
-    """Sleep for each rollout, and skip those in the journal as the real learn loop does."""
-    resume, journal = given["resume"], given["journal"]
-    for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
-        kept = await journal.kept(iteration)
-        for number in range(_ROLLOUTS):
-            if (entry := f"rollout/train/{number}") not in kept:
-                await asyncio.sleep(_ROLLOUT_S)
-                journal.keep_soon(iteration, entry, json.dumps({"tokens": [*range(200)]}))
-            given["progress"](Progress(iteration, Phase.ROLLOUT, number + 1, _ROLLOUTS))
-        yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")
+_LEARN = PacedLoop(0.05)
 
 
 async def _work(settings: Settings) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with open_worker(settings, connect=ScriptedBackend().connect, learn=learn):
+    async with open_worker(settings, connect=ScriptedBackend().connect, learn=_LEARN):
         (settings.data_dir / "up").touch()
         await stop.wait()
 
@@ -71,7 +48,7 @@ def main() -> None:
     if options.role == "worker":
         asyncio.run(_work(settings))
         return
-    config = server_config(create_app(settings, connect=ScriptedBackend().connect, learn=learn), settings)
+    config = server_config(create_app(settings, connect=ScriptedBackend().connect, learn=_LEARN), settings)
     config.lifespan = "on"
     uvicorn.Server(config).run()
 

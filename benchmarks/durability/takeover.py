@@ -18,14 +18,13 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Journal, Run
 from app.domain.run_state import RunStatus
-from app.processes.postgres import EmbeddedPostgres
 from benchmarks import processes
 from benchmarks.durability.chaos import create_run
 from benchmarks.durability.chaos_faults import Workers
+from benchmarks.durability.harness import migrated
 from benchmarks.frozen_code import freeze
 
 _ITERATIONS = 10_000
@@ -37,20 +36,14 @@ _BEYOND_S = 2.0
 
 async def takeovers(directory: Path, *, kills: int, ttl_s: float, rng: random.Random) -> list[tuple[float, float]]:
     """Return, for each kill, the seconds until the run was claimed and until its next journal entry."""
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
-    workers = Workers(postgres.url, freeze(directory), directory, 3, ttl_s, pace_s=0.05, concurrent=1)
-    database_engine = make_engine(postgres.url)
-    try:
-        await migrate(database_engine)
-        database = make_database(database_engine)
-        run_id = await create_run(database, "run-0", _ITERATIONS)
-        workers.mend()
-        return [await _one(database, run_id, workers, rng.uniform(0, ttl_s)) for _ in range(kills)]
-    finally:
-        workers.close()
-        await database_engine.dispose()
-        await postgres.stop()
+    async with migrated(directory) as store:
+        workers = Workers(store.postgres.url, freeze(directory), directory, 3, ttl_s, pace_s=0.05, concurrent=1)
+        try:
+            run_id = await create_run(store.database, "run-0", _ITERATIONS)
+            workers.mend()
+            return [await _one(store.database, run_id, workers, rng.uniform(0, ttl_s)) for _ in range(kills)]
+        finally:
+            workers.close()
 
 
 async def _one(database: Database, run_id: str, workers: Workers, after_s: float) -> tuple[float, float]:

@@ -21,17 +21,16 @@ import psutil
 from sqlalchemy import update
 
 from app.aio.retry import retry_while_database_is_down
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Run
 from app.domain.run_state import TERMINAL
-from app.processes.postgres import EmbeddedPostgres
 from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.durability.chaos import create_run
 from benchmarks.durability.chaos_checks import Story, audit, stories, violations
 from benchmarks.durability.chaos_faults import open_forks, start_worker
 from benchmarks.durability.chaos_worker import POINTS
+from benchmarks.durability.harness import judge, migrated
 from benchmarks.forks import Forked
 from benchmarks.frozen_code import freeze
 
@@ -44,29 +43,23 @@ _LANDED = ("trained", "publish")
 
 async def zombies(directory: Path, *, rounds: int, ttl_s: float) -> dict[str, Any]:
     """Return figures and `violations`."""
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
-    database_engine = make_engine(postgres.url)
     workers: list[Forked] = []
-    forks = open_forks(freeze(directory), directory)
-    try:
-        await migrate(database_engine)
-        database = make_database(database_engine)
-        await audit(database)
-        for name, more in (("zombie", ["--freezes"]), ("heir", [])):
-            given: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02, "concurrent": 1}
-            workers.append(start_worker(forks, postgres.url, directory, *more, **given))
-        seconds = [
-            await _frozen_at(point, number, database, workers[0]) for number in range(rounds) for point in POINTS
-        ]
-        all_stories = await stories(database, directory)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-        forks.close()
-        await database_engine.dispose()
-        await postgres.stop()
+    async with migrated(directory) as store:
+        forks = open_forks(freeze(directory), directory)
+        try:
+            await audit(store.database)
+            for name, more in (("zombie", ["--freezes"]), ("heir", [])):
+                given: dict[str, float | str] = {"name": name, "engine": name, "ttl": ttl_s, "pace": 0.02}
+                worker = start_worker(forks, store.postgres.url, directory, *more, concurrent=1, **given)
+                workers.append(worker)
+            points = [(point, number) for number in range(rounds) for point in POINTS]
+            seconds = [await _frozen_at(*each, store.database, workers[0]) for each in points]
+            all_stories = await stories(store.database, directory)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+            forks.close()
     wrong = [wrong for story in all_stories for wrong in (*violations(story), *_by_zombies(story))]
     return {
         "freezes": len(seconds),
@@ -135,9 +128,7 @@ def main() -> None:
     machine = processes.machine()
     with tempfile.TemporaryDirectory(prefix="learnloop-zombies-") as directory:
         result = asyncio.run(zombies(Path(directory), rounds=options.rounds, ttl_s=options.ttl))
-    for name, value in (result | {"machine": machine}).items():
-        print(f"{name:>18}  {value}")
-    raise SystemExit(1 if result["violations"] else 0)
+    judge(result | {"machine": machine}, {"violations": []})
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from rich.console import Console
 
 from app.cli.service_process import free_port, own_service
 from benchmarks.agents.mail_desk import ENVIRONMENT, MailDesk, tasks
+from benchmarks.durability.harness import weights
 from environment.base import Scenario, Split
 from environment.json_type import Json
 from environment.scenario_order import draw
@@ -131,13 +132,6 @@ def _arranged(split: Split, count: int, seed: int) -> list[dict[str, Json]]:
     place = {each.id: number for number, each in enumerate(draw(wanted, count, seed, 0))}
     ordered = tasks(split, count, seed)
     return [ordered[place[each.id]] for each in wanted]
-
-
-def weights(data_dir: Path) -> str:
-    """Return the SHA-256 of the newest checkpoint's weights, from its manifest."""
-    newest = max((data_dir / "models").glob("*/*/checkpoints/[0-9]*"), key=lambda path: path.name)
-    manifest = json.loads((newest / "manifest.json").read_text())
-    return f"step {manifest['step']}: {manifest['files']['model.safetensors']['sha256']}"
 
 
 def run(agent: str, seed: int, config: RunConfig, concurrency: int) -> dict[str, Json]:

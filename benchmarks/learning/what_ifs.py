@@ -24,6 +24,7 @@ from typing import Any
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
+from benchmarks.durability.harness import serving
 from environment.base import Json, Outcome, Scenario, ToolResult
 from tests.fakes.tiny_model import make_tiny_model
 from training.backends.base import ModelSpec
@@ -45,9 +46,9 @@ def _ended(service: Service, path: str) -> bool:
 
 def replays(directory: Path, count: int) -> dict[str, Any]:
     """Continue `count` rollouts of each environment's run from their last turn, and count those that are the same."""
-    port, same = free_port(), Counter[str]()
-    with processes.service(directory, port) as child, Service(f"http://127.0.0.1:{port}") as service:
-        processes.wait_for(child, processes.answers(service))
+    same = Counter[str]()
+    with serving(directory, free_port()) as it:
+        child, service = it.child, it.client
         for environment in ENVIRONMENTS:
             shape = {"iterations": math.ceil(count / 64) + 1, "evaluation": {"every": 100, "test_scenarios": 0}}
             run_id = service.start_run({"environment": {"name": environment}} | shape)["run_id"]

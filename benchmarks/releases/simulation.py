@@ -27,17 +27,16 @@ from typing import Any
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Promotion, Release, ReleaseObservation
 from app.domain.release_rules import Guardrail, ReleaseRules
 from app.domain.release_state import Arm, ReleaseState
-from app.processes.postgres import EmbeddedPostgres
 from app.releases import moves
 from app.releases.assignment import assignment
 from app.releases.decision import Facts, Failures, Verdict, decide
 from app.releases.evidence import Evidence
 from app.releases.look import look
+from benchmarks.durability.harness import migrated
 from benchmarks.releases.simulated_users import KINDS_OF_CANDIDATE, Kind, User, salt, simulation_rules, users
 from training.statistics.guardrails import Cell
 
@@ -171,20 +170,13 @@ async def _started(database: Database, pure: PureRelease, name: str) -> str:
 
 async def _all_stored(count: int) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
-        postgres = EmbeddedPostgres(Path(directory))
-        await postgres.start()
-        engine = make_engine(postgres.url)
-        try:
-            await migrate(engine)
-            database, looks, differences = make_database(engine), 0, list[str]()
+        async with migrated(Path(directory)) as store:
+            looks, differences = 0, list[str]()
             for place in range(count):
                 kind = KINDS_OF_CANDIDATE[place % len(KINDS_OF_CANDIDATE)]
-                made, found = await stored(database, kind, place // len(KINDS_OF_CANDIDATE))
+                made, found = await stored(store.database, kind, place // len(KINDS_OF_CANDIDATE))
                 looks, differences = looks + made, differences + found
             return looks, differences
-        finally:
-            await engine.dispose()
-            await postgres.stop()
 
 
 def _line(kind: Kind, ended: Sequence[Ended]) -> str:

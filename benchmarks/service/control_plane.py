@@ -1,51 +1,45 @@
-"""Measure what the service can carry apart from learning itself: journal, requests, streams, memory.
+"""Measure what the service can carry apart from learning itself: journal, requests, memory.
 
-    python -m benchmarks.service.control_plane [--rollouts 20000] [--seconds 10] [--clients 500] [--events 50]
-                                           [--memory 20000] [--json]
+    python -m benchmarks.service.control_plane [--rollouts 20000] [--seconds 10] [--memory 20000]
 
 (a) Four runs write finished rollouts to the journal at full speed.
 (b) 16 connections send `GET /runs/{id}` for four runs, and 8 send `POST /learn-loop`, while a service drives those four
 with a scripted learn loop: first at about 5 rollouts a second in total, the rate of the embedded engine, then at 200,
 which no model reaches. Besides latencies it reports the CPU milliseconds of a request in the service and in Postgres,
 including a share of what driving the runs takes; they are more reliable on a busy machine.
-(c) Clients stream one run's events; measures the time from an event's commit until each of them has it.
-(d) Checks for leaks over many rollouts of runs that are requested and watched; exits with 1 if there are any.
-The long form of (d) is `--memory 1000000`.
+(c) Checks for leaks over many rollouts of runs that are requested and watched; exits with 1 if there are any.
+The long form of (c) is `--memory 1000000`.
 """
 
 import argparse
 import asyncio
 import gc
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 from sqlalchemy import delete, update
-from ulid import ULID
 
 from app.claims.lease import Lease
 from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Journal, Run
-from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from app.events.log import append
-from app.processes.postgres import EmbeddedPostgres
 from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from app.worker.journal_store import StoredJournal
 from benchmarks import processes
-from benchmarks.service.control_plane_memory import MOST_GROWTH, memory_figures
+from benchmarks.durability.harness import idle_run, judge, migrated
+from benchmarks.service.control_plane_load import measured
+from benchmarks.service.control_plane_memory import memory_figures
 from benchmarks.service.control_plane_service import QUICK_ITERATIONS
 from benchmarks.service.service_under_load import trains
 
@@ -55,7 +49,6 @@ GOALS = {
     "request_p99_ms": 50.0,
     "posts_per_s": 100.0,
     "post_p99_ms": 300.0,
-    "stream_p99_ms": 250.0,
 }
 _RUNS = 4
 _CONNECTIONS = 16
@@ -104,25 +97,10 @@ async def _keep(database: Database, lease: Lease[Run], rollouts: int) -> None:
 
 
 async def _claimed(database: Database, leases: RunClaims) -> Lease[Run]:
-    await RunStore(database).create(_run("none"))
+    await idle_run(database, "bench")
     claimed = await leases.claim()
     assert claimed is not None
     return claimed[1]
-
-
-def _run(backend: str) -> Run:
-    run_id = str(ULID())
-    return Run(
-        id=run_id,
-        request={},
-        environment="email_search",
-        judge="reference",
-        backend=backend,
-        model_project="bench",
-        model_name=run_id,
-        base_model="none",
-        iterations_total=1,
-    )
 
 
 @contextmanager
@@ -153,9 +131,9 @@ def request_figures(pid: int, port: int, seconds: float) -> dict[str, Any]:
         driving = (_cpu_s(process) - before) / (seconds / 2)
         paths = [f"/runs/{run_id}" for run_id in runs]
         with _processor_ms(process) as got:
-            got |= _load(port, seconds, _CONNECTIONS, *paths)
+            got |= measured(port, paths, seconds, _CONNECTIONS)
         with _processor_ms(process) as posted:
-            posted |= _load(port, seconds, _POSTING, "/learn-loop", body='{"iterations": 1}')
+            posted |= measured(port, ["/learn-loop"], seconds, _POSTING, body='{"iterations": 1}')
         for run_id in runs:
             client.cancel(run_id)
     return {"driving_cores": round(driving, 2), "get": got, "post": posted}
@@ -186,80 +164,22 @@ def _postgres_cpu_s() -> float:
     return sum(_cpu_s(process) for process in ours if process.name() == "postgres")
 
 
-def _load(port: int, seconds: float, connections: int, *paths: str, body: str | None = None) -> Any:
-    """Return the figures of benchmarks/service/control_plane_load.py. Raises CalledProcessError."""
-    command = [sys.executable, "-m", "benchmarks.service.control_plane_load", str(port), *paths]
-    command += [f"--seconds={seconds}", f"--connections={connections}", *([f"--body={body}"] if body else [])]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
 def warm(run: Any) -> bool:
     """Return whether the service has finished its late imports. Raises RuntimeError if the run is over."""
     return trains(run) and len(run["iterations"]) >= QUICK_ITERATIONS
 
 
-async def stream_figures(database: Database, port: int, clients: int, events: int) -> dict[str, Any]:
-    """Measure the milliseconds from an event's commit until each client of its run's stream has it."""
-    run = _run("none")
-    await RunStore(database).create(run)
-    received: list[dict[int, float]] = [{} for _ in range(clients)]
-    async with asyncio.TaskGroup() as tasks:
-        for seen in received:
-            tasks.create_task(_follow(port, run.id, seen))
-        while not all(received):
-            await asyncio.sleep(0.05)
-        committed = {}
-        for _ in range(events):
-            async with database.begin() as tx:
-                seq = await append(tx, run.id, EventType.PHASE_COMPLETED, "bench", {"phase": "rollout"})
-            committed[seq] = time.monotonic()
-            await asyncio.sleep(0.2)
-        await RunStore(database).cancel(run.id, "bench")
-    if any(set(seen) < set(committed) for seen in received):
-        raise RuntimeError("a client missed an event")
-    delays = sorted(1e3 * max(seen[seq] - at, 0.0) for seen in received for seq, at in committed.items())
-    cuts = statistics.quantiles(delays, n=100, method="inclusive")
-    return {"clients": clients, "events": events, "p50_ms": round(cuts[49], 1), "p99_ms": round(cuts[98], 1)}
-
-
-async def _follow(port: int, run_id: str, seen: dict[int, float]) -> None:
-    """Record when each event of the stream arrived.
-
-    It uses no HTTP library, so that the load of 500 clients hardly affects the measurement.
-    """
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n".encode())
-    while line := await reader.readline():
-        if line.startswith(b"id: "):
-            seen[int(line[4:])] = time.monotonic()
-        elif line.startswith(b"event: run.cancelled"):
-            writer.close()
-            return
-    raise RuntimeError("a stream broke off")
-
-
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return all figures."""
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
     found: dict[str, Any] = {"requests": {}, "goals": GOALS}
-    database_engine = make_engine(postgres.url)
-    try:
-        await migrate(database_engine)
-        database = make_database(database_engine)
-        found["journal"] = await journal_figures(database, options.rollouts)
-        url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    async with migrated(directory) as store:
+        found["journal"] = await journal_figures(store.database, options.rollouts)
         for name, rate in _RATES.items():
-            with _fresh(directory, url, rate) as (child, port):
+            with _fresh(directory, store.url, rate) as (child, port):
                 found["requests"][name] = await asyncio.to_thread(request_figures, child.pid, port, options.seconds)
-                if name == "stress":
-                    found["streams"] = await stream_figures(database, port, options.clients, options.events)
-            await _cancel_all(database)
-        with _fresh(directory, url, _NO_PAUSE) as (child, port):
+            await _cancel_all(store.database)
+        with _fresh(directory, store.url, _NO_PAUSE) as (child, port):
             found["memory"] = await asyncio.to_thread(memory_figures, child.pid, port, options.memory, _RUNS)
-    finally:
-        await database_engine.dispose()
-        await postgres.stop()
     return found
 
 
@@ -280,44 +200,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each kind of requests")
-    parser.add_argument("--clients", type=int, default=500, help="of the stream")
-    parser.add_argument("--events", type=int, default=50)
     parser.add_argument("--memory", type=int, default=20_000, help="rollouts over which memory is watched")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     machine = processes.machine()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         result = asyncio.run(measure(Path(directory), options)) | {"machine": machine}
-    print(json.dumps(result, indent=2) if options.json else _told(result))
-    sys.exit(bool(result["memory"]["violations"]))
-
-
-def _told(result: Mapping[str, Any]) -> str:
-    journal, streams, memory, machine = (result[name] for name in ("journal", "streams", "memory", "machine"))
-    lines = [
-        f"rollouts kept: {journal['rollouts_per_s']:,.0f} a second (goal {GOALS['rollouts_per_s']:,.0f}), memory grew "
-        f"by {journal['growth_mb']} MB over {journal['rollouts']:,}"
-    ]
-    for name, figures in result["requests"].items():
-        lines.append(f"{name}: {_RATES[name]:.0f} rollouts a second, which take {figures['driving_cores']} cores")
-        for method, goal in (("get", "request"), ("post", "post")):
-            each = figures[method]
-            lines.append(
-                f"  {method.upper()}: {each['requests_per_s']:,.0f} a second (goal {GOALS[f'{goal}s_per_s']:.0f}), "
-                f"p50 {each['p50_ms']} ms, p99 {each['p99_ms']} ms (goal {GOALS[f'{goal}_p99_ms']:.0f}); "
-                f"processor time of each: {each['service_ms']} ms in the service, {each['postgres_ms']} ms in Postgres"
-            )
-    lines += [
-        f"{streams['clients']} clients of one stream: p50 {streams['p50_ms']} ms, p99 {streams['p99_ms']} ms (goal "
-        f"{GOALS['stream_p99_ms']:.0f})",
-        f"memory over {memory['rollouts']:,} rollouts, {memory['rollouts_per_s']:,.0f} a second: "
-        f"{memory['mb_after_first_tenth']} MB after the first tenth, {memory['mb_at_end']} MB at the end "
-        f"({memory['growth']:+.1%}, at most {MOST_GROWTH:+.0%})",
-        f"held at the start {memory['start']}, at the end {memory['end']}",
-        f"violations: {', '.join(memory['violations']) or 'none'}",
-        f"others kept {machine['busy_cores']} of {machine['cores']} cores busy when it began",
-    ]
-    return "\n".join(lines)
+    judge(result | {"violations": result["memory"].pop("violations")}, {"violations": []})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Send requests over several connections as fast as the service answers; print the figures as JSON.
+"""Send requests over several connections, as fast as the service answers or paced; print the figures as JSON.
 
     python -m benchmarks.service.control_plane_load PORT PATH... [--seconds 10] [--connections 16] [--key KEY]
-                                                [--body JSON]
+                                                [--body JSON] [--pace 0.1]
 
 The connections take the paths in turn. It runs as a separate process without an HTTP library, so that it measures the
 service rather than the client. With a body it POSTs. It fails if a connection breaks off or an answer is not 2xx.
@@ -11,9 +11,12 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 _WARM_S = 0.5
 """Uncounted time at the start, while connections open and late imports happen."""
@@ -22,8 +25,8 @@ _WARM_S = 0.5
 class _Connection(asyncio.Protocol):
     """Repeats the same request as soon as it is answered, until time is up."""
 
-    def __init__(self, request: bytes, since: float, until: float) -> None:
-        self._request, self._since, self._until = request, since, until
+    def __init__(self, request: bytes, since: float, until: float, pace: float) -> None:
+        self._request, self._since, self._until, self._pace_s = request, since, until, pace
         self._received = bytearray()
         self._sent_at = 0.0
         self.taken_ms: list[float] = []
@@ -49,7 +52,12 @@ class _Connection(asyncio.Protocol):
         self.answered += 1
         if self._sent_at >= self._since:
             self.taken_ms.append(1e3 * (now - self._sent_at))
-        self._send() if now < self._until else self.over.set_result(None)
+        if now >= self._until:
+            self.over.set_result(None)
+        elif (pause_s := self._pace_s - (now - self._sent_at)) > 0:
+            asyncio.get_running_loop().call_later(pause_s, self._send)
+        else:
+            self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.over.done():
@@ -79,14 +87,14 @@ def _request(port: int, path: str, key: str | None, body: str | None) -> bytes:
 
 
 async def load(
-    port: int, paths: Sequence[str], *, seconds: float, connections: int, key: str | None, body: str | None
+    port: int, paths: Sequence[str], *, seconds: float, connections: int, pace: float, key: str | None, body: str | None
 ) -> dict[str, float]:
     """Return requests a second and latency percentiles in milliseconds. Raises RuntimeError."""
     since = time.monotonic() + _WARM_S
     loop, opened = asyncio.get_running_loop(), []
     for number in range(connections):
         request = _request(port, paths[number % len(paths)], key, body)
-        make = partial(_Connection, request, since, since + seconds)
+        make = partial(_Connection, request, since, since + seconds, pace)
         opened.append(await loop.create_connection(make, "127.0.0.1", port))
     await asyncio.gather(*(connection.over for _, connection in opened))
     for transport, _ in opened:
@@ -104,6 +112,16 @@ async def load(
     }
 
 
+def measured(
+    port: int, paths: Sequence[str], seconds: float, connections: int, *, pace: float = 0.0, body: str | None = None
+) -> Any:
+    """Return the figures of this module as another process. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "benchmarks.service.control_plane_load", str(port), *paths]
+    command += [f"--seconds={seconds}", f"--connections={connections}", f"--pace={pace}"]
+    command += [f"--body={body}"] if body else []
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
@@ -112,6 +130,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--key")
     parser.add_argument("--body")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds from one request of a connection to the next")
     given = vars(parser.parse_args())
     print(json.dumps(asyncio.run(load(given.pop("port"), given.pop("paths"), **given))))
 

@@ -37,7 +37,7 @@ QUICK_ITERATIONS = 4
 
 @dataclass(frozen=True)
 class PacedLoop:
-    """A learn loop that computes nothing and pauses before each rollout."""
+    """A learn loop that computes nothing and pauses before each rollout that the journal does not have."""
 
     pause_s: float
 
@@ -58,9 +58,11 @@ class PacedLoop:
         another_environment: object = None,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
+            kept = await journal.kept(iteration)
             for number in range(ROLLOUTS):
-                await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
-                journal.keep_soon(iteration, f"rollout/train/{number}", json.dumps({"tokens": [*range(500)]}))
+                if (entry := f"rollout/train/{number}") not in kept:
+                    await asyncio.sleep(self.pause_s if iteration >= QUICK_ITERATIONS else 0)
+                    journal.keep_soon(iteration, entry, json.dumps({"tokens": [*range(500)]}))
                 progress(Progress(iteration, Phase.ROLLOUT, number + 1, ROLLOUTS))
             await journal.keep(iteration, "judge/train", "[]")
             yield scripted_result(policy, iteration, iteration, config.iterations, "the answer")

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +24,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert, update
 from ulid import ULID
 
-from app.cli.client import Service
 from app.cli.service_process import free_port
-from app.db.database import Database, make_database, make_engine
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Evaluation, Event, Iteration, Run, Trajectory
 from app.domain.event_types import EventType
 from app.events.log import append
-from app.processes.postgres import EmbeddedPostgres
-from benchmarks import processes
+from benchmarks.durability.harness import migrated, serving
 from tests.browser.conftest import CHROMIUM
 from tests.browser.visit import Visit
 from tests.fakes.stored_request import stored_request
@@ -178,39 +175,28 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
     """Start everything, insert the rows, and measure."""
     from playwright.async_api import async_playwright
 
-    postgres = EmbeddedPostgres(directory)
-    await postgres.start()
-    database_engine = make_engine(postgres.url)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(postgres.stop)
-        stack.push_async_callback(database_engine.dispose)
-        await migrate(database_engine)
-        database, run_id = make_database(database_engine), str(ULID())
-        await _seed(database, run_id, options)
-        url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        base = await asyncio.to_thread(_serve, stack, directory, url)
-        playwright = await stack.enter_async_context(async_playwright())
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = await browser.new_page(viewport={"width": 1280, "height": 900})
-        try:
-            return await _look(browser, page, database, f"{base}/ui/runs/{run_id}", run_id, options)
-        finally:
-            await browser.close()
+    async with migrated(directory) as store, async_playwright() as playwright:
+        run_id = str(ULID())
+        await _seed(store.database, run_id, options)
+        with ExitStack() as stack:
+            base = await asyncio.to_thread(_serve, stack, directory, store.url)
+            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            page = await browser.new_page(viewport={"width": 1280, "height": 900})
+            try:
+                return await _look(browser, page, store.database, f"{base}/ui/runs/{run_id}", run_id, options)
+            finally:
+                await browser.close()
 
 
-def _serve(stack: AsyncExitStack, directory: Path, database_url: str) -> str:
+def _serve(stack: ExitStack, directory: Path, database_url: str) -> str:
     """Start a service that drives nothing; return its base URL."""
     settings = {
         "DATABASE_URL": database_url,
         "LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9",
         "LEARNLOOP_MAX_CONCURRENT_RUNS": "0",
     }
-    data_dir, port = directory / "service", free_port()
-    data_dir.mkdir()
-    child = stack.enter_context(processes.service(data_dir, port, **settings))
-    with Service(f"http://127.0.0.1:{port}") as client:
-        processes.wait_for(child, processes.answers(client))
-    return f"http://127.0.0.1:{port}"
+    url: str = stack.enter_context(serving(directory / "service", free_port(), settings)).client.url
+    return url
 
 
 async def _seed(database: Database, run_id: str, options: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ import httpx
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
+from benchmarks.durability.harness import serving
 
 GOAL = 0.02
 EXAMINING_GOAL = 0.01
@@ -40,10 +41,9 @@ def busy_seconds(data_dir: Path) -> dict[str, float]:
 
 def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
     """Return figures of one run's wall time and the engine's busy time."""
-    port = free_port()
     request = {"environment": {"name": "email_search"}, "iterations": iterations, "seed": seed}
-    with processes.service(data_dir, port) as child, Service(f"http://127.0.0.1:{port}", timeout_s=120) as service:
-        processes.wait_for(child, processes.answers(service))
+    with serving(data_dir, free_port(), timeout_s=120) as it:
+        child, service = it.child, it.client
         completed(child, service, {**request, **_WARM_UP})
         before = busy_seconds(data_dir)
         run = completed(child, service, request)

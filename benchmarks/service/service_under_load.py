@@ -2,14 +2,12 @@
 
     python -m benchmarks.service.service_under_load [--paced 20] [--flat-out 10] [--json]
 
-Starts `learnloop serve` in a fresh directory, posts a learn-loop, and sends `GET /runs/{id}` from this process: first
+Starts `learnloop serve` in a fresh directory, posts a learn-loop, and sends `GET /runs/{id}`: first
 ten times a second over one connection, then over four as fast as they are answered. The run is cancelled at the end.
 """
 
 import argparse
-import http.client
 import json
-import statistics
 import subprocess
 import tempfile
 import threading
@@ -25,52 +23,12 @@ import psutil
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
+from benchmarks.service.control_plane_load import measured
 
 GOALS = {"p99_ms": 50.0, "engine_mb": 2000.0, "api_mb": 450.0, "answers_after_s": 3.0}
 _PACE_S = 0.1
 _CONNECTIONS = 4
 _MEMORY_PAUSE_S = 0.5
-
-
-def latencies(port: int, path: str, until: float, pause_s: float) -> list[float]:
-    """Return the milliseconds of each GET over one connection, until that monotonic time."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    taken = []
-    while (started := time.monotonic()) < until:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        response.read()
-        if response.status != 200:
-            raise RuntimeError(f"GET {path} answered {response.status}")
-        taken.append(1e3 * (time.monotonic() - started))
-        time.sleep(max(0.0, pause_s - (time.monotonic() - started)))
-    connection.close()
-    return taken
-
-
-def load(port: int, path: str, seconds: float, connections: int, pause_s: float) -> dict[str, float]:
-    """Return latency percentiles in milliseconds, and requests a second."""
-    until = time.monotonic() + seconds
-    taken: list[list[float]] = []
-    threads = [
-        threading.Thread(target=lambda: taken.append(latencies(port, path, until, pause_s))) for _ in range(connections)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(taken) < connections:
-        raise RuntimeError("a connection failed; see above")
-    every = sorted(each for connection in taken for each in connection)
-    cuts = statistics.quantiles(every, n=100, method="inclusive")
-    return {
-        "requests": len(every),
-        "requests_per_s": round(len(every) / seconds, 1),
-        "p50_ms": round(cuts[49], 2),
-        "p95_ms": round(cuts[94], 2),
-        "p99_ms": round(cuts[98], 2),
-        "max_ms": round(every[-1], 2),
-    }
 
 
 @dataclass(slots=True)
@@ -135,8 +93,8 @@ def measure(data_dir: Path, paced_s: float, flat_out_s: float) -> dict[str, Any]
         run_id = service.start_run({"environment": {"name": "email_search"}, "iterations": 1000})["run_id"]
         processes.wait_for(child, lambda: trains(service.run(run_id)))
         path = f"/runs/{run_id}"
-        paced = load(port, path, paced_s, 1, _PACE_S)
-        flat_out = load(port, path, flat_out_s, _CONNECTIONS, 0.0)
+        paced = measured(port, [path], paced_s, 1, pace=_PACE_S)
+        flat_out = measured(port, [path], flat_out_s, _CONNECTIONS)
         run = service.run(run_id)
         if run["status"] != "running":
             raise RuntimeError(f"the run is {run['status']}, not running: {run['error']}")
