@@ -3,13 +3,14 @@
 import textwrap
 
 from app.plots import svg
-from app.reports.charts import Frame, Palette, held_out_chart, phase_seconds, rewards_chart
+from app.plots.charts import Frame, Palette, held_out_chart
+from app.reports.charts import phase_seconds, rewards_chart
 from app.reports.format import duration, percent
 from app.reports.html import visible
 from environment.json_type import Json
 
 WIDTH, HEIGHT = 1_200, 630
-_COLORS = Palette("#1b2026", "#59626c", "#e0e0d9", "#1f5fd0", "#b35309", "#7a3fb8", ())
+_COLORS = Palette("#1b2026", "#59626c", "#e0e0d9", "#1f5fd0", "#b35309", "#7a3fb8")
 _STATES = {
     "learned": ("It learned", "#13704a"),
     "got_worse": ("It got worse", "#ab241d"),
@@ -44,7 +45,11 @@ def card(report: Json) -> str:
                 for place, line in enumerate(_sentence(verdict["text"]))
             ),
             svg.label(_LEFT, 262, "Held-out success", size=17, weight="bold", fill=_COLORS.ink),
-            svg.moved(_LEFT - 6, 268, held_out_chart(report, _COLORS, _HELD_OUT)),
+            svg.moved(
+                _LEFT - 6,
+                268,
+                held_out_chart(report["evaluations"]["items"], run["iterations_total"], _COLORS, _HELD_OUT),
+            ),
             svg.label(700, 262, "Training rewards", size=17, weight="bold", fill=_COLORS.ink),
             svg.moved(690, 268, rewards_chart(report, _COLORS, _REWARDS)),
             svg.label(_LEFT, 604, _footer(report), size=17, fill=_COLORS.faint),

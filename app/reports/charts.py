@@ -2,35 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from app.plots import svg
+from app.plots.charts import Frame, Palette, iteration_labels, nothing
 from app.reports.format import signed
 from app.reports.rollouts import batches_of
-from app.statistics.verdict import headline
 from environment.json_type import Json
-from training.statistics.shares import wilson
 
 PHASES = ("rollout", "judge", "train", "evaluate", "reflect", "other")
 _BINS = 12
 _MAX_COLUMNS = 60
 _SHADES = 6
-_MAX_DOTS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Palette:
-    """Colors, as SVG takes them: values, or variables of the page's style sheet."""
-
-    ink: str
-    faint: str
-    grid: str
-    series: str
-    second: str
-    third: str
-    phases: Sequence[str]
-
 
 PAGE = Palette(
     "var(--ink)",
@@ -43,114 +26,12 @@ PAGE = Palette(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The size of a chart, and the margins around its plot."""
-
-    width: int
-    height: int
-    left: float = 46
-    right: float = 112
-    top: float = 14
-    bottom: float = 30
-    text: int = 12
-
-    def x(self, iteration: float, last: int) -> float:
-        return self.left + iteration / max(last, 1) * (self.width - self.left - self.right)
-
-    def y(self, share: float) -> float:
-        return self.top + (1 - share) * (self.height - self.top - self.bottom)
-
-
-def held_out_chart(report: Json, palette: Palette, frame: Frame) -> list[str]:
-    """Draw the headline figure with its 95% intervals, greedy rollouts, and the test split."""
-    rows = report["evaluations"]["items"]
-    heads = headline(rows)
-    if not heads:
-        return [_nothing(frame, palette, "No held-out evaluation yet")]
-    last = max(report["run"]["iterations_total"], heads[-1]["iteration"], 1)
-    bands = [wilson(row["success"], row["scenarios"]) for row in heads]
-    points = [(frame.x(row["iteration"], last), frame.y(row["success"])) for row in heads]
-    upper = [(x, frame.y(high)) for (x, _), (_, high) in zip(points, bands, strict=True)]
-    lower = [(x, frame.y(low)) for (x, _), (low, _) in zip(points, bands, strict=True)]
-    if len(points) == 1:  # an interval needs some width to be seen
-        upper, lower = [(x + d, y) for x, y in upper for d in (-5, 5)], [(x + d, y) for x, y in lower for d in (-5, 5)]
-    base_y = frame.y(heads[0]["success"])
-    return [
-        *_shares(frame, palette),
-        *_iteration_labels(frame, palette, [row["iteration"] for row in heads], last),
-        svg.area([*upper, *reversed(lower)], palette.series, 0.16),
-        svg.line((frame.left, base_y), (frame.width - frame.right, base_y), palette.faint, 1, "2 4"),
-        *_others(rows, heads[0], frame, palette, last),
-        svg.curve(points, palette.series, 2.5),
-        *(svg.dot(point, palette.series, 3.5) for point in points if len(points) <= _MAX_DOTS),
-        *_end_labels(rows, heads, frame, palette),
-    ]
-
-
-def _others(rows: Sequence[Json], head: Json, frame: Frame, palette: Palette, last: int) -> Iterator[str]:
-    """Draw the same split's greedy rollouts, and the test split where it is not the headline."""
-    greedy = [row for row in rows if (row["split"], row["mode"]) == (head["split"], "greedy")]
-    if greedy:
-        places = [(frame.x(row["iteration"], last), frame.y(row["success"])) for row in greedy]
-        yield svg.curve(places, palette.second, 1.5, "6 4")
-    if head["split"] != "test":
-        for row in _tests(rows):
-            x, y = frame.x(row["iteration"], last), frame.y(row["success"])
-            low, high = (frame.y(edge) for edge in wilson(row["success"], row["scenarios"]))
-            yield svg.line((x, low), (x, high), palette.third, 1.5)
-            yield svg.area([(x - 6, y + 5), (x + 6, y + 5), (x, y - 6)], palette.third, 1.0)
-
-
-def _tests(rows: Sequence[Json]) -> list[Json]:
-    return [row for row in rows if (row["split"], row["mode"]) == ("test", "sampled")]
-
-
-def _end_labels(rows: Sequence[Json], heads: Sequence[Json], frame: Frame, palette: Palette) -> Iterator[str]:
-    """Write the names and values of the series at the right edge, moved apart where they would overlap."""
-    head = heads[-1]
-    found = [(head["success"], f"{head['mode']} {head['success']:.0%}", palette.series, "bold")]
-    greedy = [row for row in rows if (row["split"], row["mode"]) == (head["split"], "greedy")]
-    if greedy:
-        found.append((greedy[-1]["success"], f"greedy {greedy[-1]['success']:.0%}", palette.second, "normal"))
-    tests = _tests(rows) if head["split"] != "test" else []
-    if len(tests) > 1:
-        found.append((tests[-1]["success"], f"test {tests[-1]['success']:.0%}", palette.third, "normal"))
-    if len(heads) > 1:
-        found.append((heads[0]["success"], f"base {heads[0]['success']:.0%}", palette.faint, "normal"))
-    lowest = float("-inf")
-    for share, words, color, weight in sorted(found, key=lambda each: -each[0]):
-        y = max(frame.y(share) + 4, lowest + frame.text + 4)
-        lowest = y
-        x = frame.width - frame.right + 12
-        yield svg.label(x, y, words, fill=color, size=frame.text, weight=weight)
-
-
-def _shares(frame: Frame, palette: Palette) -> Iterator[str]:
-    for quarter in range(5):
-        y = frame.y(quarter / 4)
-        yield svg.line((frame.left, y), (frame.width - frame.right, y), palette.grid)
-        yield svg.label(frame.left - 8, y + 4, f"{quarter / 4:.0%}", anchor="end", fill=palette.faint, size=frame.text)
-
-
-def _iteration_labels(frame: Frame, palette: Palette, numbers: Sequence[int], last: int) -> Iterator[str]:
-    """Write the numbers of iterations, as many as fit."""
-    taken = float("-inf")
-    y = frame.height - frame.bottom + frame.text + 8
-    for number in numbers:
-        x = frame.x(number, last)
-        if x - taken >= 3.2 * frame.text:
-            taken = x
-            words = "base" if number == 0 else str(number)
-            yield svg.label(x, y, words, anchor="middle", fill=palette.faint, size=frame.text)
-
-
 def rewards_chart(report: Json, palette: Palette, frame: Frame) -> list[str]:
     """Draw the rewards of all listed training rollouts: a column for each iteration, darker where there are more, with
     the mean as a line."""
     rewards = listed_rewards(report)
     if not rewards:
-        return [_nothing(frame, palette, "No training rollout has a reward yet")]
+        return [nothing(frame, palette, "No training rollout has a reward yet")]
     everything = [reward for some in rewards.values() for reward in some]
     low, high = min(everything), max(everything)
     span = (high - low) or 1.0
@@ -203,13 +84,8 @@ def _reward_labels(
         words = signed(low + share * (high - low))
         y = frame.y(share) + (4 if share == 0.5 else 10 if share == 1 else 0)
         yield svg.label(frame.left - 8, y, words, anchor="end", fill=palette.faint, size=frame.text)
-    taken = float("-inf")
-    for place, (iteration, _) in enumerate(columns):
-        x = frame.left + (place + 0.5) * width
-        if x - taken >= 2.6 * frame.text:
-            taken = x
-            y = frame.height - frame.bottom + frame.text + 8
-            yield svg.label(x, y, str(iteration), anchor="middle", fill=palette.faint, size=frame.text)
+    centers = ((frame.left + (place + 0.5) * width, number) for place, (number, _) in enumerate(columns))
+    yield from iteration_labels(frame, palette, centers)
 
 
 def _mean_line(means: Sequence[svg.Point], latest: float, frame: Frame, palette: Palette) -> Iterator[str]:
@@ -241,7 +117,3 @@ def phase_seconds(report: Json) -> dict[str, float]:
     for name, sums in report["cost"]["phases"].items():
         found[name if name in PHASES else "other"] += sums["seconds"]
     return {name: found[name] for name in PHASES if found[name] > 0}
-
-
-def _nothing(frame: Frame, palette: Palette, words: str) -> str:
-    return svg.label(frame.width / 2, frame.height / 2, words, anchor="middle", fill=palette.faint, size=frame.text)

@@ -3,16 +3,8 @@
 from collections.abc import Sequence
 
 from app.plots import svg
-from app.reports.charts import (
-    PAGE,
-    PHASES,
-    Frame,
-    held_out_chart,
-    listed_rewards,
-    phase_seconds,
-    phases_bar,
-    rewards_chart,
-)
+from app.plots.charts import LEGEND, Frame, held_out_chart
+from app.reports.charts import PAGE, PHASES, listed_rewards, phase_seconds, phases_bar, rewards_chart
 from app.reports.format import duration
 from app.reports.html import Html, h, joined
 from environment.json_type import Json
@@ -41,9 +33,9 @@ def charts(report: Json) -> Html:
             "div",
             _figure(
                 "Held-out success",
-                "band: 95% interval (Wilson); dashed: greedy; triangles: test split",
+                LEGEND,
                 _TOP,
-                held_out_chart(report, PAGE, _TOP),
+                held_out_chart(report["evaluations"]["items"], report["run"]["iterations_total"], PAGE, _TOP),
             ),
             _figure(
                 f"{part} {count:,} training rewards",

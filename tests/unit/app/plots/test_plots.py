@@ -32,7 +32,7 @@ def _iteration(number: int) -> Json:
 
 
 def _evaluation(number: int, success: float, split: str = "validation", mode: str = "sampled") -> Json:
-    return {"iteration": number, "split": split, "mode": mode, "success": success, "scenarios": 24}
+    return {"iteration": number, "split": split, "mode": mode, "step": number, "success": success, "scenarios": 24}
 
 
 def _words(drawn: str) -> list[str]:
@@ -49,14 +49,15 @@ def test_a_run_has_its_rewards_with_their_spread_and_held_out_figures_with_inter
     drawn = run_svg(_run([_iteration(number) for number in range(1, 4)], evaluations))
     root = ElementTree.fromstring(drawn)
     tags = [element.tag.rpartition("}")[2] for element in root.iter()]
-    assert tags.count("polygon") == 1
+    assert tags.count("polygon") == 3  # the spread of rewards, the intervals, and the triangle of the test split
     assert tags.count("polyline") == 2  # rewards and validation; a single point is a dot
-    assert {"validation, sampled", "validation, greedy", "test, sampled"} <= set(_words(drawn))
+    assert {"sampled 75%", "greedy 50%", "base 25%"} <= set(_words(drawn))
     assert "0%" in _words(drawn)
 
 
 def test_a_run_without_figures_says_so() -> None:
-    assert {"no iteration has a reward yet", "nothing has been evaluated yet"} <= set(_words(run_svg(_run())))
+    nothing = {"No training rollout has a reward yet", "No held-out evaluation yet"}
+    assert nothing <= set(_words(run_svg(_run())))
 
 
 def test_all_rewards_equal_and_a_thousand_iterations() -> None:
