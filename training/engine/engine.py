@@ -127,8 +127,7 @@ class Engine:
         """The trainers that take steps together with this engine."""
         self._device = torch.device(device)
         self._micro_batch_tokens = micro_batch_tokens
-        self._max_weights = loaded_checkpoints
-        self._max_policies = loaded_policies
+        self._max_weights, self._max_policies = loaded_checkpoints, loaded_policies
         self._threads = threads
         self._train_threads = train_threads
         self._lanes = Lanes(train_threads)
@@ -144,8 +143,7 @@ class Engine:
             from training.engine.trainer import pretrained
 
             log.info("attention on the GPU", flash_attention=use_newest())
-            devices = _devices(self._device)
-            self._bases = pretrained.SharedBases(devices, in_fp8=fp8_training)
+            self._bases = pretrained.SharedBases(_devices(self._device), in_fp8=fp8_training)
         self._checked: dict[tuple[bool, frozenset[torch.Size]], Reproducibility] = {}
         self._in_flight: dict[str, int] = {}  # number of requests by weights key, least recently used key first
         self._loaded_of: dict[str, str] = {}  # model ids by weights key

@@ -97,28 +97,17 @@ async def rollout(
     """
     limits, reservation = limits or RolloutLimits(), reservation or Unreserved()
     started_at, clock = now(), time.monotonic()
-    attempt = _Attempt(environment, scenario, id, limits.max_turns)
-    if (late := await attempt.open(limits.timeout_s)) is not None:
+    attempt = _Attempt(environment, scenario, id, limits, fork)
+    if (late := await attempt.open()) is not None:
         seconds = time.monotonic() - clock
         return Rollout(id, scenario, _empty_trajectory(id, scenario), {}, late, started_at, seconds)
-    sampling = Sampling(limits.temperature, limits.max_completion_tokens)
     if isinstance(agent, RemoteRollouts):
-        if fork is not None:
-            raise ValueError("an agent that runs elsewhere cannot be forked")
-        max_turns, name = attempt.episode.max_turns, name or RolloutName(0, id)
-        task = RemoteTask(name, scenario, chat.model, sampling, seed, max_turns, limits.timeout_s)
-        playing = remote.play(agent, task, attempt.episode, attempt.trajectory, reservation)
+        playing = attempt.play_elsewhere(agent, name or RolloutName(0, id), chat.model, seed, reservation)
     else:
         # An endpoint that keeps conversation state and takes no token ids must serve every turn of a conversation.
         recorded = (recorded or RecordedCalls()) if chat.tells_token_ids or not chat.remembers else None
-        if fork is not None:
-            recorded = ReplayedCalls(fork)
-
-        def calls(trajectory: "Trajectory") -> ModelCalls:
-            return ModelCalls(chat, sampling, Random(seed), reservation, trajectory.metrics, recorded)
-
         restarts = _RESTARTS if chat.remembers else 0
-        playing = _play_with_restarts(agent, attempt, calls, limits.timeout_s, restarts, fork)
+        playing = attempt.play(agent, chat, seed, reservation, recorded, restarts)
     with invoke_agent(
         environment.name, model=chat.model, rollout_id=id, scenario_id=scenario.id, task=scenario.task
     ) as traced:
@@ -137,16 +126,11 @@ async def replay(
 
     Raises ReplayDiffers if the environment does not repeat them, TimeoutError, and the environment's errors.
     """
-    attempt = _Attempt(environment, scenario, "replay", limits.max_turns)
+    attempt = _Attempt(environment, scenario, "replay", limits, fork)
     async with lasting_timeout(limits.timeout_s):
         await attempt.restart()
-
-    def calls(trajectory: "Trajectory") -> ModelCalls:
-        sampling = Sampling(limits.temperature, limits.max_completion_tokens)
-        return ModelCalls(NoModel(), sampling, Random(0), Unreserved(), trajectory.metrics, ReplayedCalls(fork))
-
     with suppress(ForkReached):
-        await _play_with_restarts(agent, attempt, calls, limits.timeout_s, 0, fork)
+        await attempt.play(agent, NoModel(), 0, Unreserved(), None, 0)
 
 
 class _Attempt:
@@ -155,14 +139,19 @@ class _Attempt:
     episode: Episode
     trajectory: "Trajectory"
 
-    def __init__(self, environment: Environment, scenario: Scenario, id: str, max_turns: int | None) -> None:
+    def __init__(
+        self, environment: Environment, scenario: Scenario, id: str, limits: RolloutLimits, fork: Fork | None
+    ) -> None:
         self._environment = environment
         self._scenario = scenario
-        self._max_turns = max_turns
-        self.id = id
+        self._id = id
+        self._limits = limits
+        self._fork = fork
+        self._sampling = Sampling(limits.temperature, limits.max_completion_tokens)
 
-    async def open(self, timeout_s: float) -> Failure | None:
+    async def open(self) -> Failure | None:
         """Begin the episode. Returns a failure if the environment takes too long."""
+        timeout_s = self._limits.timeout_s
         try:
             async with lasting_timeout(timeout_s):
                 await self.restart()
@@ -173,10 +162,61 @@ class _Attempt:
     async def restart(self) -> None:
         """Start over with a fresh episode and an empty trajectory."""
         made = self._environment
-        self.episode = await off_loop(made, made.episode, self._scenario, self._max_turns)
+        self.episode = await off_loop(made, made.episode, self._scenario, self._limits.max_turns)
         messages, tools = await off_loop(self.episode, self.episode.messages), _tools_of(self.episode)
-        self.trajectory = _empty_trajectory(self.id, self._scenario)
+        self.trajectory = _empty_trajectory(self._id, self._scenario)
         self.trajectory.messages_and_choices, self.trajectory.tools = messages, tools  # type: ignore[assignment]
+
+    def play_elsewhere(
+        self, agent: RemoteRollouts, name: RolloutName, model: str, seed: int, reservation: Reservation
+    ) -> Awaitable[Failure | None]:
+        """Have an agent play the attempt that runs elsewhere."""
+        if self._fork is not None:
+            raise ValueError("an agent that runs elsewhere cannot be forked")
+        max_turns, timeout_s = self.episode.max_turns, self._limits.timeout_s
+        task = RemoteTask(name, self._scenario, model, self._sampling, seed, max_turns, timeout_s)
+        return remote.play(agent, task, self.episode, self.trajectory, reservation)
+
+    async def play(
+        self,
+        agent: Agent | None,
+        chat: Chat,
+        seed: int,
+        reservation: Reservation,
+        recorded: RecordedCalls | None,
+        restarts: int,
+    ) -> None:
+        """Play the attempt, and start over, at most `restarts` times, when the endpoint was unreachable.
+
+        Raises the error that ended the attempt: TimeoutError, or the endpoint's if that took from the time.
+        """
+        away: Exception | None = None
+        recorded = recorded if self._fork is None else ReplayedCalls(self._fork)
+        try:
+            async with lasting_timeout(self._limits.timeout_s) as limit:
+                for restart in itertools.count():
+                    metrics = self.trajectory.metrics
+                    calls = ModelCalls(chat, self._sampling, Random(seed), reservation, metrics, recorded)
+                    try:
+                        return await self._play_once(agent, calls, limit)
+                    except _endpoint_errors() as error:
+                        if restart == restarts:
+                            raise
+                        away = error
+                        log.info("rollout restarts: its endpoint was away", rollout_id=self._id, error=str(error))
+                    await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
+                    await self.restart()
+        except TimeoutError:
+            if away is None:
+                raise
+            raise away from None
+
+    async def _play_once(self, agent: Agent | None, calls: ModelCalls, limit: asyncio.Timeout) -> None:
+        async with _opened_episode(self.episode, self.trajectory, limit):
+            if agent is None:
+                await _play(self.episode, self.trajectory, calls, self._fork)
+            else:
+                await own_loop.play(agent, self.episode, self.trajectory, calls)
 
 
 def _empty_trajectory(id: str, scenario: Scenario) -> "Trajectory":
@@ -202,48 +242,6 @@ async def _outcome_of(
 def _notes(error: TimeoutError) -> str:
     """Return which call of the environment did not return in time, as the end of a sentence."""
     return "".join(f": {note}" for note in getattr(error.__cause__, "__notes__", ()))
-
-
-async def _play_with_restarts(
-    agent: Agent | None,
-    attempt: _Attempt,
-    calls: "Callable[[Trajectory], ModelCalls]",
-    timeout_s: float,
-    restarts: int,
-    fork: Fork | None,
-) -> None:
-    """Play the attempt, and start over, at most `restarts` times, when the endpoint was unreachable.
-
-    Raises the error that ended the attempt: TimeoutError, or the endpoint's if that took from the time.
-    """
-    away: Exception | None = None
-    try:
-        async with lasting_timeout(timeout_s) as limit:
-            for restart in itertools.count():
-                try:
-                    return await _play_once(agent, attempt, calls(attempt.trajectory), limit, fork)
-                except _endpoint_errors() as error:
-                    if restart == restarts:
-                        raise
-                    away = error
-                    log.info("rollout restarts: its endpoint was away", rollout_id=attempt.id, error=str(error))
-                await asyncio.sleep(min(0.5 * 2**restart, _LONGEST_PAUSE_S))
-                await attempt.restart()
-    except TimeoutError:
-        if away is None:
-            raise
-        raise away from None
-
-
-async def _play_once(
-    agent: Agent | None, attempt: _Attempt, calls: ModelCalls, limit: asyncio.Timeout, fork: Fork | None
-) -> None:
-    episode, trajectory = attempt.episode, attempt.trajectory
-    async with _opened_episode(episode, trajectory, limit):
-        if agent is None:
-            await _play(episode, trajectory, calls, fork)
-        else:
-            await own_loop.play(agent, episode, trajectory, calls)
 
 
 async def _failure_of(playing: Awaitable[Failure | None], timeout_s: float) -> Failure | None:

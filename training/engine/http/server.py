@@ -71,15 +71,6 @@ def create_app(
     models = _ModelsApi(registry)
     data = TrainingData(data_dir, max_body_bytes, frozenset(host.lower() for host in training_data_hosts))
     training = TrainingApi(registry, compute, tokenizer, Jobs(compute), turns, data, checks, max_body_bytes)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        compute.start()
-        try:
-            yield
-        finally:
-            await compute.close()
-
     app = Starlette(
         routes=[
             Route("/health", partial(_health, compute)),
@@ -97,10 +88,19 @@ def create_app(
             Exception: _unknown_error,
             **dict.fromkeys(FORESEEN, _known_error),
         },
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, compute),
     )
     noted = underway.noting(app)
     return noted if api_key is None else _RequireApiKey(noted, api_key)
+
+
+@asynccontextmanager
+async def _lifespan(compute: Computing, _: Starlette) -> AsyncIterator[None]:
+    compute.start()
+    try:
+        yield
+    finally:
+        await compute.close()
 
 
 async def _health(compute: Computing, _: Request) -> Response:

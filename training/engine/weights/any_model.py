@@ -138,7 +138,17 @@ def _layer_types(config: PreTrainedConfig) -> set[str]:
     return {*found} - {"attention"}
 
 
-class _Window(Cache):
+class PassCache(Cache):
+    """What the layers of one forward pass read and write in place of a cache. No token precedes those of the pass."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+
+class _Window(PassCache):
     """The model layers' view of the engine's cache in one forward pass: some rows, up to `span` tokens.
 
     It covers either one row and `count` new tokens from `start` on (prefill), or one new token per row at `positions`
@@ -155,7 +165,7 @@ class _Window(Cache):
         count: int = 0,
         positions: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self.span = span
         self._cache = cache
         self._rows = rows

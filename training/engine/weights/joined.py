@@ -214,9 +214,7 @@ class JoinedModel:
         self.context: int = config.max_position_embeddings
         self.parameters: int = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name)
 
-        def mine(tensor: Tensor, device: torch.device) -> Tensor:
-            return tensor.detach().to(device) if share else tensor.detach().to(device, dtype, copy=True)
-
+        mine = _moved if share else self._copy
         if share:
             for part, device in ((body.embed_tokens, 0), (body.rotary_emb, 0), (body.norm, -1), (model.lm_head, -1)):
                 part.to(devices[device])
@@ -236,18 +234,17 @@ class JoinedModel:
         """Captured decode steps by cache (CudaWeights). They serve all adapters."""
         self._inverse_frequencies = body.rotary_emb.inv_freq.detach().to(devices[0], torch.float32, copy=True)
         self._rope_scale = float(body.rotary_emb.attention_scaling)
-        empty = torch.empty((0, self.head_dim // 2, 2), device=devices[0])
-        self._turns = {stage.device: empty for stage in self.stages}
+        self._turns = {each.device: torch.empty((0, self.head_dim // 2, 2), device=devices[0]) for each in self.stages}
 
     @property
     def device(self) -> torch.device:
         """The device that takes the tokens."""
         return self.stages[0].device
 
-    def _layer(self, layer: Any, device: torch.device, share: bool, in_fp8: bool) -> JoinedLayer:
-        def gain(norm: Any) -> Tensor:
-            return cast(Tensor, norm.weight).detach().to(device, self.dtype, copy=True)
+    def _copy(self, tensor: Tensor, device: torch.device) -> Tensor:
+        return tensor.detach().to(device, self.dtype, copy=True)
 
+    def _layer(self, layer: Any, device: torch.device, share: bool, in_fp8: bool) -> JoinedLayer:
         if share:
             layer.to(device)
         groups = _groups(layer.self_attn, layer.mlp)
@@ -255,8 +252,8 @@ class JoinedModel:
         qkv, out, gate_up, down = (
             Joint.of(group, device, self.dtype, self.ranks, share=share, in_fp8=in_fp8) for group in groups
         )
-        norms = gain(layer.input_layernorm), gain(layer.post_attention_layernorm)
-        return JoinedLayer(qkv, out, gate_up, down, *norms, gains)
+        norms = layer.input_layernorm, layer.post_attention_layernorm
+        return JoinedLayer(qkv, out, gate_up, down, *(self._copy(norm.weight, device) for norm in norms), gains)
 
     def _head_gains(self, attention: Any) -> Tensor:
         query, key = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
@@ -288,8 +285,7 @@ class JoinedModel:
                 found.append(None)
                 continue
             low, high, scale = factors
-            scaled = (high.detach() * scale).to(slot.high.device, self.dtype, copy=True)
-            found.append((low.detach().to(slot.low.device, self.dtype, copy=True), scaled))
+            found.append((self._copy(low, slot.low.device), self._copy(high.detach() * scale, slot.high.device)))
         return Adapter(tuple(found))
 
     def use(self, adapter: Adapter | None) -> None:
@@ -416,6 +412,10 @@ def _groups(attention: Any, mlp: Any) -> tuple[list[Any], ...]:
         [mlp.gate_proj, mlp.up_proj],
         [mlp.down_proj],
     )
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.detach().to(device)
 
 
 def _has_head_norms(layer: Any) -> bool:

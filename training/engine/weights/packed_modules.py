@@ -4,17 +4,16 @@ packed prefill, and a decode step that is one CUDA graph if the modules allow it
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import structlog
 import torch
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache
 
 from training.engine.memory import is_out_of_memory, uploaded
-from training.engine.weights.any_model import ModuleWeights, merged
+from training.engine.weights.any_model import ModuleWeights, PassCache, merged
 from training.engine.weights.cuda_graph import captured
 from training.engine.weights.joined import HEAD_DIMS
 from training.engine.weights.kv_cache import KVShape, Piece
@@ -141,22 +140,13 @@ class PackedModules:
             _PASS.reset(token)
 
 
-class _Pass(Protocol):
-    """What the layers of one forward pass read and write of the cache."""
-
-    def attend(self, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
-        """Return attention's output [B, n, heads, D] for queries [B, heads, n, D] of the layer updated last."""
-
-
-_PASS: ContextVar[_Pass] = ContextVar("forward pass")
-
-
-class _Prefill(Cache):
-    """A pass over packed pieces, as one sequence of all their tokens."""
+class _Prefill(PassCache):
+    """A pass over packed pieces, as one sequence of all their tokens. `attend` returns attention's output [B, n, heads,
+    D] for queries [B, heads, n, D] of the layer updated last."""
 
     def __init__(self, cache: PagedCache, places: torch.Tensor, past: torch.Tensor | None, segments: Segments) -> None:
         """Tokens are stored at `places` ([n]). Their keys are at `past` ([K]), or their own if that is None."""
-        super().__init__(layers=[])
+        super().__init__()
         self._cache = cache
         self._places = places
         self._past = past
@@ -178,12 +168,9 @@ class _Prefill(Cache):
         packed = query[0].transpose(0, 1)
         return varlen_attention(packed, *self._seen, self._segments, scale=scale, window=window)[None]
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
 
-
-class _Decode(Cache):
-    """A pass over one new token of each row."""
+class _Decode(PassCache):
+    """A pass over one new token of each row, with the same `attend`."""
 
     def __init__(
         self,
@@ -193,7 +180,7 @@ class _Decode(Cache):
         tables: torch.Tensor,
         prefix: SharedPrefix,
     ) -> None:
-        super().__init__(layers=[])
+        super().__init__()
         self._layer = -1
         self._cache = cache
         self._places = places
@@ -218,8 +205,8 @@ class _Decode(Cache):
         )
         return mixed.view(rows, 1, heads, dim)
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
+
+_PASS: ContextVar[_Prefill | _Decode] = ContextVar("forward pass")
 
 
 def _attention(
