@@ -1,8 +1,22 @@
 """Checks of single settings in an environment's config; each takes a value and its place in the config."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from environment.base import Json
+from environment.given_scenarios import check_keys
 
 MAX_CHARACTERS = 20_000
+_MAX_RESULT_CHARACTERS = 200_000
+
+
+def settings(
+    config: Mapping[str, Json], environment: str, checks: Mapping[str, Callable[[Json, str], object]]
+) -> dict[str, Any]:
+    """Return the given settings, each as its check returns it. Raises ValueError, also for a setting without a
+    check."""
+    check_keys(dict(config), f"the config of {environment}", sorted(checks))
+    return {name: check(config[name], name) for name, check in checks.items() if name in config}
 
 
 def text(value: Json, where: str) -> str:
@@ -39,3 +53,8 @@ def number(value: Json, where: str, most: float, least: float = 1) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{where} must be a number from {least:g} to {most:g}")
     return float(value)
+
+
+def result_characters(value: Json, where: str) -> int:
+    """Return the value if it can limit the length of a tool's result. Raises ValueError."""
+    return int(number(value, where, _MAX_RESULT_CHARACTERS))

@@ -15,14 +15,14 @@ def read_scenarios(
 ) -> list[Scenario]:
     """Return the scenarios of the rows; `read` converts one row, given its place. Raises ValueError for an invalid list
     or a repeated id."""
-    _check_rows(rows, what, most)
+    check_rows(rows, what, most)
     scenarios = _with_splits([read(row, place) for place, row in enumerate(rows)], rows, seed)
     if len({scenario.id for scenario in scenarios}) < len(scenarios):
         raise ValueError("two scenarios have the same id")
     return scenarios
 
 
-def _check_rows(rows: Json, what: str, most: int) -> None:
+def check_rows(rows: Json, what: str, most: int) -> None:
     """Raise ValueError unless the rows are a list long enough for every split and no longer than `most`."""
     if not isinstance(rows, list) or not len(SPLITS) <= len(rows) <= most:
         raise ValueError(f"scenarios must be a list of {len(SPLITS)} to {most} {what}")
@@ -33,6 +33,20 @@ def check_keys(row: Json, where: str, keys: Sequence[str]) -> None:
     if not isinstance(row, dict) or (unknown := sorted(set(row) - set(keys))):
         wrong = f"has no {', '.join(unknown)}" if isinstance(row, dict) else "is not an object"
         raise ValueError(f"{where} {wrong}; it takes: {', '.join(keys)}")
+
+
+def check_apart(
+    scenarios: Sequence[Scenario], key: Callable[[Scenario], str], same: str, error: type[ValueError] = ValueError
+) -> None:
+    """Raise an error if an id occurs twice, or if a key occurs in two splits. `same` says what scenarios with one key
+    have in common, with `{}` for the other's place."""
+    ids, keys = dict[str, int](), dict[str, int]()
+    for position, each in enumerate(scenarios):
+        if (first := ids.setdefault(each.id, position)) != position:
+            raise error(f"scenario number {position} has the id {each.id!r} of number {first}")
+        other = scenarios[first := keys.setdefault(key(each), position)]
+        if other.split != each.split:
+            raise error(f"scenario number {position} ({each.split}) {same.format(f'number {first} ({other.split})')}")
 
 
 def split_of(row: dict[str, Json], where: str) -> Split:

@@ -9,10 +9,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
 
 from environment.base import Json, Scenario, Split
 from environment.email_search.question_sets import words_of
+from environment.given_scenarios import SPLITS, check_apart
 from environment.invented_names import split_of
 from environment.scenario_order import draw as draw_from
 
@@ -22,7 +22,6 @@ ENOUGH = 50
 MAX_QUESTIONS = 100_000
 """Most questions in one set."""
 _OPTIONAL = ("inbox_address", "query_date", "split", "id")
-_SPLITS: tuple[Split, ...] = get_args(Split)
 IdOf = Callable[[str], str | None]
 """Returns the id of the email that a source names, or None if there is none."""
 
@@ -45,8 +44,8 @@ def given_questions(rows: Json, inbox_address: str, query_date: str, id_of: IdOf
 
     Either all name their split or none does. No question occurs in more than one split.
     """
-    if not isinstance(rows, list) or not len(_SPLITS) <= len(rows) <= MAX_QUESTIONS:
-        raise BadQuestion(f"scenarios must be a list of {len(_SPLITS)} to {MAX_QUESTIONS} questions")
+    if not isinstance(rows, list) or not len(SPLITS) <= len(rows) <= MAX_QUESTIONS:
+        raise BadQuestion(f"scenarios must be a list of {len(SPLITS)} to {MAX_QUESTIONS} questions")
     scenarios = []
     for position, row in enumerate(rows):
         where = f"scenario number {position}"
@@ -56,23 +55,12 @@ def given_questions(rows: Json, inbox_address: str, query_date: str, id_of: IdOf
     named = ["split" in row for row in rows]
     if any(named) and not all(named):
         raise BadQuestion("either no scenario names its split, or each does")
-    _check_apart(scenarios)
+    check_apart(scenarios, _asked, "asks the same as {}: what is held out must not be trained on", BadQuestion)
     return scenarios
 
 
-def _check_apart(scenarios: Sequence[Scenario]) -> None:
-    """Raise BadQuestion if an id occurs twice or a question occurs in two splits."""
-    ids, asked = dict[str, int](), dict[str, int]()
-    for position, each in enumerate(scenarios):
-        if (first := ids.setdefault(each.id, position)) != position:
-            raise BadQuestion(f"scenario number {position} has the id {each.id!r} of number {first}")
-        words = f"{each.task['inbox_address']}:{words_of(each.task['question'])}"
-        first = asked.setdefault(words, position)
-        if scenarios[first].split != each.split:
-            raise BadQuestion(
-                f"scenario number {position} ({each.split}) asks the same as number {first} "
-                f"({scenarios[first].split}): what is held out must not be trained on"
-            )
+def _asked(scenario: Scenario) -> str:
+    return f"{scenario.task['inbox_address']}:{words_of(scenario.task['question'])}"
 
 
 def _rows(name: str, lines: Iterator[str]) -> Iterator[tuple[int, Json]]:
@@ -91,8 +79,8 @@ def _scenario(where: str, id: str, row: Json, inbox_address: str, query_date: st
     for key in _OPTIONAL:
         if not isinstance(row.get(key, ""), str):
             raise BadQuestion(f"{where}: {key!r} must be a str")
-    if row.get("split", "train") not in _SPLITS:
-        raise BadQuestion(f"{where}: 'split' must be one of {', '.join(_SPLITS)}, not {row['split']!r}")
+    if row.get("split", "train") not in SPLITS:
+        raise BadQuestion(f"{where}: 'split' must be one of {', '.join(SPLITS)}, not {row['split']!r}")
     return Scenario(
         id=row.get("id") or id,
         split=row.get("split") or split_of(row["question"]),
@@ -130,4 +118,4 @@ def draw(questions: list[Scenario], split: Split, count: int, seed: int, start: 
 def split_sizes(questions: Sequence[Scenario]) -> dict[Split, int]:
     """Return the number of questions in each split."""
     counted = Counter(scenario.split for scenario in questions)
-    return {split: counted[split] for split in _SPLITS}
+    return {split: counted[split] for split in SPLITS}

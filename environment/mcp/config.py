@@ -3,17 +3,16 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 
 from environment.base import Json, Scenario
-from environment.config_checks import names_of_secrets, number, strings, text
+from environment.config_checks import names_of_secrets, number, result_characters, settings, strings, text
 from environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_TASKS = 10_000
-_SETTINGS = ("allow_tools", "instructions", "max_result_characters", "scenarios", "server", "tool_timeout_s")
 _TASK_KEYS = ("id", "task", "answer", "split")
 _MAX_TOOL_TIMEOUT_S = 600.0
-_MAX_RESULT_CHARACTERS = 200_000
 _INSTRUCTIONS = files("environment.mcp").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
 
 
@@ -68,22 +67,15 @@ def parse(
 ) -> McpConfig:
     """Parse the config of the environment with that name, whose scenarios `read` reads. Raises ValueError with a
     message for the user."""
-    check_keys(dict(config), f"the config of {name}", _SETTINGS)
-    given = dict(config)
-    if "server" in given:
-        given["server"] = server(given["server"])
-    if "scenarios" in given:
-        given["scenarios"] = read_scenarios(given["scenarios"], tasks, most, f"{name}:split", read or _scenario)
-    if "instructions" in given:
-        given["instructions"] = text(given["instructions"], "instructions")
-    if "allow_tools" in given:
-        given["allow_tools"] = strings(given["allow_tools"], "allow_tools")
-    if "tool_timeout_s" in given:
-        given["tool_timeout_s"] = number(given["tool_timeout_s"], "tool_timeout_s", _MAX_TOOL_TIMEOUT_S)
-    if "max_result_characters" in given:
-        characters = number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
-        given["max_result_characters"] = int(characters)
-    return McpConfig(**given)
+    checks: dict[str, Callable[[Json, str], object]] = {
+        "server": lambda value, _: server(value),
+        "scenarios": lambda value, _: read_scenarios(value, tasks, most, f"{name}:split", read or _scenario),
+        "instructions": text,
+        "allow_tools": strings,
+        "tool_timeout_s": partial(number, most=_MAX_TOOL_TIMEOUT_S),
+        "max_result_characters": result_characters,
+    }
+    return McpConfig(**settings(config, name, checks))
 
 
 def server(value: Json) -> Server:

@@ -1,24 +1,20 @@
 """Settings of the environment `openenv`: its server, the episodes, and their rewards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Literal, get_args
 
 from environment.base import Json, Scenario
-from environment.config_checks import names_of_secrets, number, strings, text
+from environment.config_checks import names_of_secrets, number, result_characters, settings, strings, text
 from environment.given_scenarios import check_keys, read_scenarios, split_of
 
 MAX_SCENARIOS = 10_000
 Return = Literal["sum", "last"]
 """How an episode's reward is computed: the sum of the rewards of its steps, or the last one."""
-_SETTINGS = (
-    *("allow_tools", "headers", "instructions", "max_result_characters", "reward", "scenarios"),
-    *("step_timeout_s", "success_from", "url"),
-)
 _SCENARIO_KEYS = ("id", "reset", "split", "task")
 _MAX_STEP_TIMEOUT_S = 600.0
-_MAX_RESULT_CHARACTERS = 200_000
 _INSTRUCTIONS = files("environment.openenv").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
 
 
@@ -42,34 +38,30 @@ class OpenEnvConfig:
 
 def parse(config: Mapping[str, Json]) -> OpenEnvConfig:
     """Parse the config. Raises ValueError with a message for the user."""
-    check_keys(dict(config), "the config of openenv", _SETTINGS)
-    given = dict(config)
-    if "url" in given:
-        given["url"] = _address(given["url"])
-    if "headers" in given:
-        given["headers"] = names_of_secrets(given["headers"], "headers")
-    if "scenarios" in given:
-        given["scenarios"] = read_scenarios(given["scenarios"], "episodes", MAX_SCENARIOS, "openenv:split", _scenario)
-    if "instructions" in given:
-        given["instructions"] = text(given["instructions"], "instructions")
-    if "allow_tools" in given:
-        given["allow_tools"] = strings(given["allow_tools"], "allow_tools")
-    if given.get("reward", "sum") not in get_args(Return):
-        raise ValueError(f"reward must be one of {', '.join(get_args(Return))}, not {given['reward']!r}")
-    if "success_from" in given:
-        given["success_from"] = number(given["success_from"], "success_from", 1e9, -1e9)
-    if "step_timeout_s" in given:
-        given["step_timeout_s"] = number(given["step_timeout_s"], "step_timeout_s", _MAX_STEP_TIMEOUT_S)
-    if "max_result_characters" in given:
-        most = number(given["max_result_characters"], "max_result_characters", _MAX_RESULT_CHARACTERS)
-        given["max_result_characters"] = int(most)
-    return OpenEnvConfig(**given)
+    checks: dict[str, Callable[[Json, str], object]] = {
+        "url": _address,
+        "headers": names_of_secrets,
+        "scenarios": lambda value, _: read_scenarios(value, "episodes", MAX_SCENARIOS, "openenv:split", _scenario),
+        "instructions": text,
+        "allow_tools": strings,
+        "reward": _return,
+        "success_from": partial(number, most=1e9, least=-1e9),
+        "step_timeout_s": partial(number, most=_MAX_STEP_TIMEOUT_S),
+        "max_result_characters": result_characters,
+    }
+    return OpenEnvConfig(**settings(config, "openenv", checks))
 
 
-def _address(value: Json) -> str:
+def _return(value: Json, where: str) -> Json:
+    if value not in get_args(Return):
+        raise ValueError(f"{where} must be one of {', '.join(get_args(Return))}, not {value!r}")
+    return value
+
+
+def _address(value: Json, where: str) -> str:
     """Return the URL without a trailing slash and with a lower-case scheme, because the WebSocket's scheme is derived
     from it."""
-    scheme, colon, rest = text(value, "url").rstrip("/").partition(":")
+    scheme, colon, rest = text(value, where).rstrip("/").partition(":")
     return f"{scheme.lower()}{colon}{rest}"
 
 

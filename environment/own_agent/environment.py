@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import get_args
 
 from environment.base import (
     CUT_OFF,
@@ -25,6 +24,7 @@ from environment.base import (
     ToolResult,
 )
 from environment.explained import ending, shortened, too_low
+from environment.given_scenarios import SPLITS, check_apart, check_keys, check_rows
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
 from environment.scenario_order import draw, splits_of
 from environment.traits import Traits
@@ -36,7 +36,6 @@ MAX_SCENARIOS = 100_000
 _RUBRIC = files("environment.own_agent").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 _SETTINGS = ("scenarios", "runner", "success_from")
 _KEYS = ("task", "id", "split", "reference")
-_SPLITS: tuple[Split, ...] = get_args(Split)
 _MAX_ID = 200
 
 
@@ -62,7 +61,7 @@ class AgentEnvironment:
 
     def __init__(self, scenarios: Sequence[Scenario], runner: Runner | None, success_from: float) -> None:
         """Without a runner or without scenarios, nothing can be rolled out."""
-        self._scenarios = {split: [each for each in scenarios if each.split == split] for split in _SPLITS}
+        self._scenarios = {split: [each for each in scenarios if each.split == split] for split in SPLITS}
         self._runner = runner
         self._success_from = success_from
 
@@ -156,14 +155,13 @@ def given_scenarios(rows: Json) -> list[Scenario]:
 
     Either each names its `split`, or none does: then a fifth of them, at least one, goes to each held-out split.
     """
-    if not isinstance(rows, list) or not len(_SPLITS) <= len(rows) <= MAX_SCENARIOS:
-        raise ValueError(f"scenarios must be a list of {len(_SPLITS)} to {MAX_SCENARIOS} tasks")
+    check_rows(rows, "tasks", MAX_SCENARIOS)
     named = [isinstance(row, Mapping) and "split" in row for row in rows]
     drawn = splits_of(len(rows), "agent:split")
     found = [_scenario(row, position, drawn[position]) for position, row in enumerate(rows)]
-    if any(named) and not (all(named) and {each.split for each in found} == set(_SPLITS)):
-        raise ValueError(f"either no scenario names its split, or each does and all three occur: {', '.join(_SPLITS)}")
-    _check_apart(found)
+    if any(named) and not (all(named) and {each.split for each in found} == set(SPLITS)):
+        raise ValueError(f"either no scenario names its split, or each does and all three occur: {', '.join(SPLITS)}")
+    check_apart(found, lambda each: json.dumps(each.task, sort_keys=True), "has the task of {}")
     return found
 
 
@@ -171,8 +169,7 @@ def _scenario(row: Json, position: int, drawn: Split) -> Scenario:
     where = f"scenario number {position}"
     if not isinstance(row, Mapping):
         raise ValueError(f"{where} is not an object")
-    if unknown := sorted(set(row) - set(_KEYS)):
-        raise ValueError(f"{where} has no {', '.join(unknown)}; it takes: {', '.join(_KEYS)}")
+    check_keys(row, where, _KEYS)
     task, reference, id = row.get("task"), row.get("reference", {}), row.get("id", f"given.{position}")
     if not isinstance(task, Mapping) or not task:
         raise ValueError(f"{where} needs a task: the object that the agent is given")
@@ -180,22 +177,9 @@ def _scenario(row: Json, position: int, drawn: Split) -> Scenario:
         raise ValueError(f"{where}: reference must be an object")
     if not isinstance(id, str) or not 0 < len(id) <= _MAX_ID:
         raise ValueError(f"{where}: id must be a text of 1 to {_MAX_ID} characters")
-    if (split := row.get("split", drawn)) not in _SPLITS:
-        raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(_SPLITS)}")
+    if (split := row.get("split", drawn)) not in SPLITS:
+        raise ValueError(f"{where} has the split {split!r}; there are: {', '.join(SPLITS)}")
     return Scenario(id, split, dict(task), dict(reference))
-
-
-def _check_apart(scenarios: Sequence[Scenario]) -> None:
-    """Raise ValueError if an id occurs twice or a task occurs in two splits."""
-    ids, tasks = dict[str, int](), dict[str, int]()
-    for position, each in enumerate(scenarios):
-        if (first := ids.setdefault(each.id, position)) != position:
-            raise ValueError(f"scenario number {position} has the id {each.id!r} of number {first}")
-        first = tasks.setdefault(json.dumps(each.task, sort_keys=True), position)
-        if scenarios[first].split != each.split:
-            raise ValueError(
-                f"scenario number {position} ({each.split}) has the task of number {first} ({scenarios[first].split})"
-            )
 
 
 TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))
