@@ -4,17 +4,16 @@ import asyncio
 import json
 import resource
 import shutil
-import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from app.datasets.inbox_files import InboxFile, write_inbox_file
 from app.datasets.store import DatasetStore
-from app.processes.child import spawn, stop
+from app.processes.child import run_in
 from environment.email_search import enron, table_files
 from environment.email_search.importer import ImportReport, MailSourceError, read_mail
 from environment.email_search.inbox import InboxError
@@ -57,23 +56,11 @@ async def imported(body: bytes, store: DatasetStore) -> AsyncIterator[Uploaded]:
     try:
         mail = folder / ("mail.jsonl" if body.lstrip()[:1] == b"{" else "mail")
         await asyncio.to_thread(mail.write_bytes, body)
-        await _import(folder)
+        with suppress(TimeoutError):  # `_result` reports the missing result
+            await run_in(folder, (sys.executable, *_ARGUMENTS, str(folder)), TIMEOUT_S)
         yield _result(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _import(folder: Path) -> None:
-    with (folder / "stderr").open("wb") as stderr:
-        process = await spawn((sys.executable, *_ARGUMENTS, str(folder)), stderr=stderr)
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            await process.wait()
-    except TimeoutError:
-        pass  # `_result` reports the missing result
-    finally:
-        if process.returncode is None:
-            await stop(process, signal.SIGKILL, timeout_s=1.0)
 
 
 def _result(folder: Path) -> Uploaded:

@@ -86,6 +86,24 @@ async def stop(process: asyncio.subprocess.Process, first: int, timeout_s: float
         return await process.wait()
 
 
+async def run_in(folder: Path, argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None) -> None:
+    """Run a process to its end, with its standard error in the folder's file `stderr`. Raises TimeoutError after
+    killing it."""
+    with (folder / "stderr").open("wb") as stderr:
+        process = await spawn(argv, stderr=stderr, env=env)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            await stop(process, signal.SIGKILL, timeout_s=1.0)
+
+
+def last_words(folder: Path) -> str:
+    """Return the last line that the process wrote to `stderr`, or an empty text."""
+    return "".join((folder / "stderr").read_text(errors="replace").strip().splitlines()[-1:])
+
+
 def kill_group(process: asyncio.subprocess.Process) -> None:
     """SIGKILL the child's process group, which also ends frozen processes."""
     if process.returncode is None:

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ import structlog
 from app.errors import BadGateway, Conflict, ServiceError, Unavailable
 from app.model_registry.pushes.hugging_face import HubTarget
 from app.model_registry.pushes.targets import Target
-from app.processes.child import spawn, stop
+from app.processes.child import last_words, run_in
 from app.settings import Settings
 from app.tracing.redaction import Redactor, secrets_of
 
@@ -77,17 +76,11 @@ def _job(source: Source, target: Target) -> str:
 
 
 async def _run(folder: Path, job: str, timeout_s: float) -> None:
-    with (folder / "stderr").open("wb") as stderr:
-        argv = (sys.executable, "-m", "app.model_registry.pushes.child", str(folder))
-        process = await spawn(argv, stderr=stderr, env=_environment(job))
+    argv = (sys.executable, "-m", "app.model_registry.pushes.child", str(folder))
     try:
-        async with asyncio.timeout(timeout_s):
-            await process.wait()
+        await run_in(folder, argv, timeout_s, _environment(job))
     except TimeoutError:
         raise PushFailed(f"the push took longer than {timeout_s:g} s and was stopped") from None
-    finally:
-        if process.returncode is None:
-            await stop(process, signal.SIGKILL, timeout_s=1.0)
 
 
 def _environment(job: str) -> dict[str, str]:
@@ -102,8 +95,8 @@ def _result(folder: Path) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
-        last = (folder / "stderr").read_text(errors="replace").strip().splitlines()[-1:]
-        return {"status": 503, "error": f"the process that pushes ended early: {''.join(last) or 'it said nothing'}"}
+        why = last_words(folder) or "it said nothing"
+        return {"status": 503, "error": f"the process that pushes ended early: {why}"}
     return result
 
 

@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from app.errors import DATABASE_DOWN
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
 from app.logs import RepeatedLog
-from app.processes.child import spawn, stop
+from app.processes.child import last_words, run_in
 from app.settings import Settings
 from app.tracing.redaction import Redactor, secrets_of
 from app.tracing.wandb_project import ProjectUnavailable, open_project
@@ -119,8 +118,7 @@ class EvaluationPublisher:
             try:
                 urls: dict[str, str] = json.loads(path.with_name("result.json").read_text())
             except (OSError, ValueError):
-                last = path.with_name("stderr").read_text(errors="replace").strip().splitlines()[-1:]
-                raise NotPublished("".join(last) or "the process that publishes ended early") from None
+                raise NotPublished(last_words(path.parent) or "the process that publishes ended early") from None
         return urls
 
     def _write(self, path: Path, job: EvaluationJob, rows: Mapping[Slot, Any], project: str) -> None:
@@ -161,17 +159,11 @@ class EvaluationPublisher:
         return {"inputs": inputs, "output": output, "scores": scores}
 
     async def _run(self, path: Path, environment: Mapping[str, str]) -> None:
-        argv: Sequence[str] = (sys.executable, "-m", "app.evaluations.weave_child", str(path))
-        with path.with_name("stderr").open("wb") as stderr:
-            process = await spawn(argv, stderr=stderr, env=environment)
+        argv = (sys.executable, "-m", "app.evaluations.weave_child", str(path))
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await process.wait()
+            await run_in(path.parent, argv, _TIMEOUT_S, environment)
         except TimeoutError:
             raise NotPublished(f"it took longer than {_TIMEOUT_S:g} s and was stopped") from None
-        finally:
-            if process.returncode is None:
-                await stop(process, signal.SIGKILL, timeout_s=1.0)
 
 
 def _environment(settings: Settings, key: str, base_url: str, folder: str) -> dict[str, str]:
