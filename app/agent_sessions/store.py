@@ -15,6 +15,7 @@ from app.auth.agent_session_keys import new_session_key
 from app.auth.caller import Caller, SessionKey
 from app.auth.keys import hash_of
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import AgentSession, AgentSessionKey, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import Conflict, InvalidRequest, NotFound, TooManyRequests
@@ -229,13 +230,8 @@ class AgentSessions:
         self, of: Caller, *, state: AgentSessionState | None, before: str | None, limit: int
     ) -> Sequence[AgentSession]:
         """List sessions, newest first; `before` is the id of a session."""
-        query = select(AgentSession).order_by(AgentSession.id.desc()).limit(limit)
-        if of.project is not None:
-            query = query.where(AgentSession.project == of.project)
-        if state is not None:
-            query = query.where(AgentSession.state == state)
-        if before is not None:
-            query = query.where(AgentSession.id < before)
+        only = (AgentSession.project, of.project), (AgentSession.state, state)
+        query = newest_first(select(AgentSession), AgentSession.id, before, limit, *only)
         async with self._database.begin() as tx:
             await self._expire(tx)
             return (await tx.execute(query)).scalars().all()

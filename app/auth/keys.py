@@ -13,6 +13,7 @@ from ulid import ULID
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.scopes import Scope
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import AgentSession, ApiKey
 from app.domain.agent_session_state import AgentSessionState
 from app.errors import NotFound
@@ -75,11 +76,7 @@ class Keys:
 
     async def list(self, of: Caller, *, before: str | None, limit: int) -> Sequence[ApiKey]:
         """List keys, newest first, including revoked and expired ones; `before` is the id of a key."""
-        query = select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)
-        if of.project is not None:
-            query = query.where(ApiKey.project == of.project)
-        if before is not None:
-            query = query.where(ApiKey.id < before)
+        query = newest_first(select(ApiKey), ApiKey.id, before, limit, (ApiKey.project, of.project))
         async with self._database() as tx:
             return (await tx.execute(query)).scalars().all()
 

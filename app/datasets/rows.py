@@ -20,6 +20,7 @@ from app.auth.caller import ANY_PROJECT
 from app.datasets.recipe import is_hub_id
 from app.datasets.store import DatasetStore, StoreError, Version, canonical
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import DatasetVersion, Document
 from environment.json_type import Json
 
@@ -84,12 +85,9 @@ async def listed(
     query = select(DatasetVersion).where(DatasetVersion.kind == kind)
     if project is not None:
         query = query.where(DatasetVersion.project.in_((project, ANY_PROJECT)))
-    if name is not None:
-        query = query.where(DatasetVersion.name == name)
-    if cursor is not None:
-        query = query.where(DatasetVersion.id < cursor)
+    query = newest_first(query, DatasetVersion.id, cursor, limit + 1, (DatasetVersion.name, name))
     async with database() as tx:
-        return (await tx.execute(query.order_by(DatasetVersion.id.desc()).limit(limit + 1))).scalars().all()
+        return (await tx.execute(query)).scalars().all()
 
 
 async def find(

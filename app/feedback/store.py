@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import Feedback, Trajectory
 from app.errors import Conflict, InvalidRequest, ServiceError
 from app.feedback.subjects import AGAINST, SUBJECT, Subjects
@@ -69,13 +70,8 @@ async def listed(
         select(Feedback, Trajectory.iteration)
         .join(Trajectory, Trajectory.id == Feedback.trajectory_id)
         .where(Feedback.run_id == run_id, in_force())
-        .order_by(Feedback.id.desc())
-        .limit(limit)
     )
-    if before is not None:
-        query = query.where(Feedback.id < before)
-    if trajectory_id is not None:
-        query = query.where(Feedback.trajectory_id == trajectory_id)
+    query = newest_first(query, Feedback.id, before, limit, (Feedback.trajectory_id, trajectory_id))
     async with database() as tx:
         return (await tx.execute(query)).all()
 
@@ -83,9 +79,7 @@ async def listed(
 async def of_session(database: Database, session_id: str, *, before: str | None, limit: int) -> Sequence[Feedback]:
     """Return the events in force on the session, newest first; `before` is a row's id."""
     mine = (Feedback.session_id == session_id, in_force())
-    query = select(Feedback).where(*mine).order_by(Feedback.id.desc()).limit(limit)
-    if before is not None:
-        query = query.where(Feedback.id < before)
+    query = newest_first(select(Feedback).where(*mine), Feedback.id, before, limit)
     async with database() as tx:
         return (await tx.execute(query)).scalars().all()
 

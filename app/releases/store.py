@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import Checkpoint, Promotion, Release, ReleaseEvent, ReleaseObservation, ReleaseUnit, Run
 from app.domain.release_rules import ReleaseRules
 from app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
@@ -97,13 +98,8 @@ class ReleaseStore:
         self, *, project: str | None, before: str | None, limit: int, name: str | None = None
     ) -> Sequence[tuple[Release, Promotion]]:
         """Return releases of one project or of all, newest first, or only those of a name."""
-        query = select(Release, Promotion).join(Promotion).order_by(Release.id.desc()).limit(limit)
-        if project is not None:
-            query = query.where(Release.project == project)
-        if name is not None:
-            query = query.where(Release.name == name)
-        if before is not None:
-            query = query.where(Release.id < before)
+        only = (Release.project, project), (Release.name, name)
+        query = newest_first(select(Release, Promotion).join(Promotion), Release.id, before, limit, *only)
         async with self._database() as tx:
             return [(row, stable) for row, stable in (await tx.execute(query)).all()]
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import EvaluationJob, Release, Run, Schedule, ScheduleRun
 from app.domain.cron import next_times
 from app.domain.release_state import LIVE as RELEASE_LIVE
@@ -81,22 +82,15 @@ class ScheduleStore:
         self, *, project: str | None, name: str | None, before: str | None, limit: int
     ) -> Sequence[Record]:
         """Return the schedules of a project or of all, newest first; `before` is the id of a schedule."""
-        query = select(Schedule).order_by(Schedule.id.desc()).limit(limit)
-        if project is not None:
-            query = query.where(Schedule.project == project)
-        if name is not None:
-            query = query.where(Schedule.name == name)
-        if before is not None:
-            query = query.where(Schedule.id < before)
+        only = (Schedule.project, project), (Schedule.name, name)
+        query = newest_first(select(Schedule), Schedule.id, before, limit, *only)
         async with self._database() as tx:
             schedules = (await tx.execute(query)).scalars().all()
         return await self._records(schedules)
 
     async def runs(self, id: str, *, before: datetime | None, limit: int) -> Sequence[Row[Any]]:
         """Return the due times of a schedule, newest first, as `_SHOWN`."""
-        query = _shown().where(ScheduleRun.schedule_id == id).order_by(ScheduleRun.due_at.desc()).limit(limit)
-        if before is not None:
-            query = query.where(ScheduleRun.due_at < before)
+        query = newest_first(_shown().where(ScheduleRun.schedule_id == id), ScheduleRun.due_at, before, limit)
         async with self._database() as tx:
             return (await tx.execute(query)).all()
 

@@ -6,6 +6,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
 from app.errors import Conflict, NotFound
@@ -29,13 +30,10 @@ class Deliveries:
     ) -> Sequence[WebhookDelivery]:
         """List an endpoint's deliveries, newest first. Raises NotFound."""
         query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
-        if state is not None:
-            query = query.where(WebhookDelivery.state == state)
-        if before is not None:
-            query = query.where(WebhookDelivery.seq < before)
+        query = newest_first(query, WebhookDelivery.seq, before, limit, (WebhookDelivery.state, state))
         async with self._database() as tx:
             await require(tx, endpoint_id)
-            return (await tx.execute(query.order_by(WebhookDelivery.seq.desc()).limit(limit))).scalars().all()
+            return (await tx.execute(query)).scalars().all()
 
     async def get(self, id: str) -> tuple[WebhookDelivery, Sequence[WebhookAttempt]]:
         """Return a delivery and its attempts in order. Raises NotFound."""

@@ -11,6 +11,7 @@ from ulid import ULID
 
 from app.db.clock import database_time
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import Run, WebhookEndpoint
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.schemas.run_request import RunWebhook
@@ -70,13 +71,8 @@ class Endpoints:
         self, *, project: str | None, run_id: str | None, before: str | None, limit: int
     ) -> Sequence[WebhookEndpoint]:
         """List endpoints of one project or of all projects, newest first; `before` is the id of an endpoint."""
-        query = select(WebhookEndpoint).order_by(WebhookEndpoint.id.desc()).limit(limit)
-        if project is not None:
-            query = query.where(WebhookEndpoint.project == project)
-        if run_id is not None:
-            query = query.where(WebhookEndpoint.run_id == run_id)
-        if before is not None:
-            query = query.where(WebhookEndpoint.id < before)
+        only = (WebhookEndpoint.project, project), (WebhookEndpoint.run_id, run_id)
+        query = newest_first(select(WebhookEndpoint), WebhookEndpoint.id, before, limit, *only)
         async with self._database() as tx:
             return (await tx.execute(query)).scalars().all()
 

@@ -1,0 +1,25 @@
+"""Pages of rows, newest first."""
+
+from typing import Any, TypeVar
+
+from sqlalchemy import Select
+from sqlalchemy.orm import InstrumentedAttribute
+
+Query = TypeVar("Query", bound=Select[Any])
+
+
+def newest_first(
+    query: Query,
+    key: InstrumentedAttribute[Any],
+    before: object,
+    limit: int,
+    *only: tuple[InstrumentedAttribute[Any], object],
+) -> Query:
+    """Return the query of at most `limit` rows by descending `key`, which begin after the row whose key is `before`
+    (None: with the newest). `only` gives the values of columns; None stands for any."""
+    if before is not None:
+        query = query.where(key < before)
+    for column, value in only:
+        if value is not None:
+            query = query.where(column == value)
+    return query.order_by(key.desc()).limit(limit)
