@@ -84,17 +84,23 @@ class Conflict(ServiceError):
     title = "Conflict"
 
 
-class StillRunning(Conflict):
-    """The same request is already being handled."""
+class _Retryable(ServiceError):
+    """The same request can succeed after `retry_after_s` seconds, which the header Retry-After names."""
 
-    title = "Still running"
+    default_s = 1
 
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+    def __init__(self, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = self.default_s if retry_after_s is None else retry_after_s
 
     def headers(self) -> Mapping[str, str]:
         return {"Retry-After": str(self.retry_after_s)}
+
+
+class StillRunning(_Retryable, Conflict):
+    """The same request is already being handled."""
+
+    title = "Still running"
 
 
 class NotAllowed(Conflict):
@@ -156,18 +162,11 @@ class InvalidRequest(ServiceError):
         return {"errors": [{"loc": self.loc, "msg": str(self), "type": "value_error"}]}
 
 
-class TooManyRequests(ServiceError):
+class TooManyRequests(_Retryable):
     """The caller exceeds the request rate."""
 
     status = 429
     title = "Too many requests"
-
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-    def headers(self) -> Mapping[str, str]:
-        return {"Retry-After": str(self.retry_after_s)}
 
 
 class BadGateway(ServiceError):
@@ -184,18 +183,12 @@ class PluginFailed(ServiceError):
     title = "A plug-in failed"
 
 
-class Unavailable(ServiceError):
+class Unavailable(_Retryable):
     """Something that the service needs is temporarily unavailable."""
 
     status = 503
     title = "Temporarily unavailable"
-
-    def __init__(self, message: str, retry_after_s: int = 5) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-    def headers(self) -> Mapping[str, str]:
-        return {"Retry-After": str(self.retry_after_s)}
+    default_s = 5
 
 
 def problem(

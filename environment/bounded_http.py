@@ -6,6 +6,8 @@ refused. A few megabytes of JSON can become a gigabyte of Python objects, so bot
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import httpx
 
@@ -81,6 +83,21 @@ def bounded(
 def json_values(text: bytes) -> int:
     """Return an upper bound of the number of values in the JSON text."""
     return 1 + sum(map(text.count, _STARTS))
+
+
+def parse_retry_after(header: str | None, now: datetime) -> float | None:
+    """Return the seconds that a Retry-After header asks for (RFC 9110, 10.2.3: seconds or a date); None if absent or
+    malformed."""
+    if header is None:
+        return None
+    if header.isascii() and header.isdigit():
+        return float(header[:9])
+    try:
+        at = parsedate_to_datetime(header)
+    except (ValueError, OverflowError):
+        return None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return max(0.0, (at - now).total_seconds())
 
 
 class _Bounded(httpx.AsyncByteStream):

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from environment.base import Json
-from environment.bounded_http import AnswerRefused
+from environment.bounded_http import AnswerRefused, parse_retry_after
 from environment.full_context import is_full_context
 from judges.base import JudgeModel
 from judges.careful_http import Reply, UnusableReply, post
@@ -161,7 +160,7 @@ def _unavailable(reply: Reply, key: str | None) -> JudgeUnavailable:
     return JudgeUnavailable(
         _scrubbed(f"HTTP {reply.status}: {_message(reply)}", key),
         retryable=reply.status in (408, 409, 425, 429) or reply.status >= 500,
-        retry_after_s=_retry_after_s(reply.headers.get("retry-after", "")),
+        retry_after_s=parse_retry_after(reply.headers.get("retry-after"), datetime.now(UTC)),
         is_too_long=_is_too_long(reply),
     )
 
@@ -190,12 +189,3 @@ def _without(key: str | None, text: str) -> str:
     secret; without it an answer would not be what the model said."""
     is_secret = key is not None and len(key) >= _MIN_SECRET_CHARACTERS and not key.isalpha()
     return text.replace(key, _HIDDEN) if key and is_secret else text
-
-
-def _retry_after_s(value: str) -> float | None:
-    """Seconds or an HTTP date (RFC 9110, section 10.2.3)."""
-    with suppress(ValueError, OverflowError):
-        if value.strip().isdecimal():
-            return float(value)
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    return None

@@ -1,8 +1,6 @@
 """Decides when a failed message is sent again. Pure functions."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from random import Random
 
 RETRY_DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
@@ -27,18 +25,3 @@ def retry_delay_s(
         return None
     planned = delays_s[attempts - 1] * random.uniform(1 - JITTER, 1 + JITTER)
     return planned if retry_after_s is None else max(planned, min(retry_after_s, MAX_RETRY_AFTER_S))
-
-
-def parse_retry_after(header: str | None, now: datetime) -> float | None:
-    """Return the seconds that a Retry-After header asks for (RFC 9110, 10.2.3: seconds or a date); None if absent or
-    malformed."""
-    if header is None:
-        return None
-    if header.isascii() and header.isdigit():
-        return float(header[:9])
-    try:
-        at = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, (at - now).total_seconds())

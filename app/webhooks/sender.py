@@ -16,7 +16,7 @@ from app.db.tables import WebhookEndpoint
 from app.security.address_guard import AddressGuard, AddressRefused, GuardedTransport
 from app.security.secret_box import SecretBox, SecretUnreadable
 from app.security.webhook_signing import signed_headers
-from app.webhooks.retries import parse_retry_after
+from environment.bounded_http import parse_retry_after
 from learnloop.http_settings import tls
 
 TIMEOUT_S = 15.0
