@@ -16,6 +16,7 @@ from environment.json_type import Json
 from learnloop.http_settings import proxy_of, tls
 from training.backends.base import Endpoint
 from training.protocol import strict_json
+from training.protocol.lines import lines_of
 from training.rollout.http_transport import client_session
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Upstream:
     async def chunks(self, endpoint: Endpoint, body: Mapping[str, Json]) -> AsyncGenerator[dict[str, Json]]:
         """Yield the chunks of a streamed completion. Raises ServerAway if the stream breaks off."""
         async with self._post(endpoint, {**body, "stream": True}, _completions(endpoint)) as reply:
-            async for line in _lines(reply):
+            async for line in lines_of(reply.content.iter_any()):
                 if not line.startswith(_DATA):
                     continue
                 data = line[len(_DATA) :].strip()
@@ -169,15 +170,6 @@ def _dicts(value: Json) -> list[dict[str, Json]]:
 
 def _is_object(value: Json) -> bool:
     return value is None or isinstance(value, dict)
-
-
-async def _lines(reply: "ClientResponse") -> AsyncIterator[bytes]:
-    """Yield the lines of a stream. Only a line feed ends a line, because messages can contain other line separators."""
-    rest = b""
-    async for piece in reply.content.iter_any():
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line
 
 
 def _refusal(status: int, body: bytes, endpoint: Endpoint) -> ServiceError:

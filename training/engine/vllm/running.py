@@ -16,6 +16,7 @@ from environment.json_type import Json
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.vllm.protocol import BadReply, figures
+from training.protocol.lines import lines_of
 
 log = structlog.get_logger(__name__)
 
@@ -108,12 +109,9 @@ class RunningVllm:
             if reply.status_code != httpx.codes.OK:
                 await reply.aread()
                 raise _refusal(reply)
-            rest = b""
-            async for piece in reply.aiter_bytes():  # aiter_lines() also cuts at U+2028 and U+0085, within texts
-                *whole, rest = (rest + piece).split(b"\n")
-                for line in whole:
-                    if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
-                        on_event(line.removeprefix(b"data: ").decode())
+            async for line in lines_of(reply.aiter_bytes()):
+                if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+                    on_event(line.removeprefix(b"data: ").decode())
 
     async def _post(self, path: str, body: Json) -> Json:
         reply = await self._http.post(path, json=body)
