@@ -63,14 +63,7 @@ class Asker:
 
     async def ask(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
         """The model's answer, retried where that may help. Raises JudgeUnavailable."""
-        retrying = AsyncRetrying(
-            sleep=self._sleep,
-            stop=stop_after_attempt(MAX_REQUESTS),
-            wait=pause_s,
-            retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
-            reraise=True,
-        )
-        return await retrying(self._once, messages, usage)
+        return await retrying(self._sleep)(self._once, messages, usage)
 
     async def _once(self, messages: Sequence[Mapping[str, Json]], usage: CallUsage) -> Completion:
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._model.concurrency))
@@ -96,6 +89,17 @@ class Asker:
         return completion
 
 
+def retrying(sleep: Sleep) -> AsyncRetrying:
+    """Calls a function again, up to MAX_REQUESTS times, where its JudgeUnavailable says that this may help."""
+    return AsyncRetrying(
+        sleep=sleep,
+        stop=stop_after_attempt(MAX_REQUESTS),
+        wait=_pause_s,
+        retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
+        reraise=True,
+    )
+
+
 def call_of(
     judge: str, model: JudgeModel, usage: CallUsage, seconds: float, *, cached: bool = False, error: str | None = None
 ) -> JudgeCall:
@@ -118,7 +122,7 @@ def _tokens(messages: Sequence[Mapping[str, Json]]) -> int:
     return sum(len(str(message["content"]).encode("utf-8", "replace")) for message in messages) // _BYTES_PER_TOKEN
 
 
-def pause_s(state: RetryCallState) -> float:
+def _pause_s(state: RetryCallState) -> float:
     """The server's own word, if it gave one, with a bound and some jitter; else exponential."""
     error = state.outcome.exception() if state.outcome else None
     named = error.retry_after_s if isinstance(error, JudgeUnavailable) else None

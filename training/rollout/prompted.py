@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from environment.base import Json
-from judges.asking import MAX_REQUESTS, Sleep, pause_s
+from judges.asking import Sleep, retrying
 from judges.base import JudgeModel
 from judges.llm import JudgeUnavailable, response_to
 
@@ -39,16 +38,9 @@ class PromptedChat:
     async def complete(self, body: Mapping[str, Json]) -> "ChatCompletion":
         """Return the completion, with retries where they can help. Raises PromptedModelUnavailable."""
         request = {name: value for name, value in body.items() if name != "model"}
-        retrying = AsyncRetrying(
-            sleep=self._sleep,
-            stop=stop_after_attempt(MAX_REQUESTS),
-            wait=pause_s,
-            retry=retry_if_exception(lambda error: isinstance(error, JudgeUnavailable) and error.retryable),
-            reraise=True,
-        )
         try:
             async with self._gate:
-                response: dict[str, Json] = await retrying(response_to, self._model, request, _TIMEOUT_S)
+                response: dict[str, Json] = await retrying(self._sleep)(response_to, self._model, request, _TIMEOUT_S)
         except JudgeUnavailable as error:
             raise PromptedModelUnavailable(str(error)) from None
         return _as_completion(response, self.model)
