@@ -7,7 +7,7 @@ and the answer, and nothing else of the rollout; the prompt is our own. Each dif
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 
 import structlog
@@ -29,7 +29,7 @@ from judges.base import (
 from judges.injection import addresses_judge, asks_for_form, quoted
 from judges.json_answer import UnusableAnswer, object_in
 from judges.llm import Completion, JudgeUnavailable
-from judges.model_settings import check_model_settings, check_names, fallback_of, model_for
+from judges.model_settings import ModelSettings, check_names
 from judges.reference import NO_REFERENCE
 from judges.ruler.material import canonical, digest
 from judges.shortening import SHORTENINGS, shortened, without_middle
@@ -55,36 +55,12 @@ SCHEMA: Mapping[str, Json] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """`fallback` names the judge of answers that the model gives no verdict on; it is built with its defaults."""
-
-    model: str | None = None
-    fallback: str | None = None
-    temperature: float | None = 0.0
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_model_settings(
-            NAME,
-            model=self.model,
-            fallback=self.fallback,
-            temperature=self.temperature,
-            timeout_s=self.timeout_s,
-        )
-
-
 def build(config: Mapping[str, Json], services: JudgeServices) -> "CorrectnessJudge":
     """The judge. Raises ValueError for a bad config or without a model, UnknownJudge for an unknown fallback."""
     check_names(NAME, config, _KNOWN)
-    settings = _Config(**config)
-    return CorrectnessJudge(
-        model_for(NAME, settings.model, services),
-        fallback=fallback_of(settings.fallback, services),
-        cache=services.cache,
-        temperature=settings.temperature,
-        timeout_s=settings.timeout_s,
-    )
+    settings = ModelSettings(**config)
+    settings.check(NAME)
+    return CorrectnessJudge(settings.model_for(NAME, services), **settings.asking(services))
 
 
 class CorrectnessJudge:

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from environment.base import Json
 from judges import registry
-from judges.base import Judge, JudgeModel, JudgeServices, UnknownModel
+from judges.base import JudgeModel, JudgeServices, UnknownModel
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9._:@-]+)*")
 """The service's settings have the same pattern."""
@@ -23,27 +25,37 @@ def check(judge: str, good: object, expected: str) -> None:
         raise ValueError(f"{judge}: {expected}")
 
 
-def check_model_settings(judge: str, *, model: Json, fallback: Json, temperature: Json, timeout_s: Json) -> None:
-    """Raises ValueError."""
-    named = model is None or (is_text(model, 256) and _MODEL.fullmatch(model))
-    check(judge, named, "model is a model's name")
-    check(judge, fallback is None or is_text(fallback, 64), "fallback is the name of a judge")
-    check(judge, fallback != judge, "fallback is another judge")
-    check(judge, temperature is None or is_number(temperature, 0, 2), "temperature lies in [0, 2]")
-    check(judge, is_number(timeout_s, 1, 600), "timeout_s lies in [1, 600]")
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The settings of a judge that asks a model. `fallback` names the judge of what the model gives no verdict on; it
+    is built with its defaults."""
 
+    model: str | None = None
+    fallback: str | None = None
+    temperature: float | None = 0.0
+    timeout_s: float = 60.0
 
-def model_for(judge: str, name: str | None, services: JudgeServices) -> JudgeModel:
-    """The model of that name; None: the first one that there is. Raises UnknownModel."""
-    try:
-        return services.models.model(name)
-    except UnknownModel as error:
-        raise UnknownModel(f"{judge}: {error}") from None
+    def check(self, judge: str) -> None:
+        """Raises ValueError."""
+        named = self.model is None or (is_text(self.model, 256) and _MODEL.fullmatch(self.model))
+        check(judge, named, "model is a model's name")
+        check(judge, self.fallback is None or is_text(self.fallback, 64), "fallback is the name of a judge")
+        check(judge, self.fallback != judge, "fallback is another judge")
+        check(judge, self.temperature is None or is_number(self.temperature, 0, 2), "temperature lies in [0, 2]")
+        check(judge, is_number(self.timeout_s, 1, 600), "timeout_s lies in [1, 600]")
 
+    def model_for(self, judge: str, services: JudgeServices) -> JudgeModel:
+        """The model; if none is named, the first one that there is. Raises UnknownModel."""
+        try:
+            return services.models.model(self.model)
+        except UnknownModel as error:
+            raise UnknownModel(f"{judge}: {error}") from None
 
-def fallback_of(name: str | None, services: JudgeServices) -> Judge | None:
-    """The judge of that name with its defaults. Raises UnknownJudge."""
-    return registry.build(name, {}, services) if name else None
+    def asking(self, services: JudgeServices) -> dict[str, Any]:
+        """The other arguments of the judge's constructor. Raises UnknownJudge."""
+        fallback = registry.build(self.fallback, {}, services) if self.fallback else None
+        asked = {"temperature": self.temperature, "timeout_s": self.timeout_s}
+        return {"fallback": fallback, "cache": services.cache, **asked}
 
 
 def is_text(value: Json, most: int) -> bool:
