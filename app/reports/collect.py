@@ -2,7 +2,7 @@
 
 import platform
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,6 +27,7 @@ from app.reports.rollouts import (
     thinned,
 )
 from app.reports.shown_examples import shown_examples
+from app.results.documents import trajectories
 from app.runs.diagnoses import causes_of, diagnoses_of
 from app.runs.verdicts import EVALUATION, LOSSES
 from app.settings import Settings
@@ -218,23 +219,11 @@ class _Collected:
 
 async def _collected(database: Database, run_id: str, listed: Listing) -> _Collected:
     found = _Collected()
-    async for rows in _trajectories(database, run_id):
+    mine = Trajectory.run_id == run_id, Trajectory.iteration.is_not(None)
+    async for rows in trajectories(database, _ROWS_AT_ONCE, *mine):
         for row in rows:
             found.add(row, listed)
     return found
-
-
-async def _trajectories(database: Database, run_id: str) -> AsyncIterator[Sequence[Trajectory]]:
-    after = -1
-    mine = select(Trajectory).where(Trajectory.run_id == run_id, Trajectory.iteration.is_not(None))
-    while True:
-        page = mine.where(Trajectory.seq > after).order_by(Trajectory.seq).limit(_ROWS_AT_ONCE)
-        async with database() as tx:
-            rows = (await tx.execute(page)).scalars().all()
-        if not rows:
-            return
-        after = rows[-1].seq
-        yield rows
 
 
 def _thinned_iterations(rows: Sequence[Json]) -> Json:

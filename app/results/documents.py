@@ -14,7 +14,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 
 from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
@@ -164,23 +164,26 @@ class Results:
         def write(rows: Sequence[Trajectory]) -> list[bytes]:
             return [form.write(rows) for form in forms]
 
-        async for rows in self._trajectories(run_id, iteration):
+        mine = Trajectory.run_id == run_id, Trajectory.iteration == iteration
+        async for rows in trajectories(self._database, _ROWS_AT_ONCE, *mine):
             yield await asyncio.to_thread(write, rows)
         yield await asyncio.to_thread(lambda: [form.close() for form in forms])
 
-    async def _trajectories(self, run_id: str, iteration: int) -> AsyncIterator[Sequence[Trajectory]]:
-        """Yield pages in the order of saving. No connection is held while the rows are used, because a reader can be
-        slow."""
-        mine = select(Trajectory).where(Trajectory.run_id == run_id, Trajectory.iteration == iteration)
-        after = -1
-        while True:
-            page = mine.where(Trajectory.seq > after).order_by(Trajectory.seq).limit(_ROWS_AT_ONCE)
-            async with self._database() as tx:
-                rows = (await tx.execute(page)).scalars().all()
-            if not rows:
-                return
-            after = rows[-1].seq
-            yield rows
+
+async def trajectories(
+    database: Database, limit: int, *mine: ColumnElement[bool]
+) -> AsyncIterator[Sequence[Trajectory]]:
+    """Yield pages of at most `limit` rows in the order of saving. No connection is held while they are used, because a
+    reader can be slow."""
+    after = -1
+    while True:
+        page = select(Trajectory).where(*mine, Trajectory.seq > after).order_by(Trajectory.seq).limit(limit)
+        async with database() as tx:
+            rows = (await tx.execute(page)).scalars().all()
+        if not rows:
+            return
+        after = rows[-1].seq
+        yield rows
 
 
 def _document(value: Any) -> bytes:
