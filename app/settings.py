@@ -334,7 +334,7 @@ class Settings(BaseSettings):
     def _origins(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        origins = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        origins = _entries(value)
         if origins != ("*",) and not all(re.fullmatch(_ORIGIN_PATTERN, origin) for origin in origins):
             raise ValueError(
                 "expected origins as browsers send them, such as https://app.example or http://localhost:3000, "
@@ -349,10 +349,14 @@ class Settings(BaseSettings):
             raise ValueError("expected whsec_ and 24 to 64 random bytes in base64")
         return value
 
-    @field_validator("environment_commands", "environment_modules", mode="before")
+    @field_validator(
+        *("environment_commands", "environment_modules", "train_on_projects", "replay"),
+        *("local_trainer_gpus", "local_inference_gpus"),
+        mode="before",
+    )
     @classmethod
-    def _entries(cls, value: object) -> object:
-        return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
+    def _separated(cls, value: object) -> object:
+        return _entries(value) if isinstance(value, str) else value
 
     @field_validator("environment_commands")
     @classmethod
@@ -371,37 +375,27 @@ class Settings(BaseSettings):
     def _hosts(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        hosts = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        hosts = _entries(value)
         if not all(map(is_admissible, hosts)):
             raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
         return hosts
-
-    @field_validator("train_on_projects", mode="before")
-    @classmethod
-    def _projects(cls, value: object) -> object:
-        return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
 
     @field_validator("agent_modules", mode="before")
     @classmethod
     def _modules(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        modules = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+        modules = _entries(value)
         if not all(part.isidentifier() for module in modules for part in module.split(".")):
             raise ValueError("expected names of Python modules such as my_agents or acme.agents, comma-separated")
         return modules
-
-    @field_validator("replay", mode="before")
-    @classmethod
-    def _replayable(cls, value: object) -> object:
-        return tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
 
     @field_validator("hf_repos", mode="before")
     @classmethod
     def _repos_of_projects(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        pairs = [entry.strip().partition("=") for entry in value.split(",") if entry.strip()]
+        pairs = [entry.partition("=") for entry in _entries(value)]
         if not all(
             (project == "*" or re.fullmatch(NAME_PATTERN, project))
             and re.fullmatch(REPO_PATTERN, repo.replace("*", "x"))
@@ -411,13 +405,6 @@ class Settings(BaseSettings):
                 "expected PROJECT=NAMESPACE/NAME such as mail=acme/mail-*, comma-separated; project * is any"
             )
         return tuple((project, repo) for project, _, repo in pairs)
-
-    @field_validator("local_trainer_gpus", "local_inference_gpus", mode="before")
-    @classmethod
-    def _numbers(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(entry.strip() for entry in value.split(",") if entry.strip())
 
     @field_validator("local_arguments")
     @classmethod
@@ -497,10 +484,15 @@ class Settings(BaseSettings):
     def _name_directory_pairs(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        pairs = [entry.strip().partition("=") for entry in value.split(",") if entry.strip()]
+        pairs = [entry.partition("=") for entry in _entries(value)]
         if any(not name or not directory for name, _, directory in pairs):
             raise ValueError("expected NAME=DIRECTORY, comma-separated")
         return {name.strip(): directory.strip() for name, _, directory in pairs}
+
+
+def _entries(text: str) -> tuple[str, ...]:
+    """Return the entries of a comma-separated text."""
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
 
 def _json_list(text: str) -> list[dict[str, Any]]:
