@@ -1,20 +1,20 @@
 """Pages of rows, newest first."""
 
-from typing import Any, TypeVar
+from typing import Any, TypeVarTuple
 
 from sqlalchemy import Select
 from sqlalchemy.orm import InstrumentedAttribute
 
-Query = TypeVar("Query", bound=Select[Any])
+Columns = TypeVarTuple("Columns")
 
 
 def newest_first(
-    query: Query,
+    query: Select[*Columns],
     key: InstrumentedAttribute[Any],
     before: object,
     limit: int,
     *only: tuple[InstrumentedAttribute[Any], object],
-) -> Query:
+) -> Select[*Columns]:
     """Return the query of at most `limit` rows by descending `key`, which begin after the row whose key is `before`
     (None: with the newest). `only` gives the values of columns; None stands for any."""
     if before is not None:

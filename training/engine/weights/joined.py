@@ -252,8 +252,10 @@ class JoinedModel:
         qkv, out, gate_up, down = (
             Joint.of(group, device, self.dtype, self.ranks, share=share, in_fp8=in_fp8) for group in groups
         )
-        norms = layer.input_layernorm, layer.post_attention_layernorm
-        return JoinedLayer(qkv, out, gate_up, down, *(self._copy(norm.weight, device) for norm in norms), gains)
+        first, second = (
+            self._copy(norm.weight, device) for norm in (layer.input_layernorm, layer.post_attention_layernorm)
+        )
+        return JoinedLayer(qkv, out, gate_up, down, first, second, gains)
 
     def _head_gains(self, attention: Any) -> Tensor:
         query, key = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
