@@ -3,15 +3,17 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from app.aio.event_loops import run_on_loop
 from app.domain.names import TINY_BASE
-from app.processes.engine import Engine, EngineProcess, EngineState
+from app.errors import Unavailable
+from app.processes.engine import Engine, EngineProcess, EngineState, EngineUnavailable
 from app.settings import BACKENDS, Settings
 from training.backends import embedded, serverless
-from training.backends.base import Backend, BackendUnavailable
+from training.backends.base import Backend, BackendRefused, BackendUnavailable
 from training.backends.local import backend as local
 from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
@@ -23,6 +25,22 @@ from training.tuning import Tuning, usual_tuning
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""
+
+
+@asynccontextmanager
+async def connected(connect: Connect, name: str, undone: str | None = None) -> AsyncIterator[Backend]:
+    """Connect the named backend for as long as this is open.
+
+    Raises Unavailable if the backend cannot be reached or fails meanwhile; `undone` is what cannot be done then.
+    """
+    try:
+        backend = await connect(name)
+        try:
+            yield backend
+        finally:
+            await backend.close()
+    except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
+        raise Unavailable(f"{undone}: {error}" if undone else str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

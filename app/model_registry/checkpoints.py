@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import func, select, update
 
 from app.auth.caller import Caller
-from app.backends import Connect
+from app.backends import Connect, connected
 from app.db.database import Database
 from app.db.tables import Checkpoint, Promotion, Release, Run
 from app.domain.event_types import EventType
@@ -26,7 +26,6 @@ from app.runs.resume_point import sampled_steps
 from app.settings import Settings
 from environment.json_type import Json
 from training.backends import embedded
-from training.backends.base import BackendRefused, BackendUnavailable
 from training.protocol.model_name import ModelName
 
 log = structlog.get_logger(__name__)
@@ -47,14 +46,8 @@ class Checkpoints:
         """Return the steps of the usable checkpoints."""
         if self.backend == embedded.NAME:
             return await self._steps_on_engine()
-        try:
-            connected = await self.connect(self.backend)
-            try:
-                return await connected.checkpoints(self.model.project, self.model.name)
-            finally:
-                await connected.close()
-        except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
-            raise Unavailable(str(error)) from error
+        async with connected(self.connect, self.backend) as backend:
+            return await backend.checkpoints(self.model.project, self.model.name)
 
     async def listed(self) -> list[dict[str, Json]]:
         """Return each checkpoint with its metrics (if the backend keeps them), runs' figures, and promoted names."""

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.auth.caller import Caller
-from app.backends import Connect
+from app.backends import Connect, connected
 from app.db.database import Database
 from app.db.tables import Promotion, Run
 from app.domain.names import TINY_BASE
@@ -28,7 +28,7 @@ from app.releases.split import Exposure, Requester, Split
 from app.runs.configuration import model_spec
 from app.settings import Settings
 from training.backends import embedded
-from training.backends.base import BackendRefused, BackendUnavailable, Endpoint
+from training.backends.base import Endpoint
 from training.protocol.model_name import ModelName
 
 _RUN_ID = re.compile(r"(?P<id>[0-9A-HJKMNP-TV-Z]{26})(?:@(?P<step>[0-9]{1,9}))?")
@@ -121,19 +121,16 @@ class ModelResolver:
 
         Raises Unavailable.
         """
-        try:
-            if model.backend == embedded.NAME:
-                address = await self.engine.address()
-                return Endpoint(f"{address.url}/v1", address.key, model.name, remembers=True, tells_token_ids=True)
-            assert model.run is not None
-            backend = await self.connect(model.backend)
+        if model.backend == embedded.NAME:
             try:
-                policy = await backend.register(model_spec(model.run))
-                return policy.endpoint(model.step)
-            finally:
-                await backend.close()
-        except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
-            raise Unavailable(str(error)) from error
+                address = await self.engine.address()
+            except EngineUnavailable as error:
+                raise Unavailable(str(error)) from error
+            return Endpoint(f"{address.url}/v1", address.key, model.name, remembers=True, tells_token_ids=True)
+        assert model.run is not None
+        async with connected(self.connect, model.backend) as backend:
+            policy = await backend.register(model_spec(model.run))
+            return policy.endpoint(model.step)
 
     async def _of_artifact(self, caller: Caller, name: str, model: str, step: str | None) -> ResolvedModel:
         try:

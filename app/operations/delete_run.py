@@ -2,17 +2,16 @@
 
 import asyncio
 
+from app.backends import connected
 from app.db.tables import Run
 from app.domain.run_state import Verb
 from app.errors import Unavailable
 from app.model_registry.promotions import Promotions
-from app.processes.engine import EngineUnavailable
 from app.releases.live import require_unneeded
 from app.resources import Resources
 from app.results.folders import remove_folder
 from app.runs.configuration import model_spec
 from app.runs.store import RunStore, require_verb
-from training.backends.base import BackendRefused, BackendUnavailable
 from training.protocol.model_name import ModelName
 
 _ENGINE_TIMEOUT_S = 20.0
@@ -27,6 +26,7 @@ async def remove(resources: Resources, store: RunStore, run_id: str) -> Run:
     """
     run = await store.get(run_id)
     require_verb(run, Verb.DELETE)
+    undone = "The model of the run cannot be deleted now"
 
     async def forget_model() -> None:
         if run.started_at is None:
@@ -37,15 +37,12 @@ async def remove(resources: Resources, store: RunStore, run_id: str) -> Run:
         if await Promotions(resources.database).all(run.model_project, model=run.model_name):
             return
         async with asyncio.timeout(_ENGINE_TIMEOUT_S):
-            backend = await resources.connect(run.backend)
-            try:
+            async with connected(resources.connect, run.backend, undone) as backend:
                 await backend.delete(model_spec(run))
-            finally:
-                await backend.close()
 
     try:
         removed = await store.delete(run_id, forget_model)
-    except (EngineUnavailable, BackendUnavailable, BackendRefused, TimeoutError) as error:
-        raise Unavailable(f"The model of the run cannot be deleted now: {error or 'the engine is busy'}") from error
+    except TimeoutError as error:
+        raise Unavailable(f"{undone}: the engine is busy") from error
     await remove_folder(resources.settings.data_dir, run_id)  # after the commit: a crash can leave files but no rows
     return removed

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from app.backends import Connect
+from app.backends import Connect, connected
 from app.db.database import Database
 from app.db.tables import Checkpoint, Run, Trajectory
-from app.errors import Conflict, InvalidRequest, Unavailable
-from app.processes.engine import EngineUnavailable
+from app.errors import Conflict, InvalidRequest
 from app.runs.configuration import model_spec
 from app.runs.queries import RunQueries
 from app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
 from app.schemas.likelihood import MAX_TOKENS, LikelihoodRequest
 from environment.json_type import Json
-from training.backends.base import BackendRefused, BackendUnavailable, ScoringPolicy
+from training.backends.base import ScoringPolicy
 from training.rollout.chat import sampled_ids
 from training.rollout.fork import Message
 
@@ -111,8 +110,7 @@ async def _scores(
     """Return the log-probabilities of all tokens of the replies by checkpoint. Raises Conflict or Unavailable."""
     dumped = [item if isinstance(item, dict) else item.model_dump(mode="json") for item in recorded.conversation]
     try:
-        backend = await connect(run.backend)
-        try:
+        async with connected(connect, run.backend) as backend:
             there = await backend.checkpoints(run.model_project, run.model_name)
             for step in steps:
                 if step not in there:  # also keeps `register` from making the model anew
@@ -121,9 +119,5 @@ async def _scores(
             if not isinstance(policy, ScoringPolicy):
                 raise Conflict(f"The backend {run.backend} of run {run.id} cannot score tokens.")
             return [iter(await policy.reply_logprobs(step, dumped, recorded.tools, replies)) for step in steps]
-        finally:
-            await backend.close()
-    except (EngineUnavailable, BackendUnavailable, BackendRefused) as error:
-        raise Unavailable(str(error)) from error
     except ValueError as error:
         raise Conflict(f"The backend {run.backend} cannot score this rollout: {error}") from error

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import ScalarSelect, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.backends import base_of, refusal, train_options, unusable_base_models
+from app.backends import base_of, connected, refusal, train_options, unusable_base_models
 from app.datasets.references import UnknownDataset, demonstrations, pin
 from app.db.tables import Reflection, Run
 from app.domain.event_types import EventType
@@ -36,7 +36,6 @@ from app.operations.run_plan import (
     with_demonstrations,
     with_shared_scenarios,
 )
-from app.processes.engine import EngineUnavailable
 from app.resources import Resources
 from app.runs import documents
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, runner_of
@@ -55,7 +54,7 @@ from environment.registry import UnknownEnvironment
 from environment.scenario_order import different
 from judges.base import Judge, JudgeServices
 from judges.registry import UnknownJudge
-from training.backends.base import BackendUnavailable, CountingBackend, Overlong, StoringBackend, TuningBackend
+from training.backends.base import CountingBackend, Overlong, StoringBackend, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
 from training.backends.local.backend import NAME as LOCAL
 from training.backends.serverless import NAME as SERVERLESS
@@ -178,12 +177,9 @@ class RunStarter:
         if not self.resources.reaches(await self.queries.engine_of(plan.backend, model.project, model.name)):
             return None
         try:
-            connected = await self.resources.connect(plan.backend)
-            try:
-                return await connected.free_bytes() if isinstance(connected, StoringBackend) else None
-            finally:
-                await connected.close()
-        except (EngineUnavailable, BackendUnavailable) as error:
+            async with connected(self.resources.connect, plan.backend) as backend:
+                return await backend.free_bytes() if isinstance(backend, StoringBackend) else None
+        except Unavailable as error:
             log.warning("free disk not asked", run_id=plan.run_id, error=str(error))
             return None
 
@@ -277,16 +273,9 @@ class RunStarter:
         """Return how the model is trained; None if it does not exist or this process cannot reach its engine."""
         if not self.resources.reaches(await self.queries.engine_of(backend, model.project, model.name)):
             return None
-        try:
-            connected = await self.resources.connect(backend)
-            try:
-                if not isinstance(connected, TuningBackend):
-                    return None
-                return await connected.tuning(model.project, model.name)
-            finally:
-                await connected.close()
-        except (EngineUnavailable, BackendUnavailable) as error:
-            raise Unavailable(f"The model's tuning cannot be checked now: {error}") from error
+        undone = "The model's tuning cannot be checked now"
+        async with connected(self.resources.connect, backend, undone) as found:
+            return await found.tuning(model.project, model.name) if isinstance(found, TuningBackend) else None
 
     async def _checkpoints(self, backend: str, engine: str | None, model: ModelName) -> frozenset[int] | range:
         """Return the steps of a model that a run can start from.
@@ -296,14 +285,8 @@ class RunStarter:
         """
         if not self.resources.reaches(engine):
             return range(2**31)
-        try:
-            connected = await self.resources.connect(backend)
-            try:
-                return await connected.checkpoints(model.project, model.name)
-            finally:
-                await connected.close()
-        except (EngineUnavailable, BackendUnavailable) as error:
-            raise Unavailable(f"The base model cannot be checked now: {error}") from error
+        async with connected(self.resources.connect, backend, "The base model cannot be checked now") as found:
+            return await found.checkpoints(model.project, model.name)
 
     async def _pin_data(self, plan: RunPlan) -> RunPlan:
         """Add the versions of the inbox and the scenarios that the environment names, and notes on them."""
@@ -354,14 +337,11 @@ class RunStarter:
     async def _overlong(self, plan: RunPlan, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong | None:
         """Return which of the demonstrations are too long for the model, or None if that cannot be found out now."""
         try:
-            connected = await self.resources.connect(plan.backend)
-            try:
-                if not isinstance(connected, CountingBackend):
+            async with connected(self.resources.connect, plan.backend) as backend:
+                if not isinstance(backend, CountingBackend):
                     return None
-                return await connected.overlong(plan.model.base_model, demonstrations)
-            finally:
-                await connected.close()
-        except (EngineUnavailable, BackendUnavailable, ValueError) as error:
+                return await backend.overlong(plan.model.base_model, demonstrations)
+        except (Unavailable, ValueError) as error:
             log.warning("demonstrations not counted", run_id=plan.run_id, error=str(error))
             return None
 
