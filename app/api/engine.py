@@ -1,4 +1,4 @@
-"""Dependencies of handlers that use models: resolving names, sampling, and managing the engine's models."""
+"""Dependencies of handlers that use models: resolving names, sampling, evaluating, managing the engine's models."""
 
 from typing import Annotated
 
@@ -8,6 +8,7 @@ from app.api.dependencies import CurrentService
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.proxy import ChatProxy
 from app.model_registry.resolver import ModelResolver, base_models
+from app.operations.start_evaluation import EvaluationStarter
 
 
 async def _proxy(request: Request) -> ChatProxy:
@@ -23,6 +24,13 @@ async def _models(service: CurrentService) -> ModelResolver:
     return ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
 
 
+CurrentModels = Annotated[ModelResolver, Depends(_models)]
+
+
+async def _evaluations(service: CurrentService, models: CurrentModels) -> EvaluationStarter:
+    return EvaluationStarter(service, service.store, models, service.runner.wake)
+
+
 CurrentProxy = Annotated[ChatProxy, Depends(_proxy)]
 CurrentEngine = Annotated[EngineClient, Depends(_engine)]
-CurrentModels = Annotated[ModelResolver, Depends(_models)]
+CurrentEvaluations = Annotated[EvaluationStarter, Depends(_evaluations)]

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
-from app.api.engine import CurrentModels
+from app.api.engine import CurrentEvaluations
 from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
@@ -16,7 +16,7 @@ from app.errors import Conflict
 from app.evaluations import rendering
 from app.evaluations.store import EvaluationStore
 from app.http import idempotency
-from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation, check_new_budget
+from app.operations.start_evaluation import StartedEvaluation, check_new_budget
 from app.schemas.base import Page
 from app.schemas.evaluations import (
     EvaluationAccepted,
@@ -42,10 +42,9 @@ CurrentStore = Annotated[EvaluationStore, Depends(_store)]
 
 @router.post("/evaluations", status_code=202)
 async def post_evaluation(
-    service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: EvaluationRequest
+    starter: CurrentEvaluations, caller: CurrentCaller, request: EvaluationRequest
 ) -> EvaluationAccepted:
     """Start an evaluation in the background. Poll it until it has ended."""
-    starter = EvaluationStarter(service, service.store, models, service.runner.wake)
     return evaluation_accepted(await starter.start(str(ULID()), request, caller, save_evaluation_reply))
 
 

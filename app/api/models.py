@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ConfigDict, Field, model_validator
 
 from app.api.dependencies import CurrentCaller, CurrentService
-from app.api.engine import CurrentEngine, CurrentModels
+from app.api.engine import CurrentEngine, CurrentEvaluations, CurrentModels
 from app.api.evaluations import save_evaluation_reply
 from app.api.presentation import evaluation_accepted
 from app.api.promotions import NAME_PART, SINGLE_PAGE, ProjectPart, PromotionOut, promotion_out
@@ -26,7 +26,6 @@ from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.targets import Target, hub_target, s3_target
 from app.operations.challenge import Challenge, challenge
 from app.operations.end_release import after_overtaken
-from app.operations.start_evaluation import EvaluationStarter
 from app.schemas.base import Name, RequestPart, ResponseModel
 from app.schemas.evaluations import EvaluationAccepted
 from app.schemas.run_request import EnvironmentChoice, JudgeChoice
@@ -234,7 +233,11 @@ async def get_model(checkpoints: OfModel) -> ModelWhole:
     responses={202: {"model": EvaluationAccepted}},
 )
 async def promote_model(
-    checkpoints: OfModel, service: CurrentService, models: CurrentModels, caller: CurrentCaller, request: PromoteRequest
+    checkpoints: OfModel,
+    service: CurrentService,
+    evaluations: CurrentEvaluations,
+    caller: CurrentCaller,
+    request: PromoteRequest,
 ) -> PromotionOut | JSONResponse:
     """Promote a checkpoint to a name, which requests can use as a model.
 
@@ -248,7 +251,6 @@ async def promote_model(
         )
         await after_overtaken(service, ended, caller.actor)
         return promotion_out(promoted)
-    starter = EvaluationStarter(service, service.store, models, service.runner.wake)
     name = request.name or request.if_better_than
     asked = Challenge(
         request.step,
@@ -261,7 +263,7 @@ async def promote_model(
         request.judge,
         end_release=request.end_release,
     )
-    started, ended = await challenge(starter, checkpoints, asked, caller, save_evaluation_reply)
+    started, ended = await challenge(evaluations, checkpoints, asked, caller, save_evaluation_reply)
     await after_overtaken(service, ended, caller.actor)
     return JSONResponse(evaluation_accepted(started).model_dump(mode="json"), status_code=202)
 

@@ -3,14 +3,14 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, IdCursor, Limit, RunId
-from app.api.engine import CurrentModels
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, CurrentStore, IdCursor, Limit, RunId
+from app.api.engine import CurrentEvaluations
 from app.api.presentation import evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
 from app.evaluations.store import EvaluationStore
 from app.http import idempotency
-from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
+from app.operations.start_evaluation import StartedEvaluation
 from app.operations.start_rejudging import Planned, RejudgingStarter
 from app.schemas.base import Page
 from app.schemas.rejudgings import RejudgeRequest, RejudgingAccepted, RejudgingBrief
@@ -20,14 +20,14 @@ router = keyed_router("runs")
 
 @router.post("/runs/{run_id}/rejudge", status_code=202)
 async def post_rejudging(
-    service: CurrentService, models: CurrentModels, caller: CurrentCaller, run_id: RunId, request: RejudgeRequest
+    store: CurrentStore, evaluations: CurrentEvaluations, caller: CurrentCaller, run_id: RunId, request: RejudgeRequest
 ) -> RejudgingAccepted:
     """Score stored rollouts of a run again, in the background. The run's own scores stay as they are.
 
     The rejudging is an evaluation; poll it until it has ended.
     """
-    run = await service.store.get(run_id)
-    starter = RejudgingStarter(EvaluationStarter(service, service.store, models, service.runner.wake))
+    run = await store.get(run_id)
+    starter = RejudgingStarter(evaluations)
     planned = await starter.plan(run, request)
     if request.dry_run:
         return _accepted(planned)

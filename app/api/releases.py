@@ -6,7 +6,7 @@ from fastapi import Depends, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
-from app.api.engine import CurrentEngine, CurrentModels
+from app.api.engine import CurrentEngine, CurrentEvaluations
 from app.api.presentation import page
 from app.api.promotions import ProjectPart, PromotedPart
 from app.api.release_views import release_accepted, release_brief, release_out
@@ -15,7 +15,6 @@ from app.auth.caller import Caller
 from app.errors import NotFound
 from app.http import idempotency
 from app.operations.end_release import cancel_trial
-from app.operations.start_evaluation import EvaluationStarter
 from app.operations.start_release import ReleaseStarter, StartedRelease
 from app.releases.store import ReleaseStore, Verb
 from app.schemas.base import Page
@@ -47,9 +46,8 @@ CurrentStore = Annotated[ReleaseStore, Depends(_store)]
 
 @router.post("/promotions/{project}/{name}/releases", status_code=202)
 async def post_release(
-    service: CurrentService,
-    models: CurrentModels,
     engine: CurrentEngine,
+    evaluations: CurrentEvaluations,
     caller: CurrentCaller,
     project: ProjectPart,
     name: PromotedPart,
@@ -60,8 +58,7 @@ async def post_release(
     The share rises as guardrails permit. A trial on held-out scenarios comes first. If the candidate does harm, every
     user gets the stable checkpoint again.
     """
-    evaluations = EvaluationStarter(service, service.store, models, service.runner.wake)
-    starter = ReleaseStarter(service.database, models, engine, evaluations)
+    starter = ReleaseStarter(engine, evaluations)
     return release_accepted(await starter.start(project, name, request, caller, _save_reply))
 
 

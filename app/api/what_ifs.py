@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from ulid import ULID
 
 from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, IdCursor, Limit, TrajectoryId
-from app.api.engine import CurrentModels
+from app.api.engine import CurrentEvaluations
 from app.api.evaluations import save_evaluation_reply
 from app.api.presentation import evaluation_accepted, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob, Trajectory
 from app.evaluations.store import EvaluationStore
 from app.evaluations.what_ifs import StateValue, turn_values_of
-from app.operations.start_evaluation import EvaluationStarter
 from app.operations.start_what_if import WhatIfStarter
 from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationAccepted
@@ -26,9 +25,8 @@ router = keyed_router("trajectories")
 
 @router.post("/trajectories/{trajectory_id}/what-if", status_code=202)
 async def post_what_if(
-    service: CurrentService,
     queries: CurrentQueries,
-    models: CurrentModels,
+    evaluations: CurrentEvaluations,
     caller: CurrentCaller,
     trajectory_id: TrajectoryId,
     request: WhatIfRequest,
@@ -39,8 +37,8 @@ async def post_what_if(
     continuations are an evaluation; poll it until it has ended.
     """
     row = await queries.trajectory(trajectory_id)
-    starter = WhatIfStarter(EvaluationStarter(service, service.store, models, service.runner.wake))
-    return evaluation_accepted(await starter.start(str(ULID()), row, request, caller, save_evaluation_reply))
+    started = await WhatIfStarter(evaluations).start(str(ULID()), row, request, caller, save_evaluation_reply)
+    return evaluation_accepted(started)
 
 
 @router.get("/trajectories/{trajectory_id}/what-ifs")

@@ -20,7 +20,7 @@ from app.errors import InvalidRequest, NotFound
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
-from app.model_registry.resolver import ModelResolver, UnknownModelName
+from app.model_registry.resolver import UnknownModelName
 from app.operations.arms_in_memory import check_room
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
@@ -56,10 +56,13 @@ SaveReply = Callable[[AsyncSession, StartedRelease], Awaitable[None]]
 class ReleaseStarter:
     """Starts releases."""
 
-    database: Database
-    models: ModelResolver
     engine: EngineClient
     evaluations: EvaluationStarter
+
+    @property
+    def database(self) -> Database:
+        """The database with the releases."""
+        return self.evaluations.resources.database
 
     async def start(
         self, project: str, name: str, request: ReleaseRequest, caller: Caller, save_reply: SaveReply
@@ -68,12 +71,7 @@ class ReleaseStarter:
 
         Raises NotFound without a promotion, Conflict if a release is live, InvalidRequest or Unavailable.
         """
-        promoted = ModelName(project, name)
-        stable = await Promotions(self.database).current(project, name) if caller.sees(project) else None
-        if stable is None:
-            raise NotFound(f"No checkpoint is promoted to '{promoted}'.")
-        for live, _ in await ReleaseStore(self.database).live(project, name):
-            raise LiveRelease(str(promoted), live.id, _REMEDY)
+        stable = await self._stable(ModelName(project, name), caller)
         checkpoints, step = await self._candidate(stable, request, caller)
         baseline = await _baseline(self.database, stable, request.unit)
         guardrails, warnings = _guardrails(request, baseline)
@@ -95,24 +93,8 @@ class ReleaseStarter:
             at_end=request.at_end,
             skip_trial=request.skip_trial or is_stable,
         )
-        row = Release(
-            id=str(ULID()),
-            project=project,
-            name=name,
-            state=ReleaseState.TRIAL,
-            version=1,
-            salt=secrets.token_bytes(16),
-            unit=request.unit,
-            promotion_id=stable.id,
-            backend=checkpoints.backend,
-            model_name=checkpoints.model.name,
-            step=step,
-            stage=0,
-            share=rules.ramp[0],
-            rules=rules.model_dump(mode="json"),
-            baseline=baseline,
-            actor=caller.actor,
-        )
+        candidate = {"backend": checkpoints.backend, "model_name": checkpoints.model.name, "step": step}
+        row = _row(stable, rules, unit=request.unit, baseline=baseline, actor=caller.actor, **candidate)
         try:
             if rules.skip_trial:
                 return await self._without_trial(StartedRelease(row, stable, warnings), save_reply)
@@ -120,7 +102,18 @@ class ReleaseStarter:
         except IntegrityError as error:
             if "uq_release_project_name_live" not in str(error):
                 raise
-            raise LiveRelease(str(promoted), None, _REMEDY) from error
+            raise LiveRelease(str(ModelName(project, name)), None, _REMEDY) from error
+
+    async def _stable(self, promoted: ModelName, caller: Caller) -> Promotion:
+        """Return what is promoted to the name. Raises NotFound, or LiveRelease if it has a live release."""
+        stable = None
+        if caller.sees(promoted.project):
+            stable = await Promotions(self.database).current(promoted.project, promoted.name)
+        if stable is None:
+            raise NotFound(f"No checkpoint is promoted to '{promoted}'.")
+        for live, _ in await ReleaseStore(self.database).live(promoted.project, promoted.name):
+            raise LiveRelease(str(promoted), live.id, _REMEDY)
+        return stable
 
     async def _candidate(self, stable: Promotion, request: ReleaseRequest, caller: Caller) -> tuple[Checkpoints, int]:
         """Return the checkpoints of the candidate's model, and its step. Raises InvalidRequest or Unavailable."""
@@ -133,8 +126,9 @@ class ReleaseStarter:
             raise InvalidRequest(("body", "model"), f"The candidate must be a model of the project {stable.project}.")
         named = ModelName(model.project, model.name)
         try:
-            backend = (await self.models.model(caller, named)).backend
-            found = Checkpoints(self.database, self.engine, self.models.connect, named, backend)
+            models = self.evaluations.models
+            backend = (await models.model(caller, named)).backend
+            found = Checkpoints(self.database, self.engine, models.connect, named, backend)
             steps = await found.steps()
         except UnknownModelName as error:
             raise InvalidRequest(("body", "model"), str(error)) from error
@@ -175,6 +169,23 @@ class ReleaseStarter:
         asked = Challenge(row.step, row.name, row.name, Rule(), request.trial_scenarios, None, None, None, row.id)
         await challenge(self.evaluations, checkpoints, asked, caller, save)
         return started
+
+
+def _row(stable: Promotion, rules: ReleaseRules, **more: Any) -> Release:
+    """Return the row of a release that begins, of the promoted name of `stable`."""
+    return Release(
+        id=str(ULID()),
+        project=stable.project,
+        name=stable.name,
+        state=ReleaseState.TRIAL,
+        version=1,
+        salt=secrets.token_bytes(16),
+        promotion_id=stable.id,
+        stage=0,
+        share=rules.ramp[0],
+        rules=rules.model_dump(mode="json"),
+        **more,
+    )
 
 
 def _guardrails(request: ReleaseRequest, baseline: dict[str, Any]) -> tuple[dict[Guardrail, float], list[str]]:

@@ -67,7 +67,7 @@ class Scheduler:
     """Deals with the due times of all schedules."""
 
     service: Service
-    models: ModelResolver
+    evaluations: EvaluationStarter
     engine: EngineClient
 
     @property
@@ -217,7 +217,7 @@ class Scheduler:
             service.database, self.engine, service.connect, ModelName(run.model_project, run.model_name), run.backend
         )
         asked = Challenge(step, name, name, rule, _MOST_SCENARIOS, None, None, None)
-        await challenge(self._evaluations, checkpoints, asked, _caller(schedule), save)
+        await challenge(self.evaluations, checkpoints, asked, _caller(schedule), save)
         log.info("trial of a schedule started", schedule=schedule.id, run_id=run.id)
 
     async def _release(self, row: ScheduleRun, schedule: Schedule, run: Run, step: int) -> None:
@@ -226,20 +226,17 @@ class Scheduler:
         async def save(tx: AsyncSession, started: StartedRelease) -> None:
             await follow(tx, row, release_id=started.row.id)
 
-        starter = ReleaseStarter(self.service.database, self.models, self.engine, self._evaluations)
+        starter = ReleaseStarter(self.engine, self.evaluations)
         request = ReleaseRequest(model=f"{run.model_project}/{run.model_name}", step=step)
         await starter.start(schedule.project, schedule.promoted_name, request, _caller(schedule), save)
         log.info("release of a schedule started", schedule=schedule.id, run_id=run.id)
-
-    @property
-    def _evaluations(self) -> EvaluationStarter:
-        return EvaluationStarter(self.service, self.service.store, self.models, self.service.runner.wake)
 
 
 def scheduler_of(service: Service, http: httpx.AsyncClient) -> Scheduler:
     """Return the scheduler of a service. `http` talks to its engine."""
     models = ModelResolver(service.database, service.engine, service.connect, base_models(service.settings))
-    return Scheduler(service, models, EngineClient(service.engine, http))
+    evaluations = EvaluationStarter(service, service.store, models, service.runner.wake)
+    return Scheduler(service, evaluations, EngineClient(service.engine, http))
 
 
 @asynccontextmanager
