@@ -11,18 +11,18 @@ from ulid import ULID
 
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
-from app.datasets.references import UnknownDataset, pin
+from app.datasets.references import pin
 from app.db.clock import database_time
 from app.db.database import Database
 from app.db.tables import Checkpoint, Reflection, Run, Trajectory
 from app.domain.stored_request import Choice
-from app.errors import BadGateway, Conflict, InvalidRequest, NotFound
+from app.errors import BadGateway, InvalidRequest, NotFound
 from app.model_registry.promotions import Promotions
 from app.model_registry.resolver import ModelResolver, of_run
+from app.operations.named import ENVIRONMENT, built_environment, faults_at, rebuilding
 from app.releases.exposures import Observed, failure_recorded, record, record_in
 from app.releases.split import Exposure, Requester
-from app.runs.configuration import make_environment, make_player
-from app.runs.documents import UnknownDocument, resolve_references
+from app.runs.configuration import make_player
 from app.runs.environment_access import EnvironmentAccess
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
@@ -32,13 +32,11 @@ from app.worker.measures import count_rollouts
 from app.worker.save_iteration import rollout_row
 from environment.base import REPORTED_REWARD, Environment, Json, Reflective, Scenario, UnknownScenario
 from environment.explained import why_no_success
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment, traits
+from environment.registry import traits
 from environment.trace import span, tracing
 from judges.reference import same_answer
 from training.backends.base import Endpoint
 from training.protocol.model_name import ModelName
-from training.rollout.agents.registry import UnknownAgent
 from training.rollout.chat import Chat, identity, message_of, open_chat
 from training.rollout.rollout import Player, RolloutLimits, rollout
 from training.types import FailureKind, Rollout, RunConfig
@@ -323,29 +321,19 @@ def _missing_model_message(agent: _Agent, error: str | None) -> str:
 
 
 async def _environment(database: Database, settings: Settings, agent: _Agent) -> Environment:
-    where = ("body", "environment")
-    project = agent.run.model_project if agent.run else agent.project
-    try:
-        data_dir = settings.data_dir
-        chosen = await pin(database, data_dir, _config_for_question(agent.environment), project)
-        whole = await resolve_references(database, data_dir, _config_for_question(chosen), project)
-        return await asyncio.to_thread(make_environment, whole, data_dir, EnvironmentAccess(settings))
-    except (UnknownEnvironment, PluginFault) as error:
-        raise InvalidRequest((*where, "name"), str(error)) from error
-    except (UnknownDataset, UnknownDocument) as error:
-        raise InvalidRequest((*where, "config", error.kind), str(error)) from error
-    except ValueError as error:
-        raise InvalidRequest((*where, "config"), str(error)) from error
+    project, data_dir = agent.run.model_project if agent.run else agent.project, settings.data_dir
+    with faults_at(ENVIRONMENT):
+        choice = await pin(database, data_dir, _config_for_question(agent.environment), project)
+        access = EnvironmentAccess(settings)
+        return await built_environment(database, data_dir, _config_for_question(choice), project, access)
 
 
 async def _own_loop(settings: Settings, agent: _Agent) -> Player | None:
     """Return the run's or the environment's agent if it owns its loop. Raises Conflict."""
     run = agent.run
     chosen = run.stored_request.agent if run else None
-    try:
+    with rebuilding(f"The agent of run {run.id if run else None} cannot be made again"):
         return await asyncio.to_thread(make_player, chosen, agent.environment, settings.agent_modules)
-    except (UnknownAgent, PluginFault, ValueError) as error:
-        raise Conflict(f"The agent of run {run.id if run else None} cannot be made again: {error}") from error
 
 
 def _config_for_question(environment: Choice) -> Choice:

@@ -6,25 +6,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
-from typing import Any
 
 from sqlalchemy import select
 
 from app.db.database import Database
 from app.db.tables import Run, Trajectory
 from app.domain.stored_request import Choice
-from app.errors import Conflict, InvalidRequest
-from app.runs.configuration import make_environment, make_judge
-from app.runs.documents import resolve_references
+from app.errors import Conflict
+from app.operations.named import built_environment, built_judge, rebuilding
 from app.runs.stored_rollouts import candidate_of, scenario_of
 from app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
 from app.settings import Settings
 from app.worker.judge_services import judge_services
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment
 from judges import agreement
 from judges.base import Judge, JudgeCall, JudgeServices, Score, checked
-from judges.registry import UnknownJudge
 
 _STORED = "stored"
 _SHOWN = 100
@@ -63,7 +58,10 @@ async def agreement_of(database: Database, settings: Settings, run: Run, request
     run has no such rollouts.
     """
     services = await services_of(database, settings, run)
-    judges = [_judge(place, each.name, each.config, services) for place, each in enumerate(request.judges)]
+    judges = [
+        built_judge(Choice(name=each.name, config=each.config), services, ("body", "judges", place))
+        for place, each in enumerate(request.judges)
+    ]
     groups = _whole_groups(await _newest(database, run.id, request), request.trajectories)
     if not groups:
         raise Conflict(f"Run {run.id} has no finished rollouts of the kind {request.kind} yet.")
@@ -77,21 +75,11 @@ async def agreement_of(database: Database, settings: Settings, run: Run, request
 
 async def services_of(database: Database, settings: Settings, run: Run) -> JudgeServices:
     """Return the services for judging stored rollouts of a run. Raises Conflict if its environment cannot be built."""
-    try:
-        whole = await resolve_references(database, settings.data_dir, run.stored_request.environment, run.model_project)
-        with closing(await asyncio.to_thread(make_environment, whole, settings.data_dir)) as environment:
-            return judge_services(settings, database, asyncio.get_running_loop(), run, environment)
-    except (UnknownEnvironment, PluginFault, ValueError) as error:
-        raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
-
-
-def _judge(place: int, name: str, config: dict[str, Any], services: JudgeServices) -> Judge:
-    try:
-        return make_judge(Choice(name=name, config=config), services)
-    except (UnknownJudge, PluginFault) as error:
-        raise InvalidRequest(("body", "judges", place, "name"), str(error)) from error
-    except ValueError as error:
-        raise InvalidRequest(("body", "judges", place, "config"), str(error)) from error
+    choice, data_dir = run.stored_request.environment, settings.data_dir
+    with rebuilding(f"The environment of run {run.id} cannot be rebuilt"):
+        environment = await built_environment(database, data_dir, choice, run.model_project)
+    with closing(environment):
+        return judge_services(settings, database, asyncio.get_running_loop(), run, environment)
 
 
 async def _newest(database: Database, run_id: str, request: AgreementRequest) -> Sequence[Trajectory]:

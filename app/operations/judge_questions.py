@@ -9,13 +9,12 @@ from app.db.database import Database
 from app.db.tables import Run, Trajectory
 from app.errors import Conflict
 from app.operations.judge_agreement import services_of
+from app.operations.named import rebuilding
 from app.runs.configuration import make_judge
 from app.runs.stored_rollouts import candidate_of, scenario_of
 from app.settings import Settings
 from environment.base import REPORTED_REWARD
-from environment.plugins import PluginFault
 from judges.base import AskingJudge, JudgeQuestion
-from judges.registry import UnknownJudge
 
 _LARGEST_GROUP = 256
 
@@ -34,10 +33,8 @@ async def questions_about(database: Database, settings: Settings, row: Trajector
         run = await tx.get_one(Run, row.run_id)
         group = (await tx.execute(_group(row))).scalars().all()
     services = await services_of(database, settings, run)
-    try:
+    with rebuilding(f"The judge of run {run.id} cannot be built again"):
         judge = make_judge(run.stored_request.judge, services)
-    except (UnknownJudge, PluginFault, ValueError) as error:
-        raise Conflict(f"The judge of run {run.id} cannot be built again: {error}") from error
     if not isinstance(judge, AskingJudge):
         return ()
     judged = [each for each in group if each.outcome.get(REPORTED_REWARD) is None]

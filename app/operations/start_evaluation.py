@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,37 +10,29 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.auth.caller import Caller
 from app.auth.tenancy import RUN, require
-from app.backends import Connect
-from app.datasets.references import UnknownDataset, pin
+from app.backends import Connect, connected
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.event_types import EventType
 from app.domain.stored_evaluation import Contestant, Rejudge, StoredEvaluation, Trial, WhatIf
 from app.domain.stored_request import Budget, Choice
-from app.errors import InvalidRequest, Unavailable
+from app.errors import InvalidRequest
 from app.events.log import append_to_evaluation
 from app.listed_models import ListedModels, NotedModels
 from app.model_registry.resolver import ModelResolver, ResolvedModel
-from app.operations.own_agent_requests import OwnAgentRequests
-from app.processes.engine import EngineUnavailable
+from app.operations.named import ENVIRONMENT, built_environment, built_judge, check_agents, faults_at, pinned
 from app.resources import Resources
-from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent, model_spec
-from app.runs.documents import UnknownDocument, resolve_references
+from app.runs.configuration import model_spec
 from app.runs.environment_access import EnvironmentAccess
 from app.runs.store import RunStore
 from app.schemas.evaluations import EvaluationRequest, ModelToEvaluate
 from app.schemas.run_request import EnvironmentChoice
 from app.settings import Settings
 from environment.base import Synthetic
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment
 from environment.scenario_order import different
 from judges.base import Judge, JudgeServices, Models, UnknownModel
-from judges.registry import UnknownJudge
 from training.backends import embedded
-from training.backends.base import BackendUnavailable
 from training.protocol.model_name import ModelName
-from training.rollout.agents.registry import UnknownAgent
 from training.types import HELD_OUT_SEED, RunConfig
 
 _DEFAULTS = RunConfig()
@@ -228,7 +221,7 @@ class EvaluationStarter:
         listed: Models,
     ) -> StoredEvaluation:
         environment = own.environment if own and request.environment is None else _choice(request.environment)
-        environment = await self._pinned(environment, project)
+        environment, _ = await pinned(self.resources.database, self.resources.settings, environment, project)
         seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
         default_judge, scenarios = await self._check_environment(environment, request, seed, project)
         if request.judge is not None:
@@ -239,7 +232,7 @@ class EvaluationStarter:
         agent = own.agent if own else None
         if request.agent is not None:
             agent = Choice(name=request.agent.name, config=request.agent.config)
-        await _check_agent(agent, environment, self.resources.settings.agent_modules)
+        await asyncio.to_thread(check_agents, agent, environment, self.resources.settings.agent_modules)
         return StoredEvaluation(
             models=models,
             environment=environment,
@@ -258,40 +251,19 @@ class EvaluationStarter:
             budget=None if request.budget is None else Budget(**request.budget.model_dump()),
         )
 
-    async def _pinned(self, choice: Choice, project: str) -> Choice:
-        """Return the environment with the versions of the inbox and the scenarios that it names."""
-        own_agents = OwnAgentRequests(self.resources.database, self.resources.settings)
-        choice, _ = await own_agents.prepared(choice, project)
-        try:
-            return await pin(self.resources.database, self.resources.settings.data_dir, choice, project)
-        except UnknownDataset as error:
-            raise InvalidRequest(("body", "environment", "config", error.kind), str(error)) from error
-
     async def _check_environment(
         self, choice: Choice, request: EvaluationRequest, seed: int, project: str
     ) -> tuple[str, int]:
         """Return the environment's judge and the number of distinct scenarios to evaluate. Raises InvalidRequest."""
-        where = ("body", "environment")
-        try:
-            settings = self.resources.settings
-            whole = await resolve_references(self.resources.database, settings.data_dir, choice, project)
-            made = await asyncio.to_thread(make_environment, whole, settings.data_dir, EnvironmentAccess(settings))
-        except UnknownDocument as error:
-            raise InvalidRequest((*where, "config", error.kind), str(error)) from error
-        except (UnknownEnvironment, PluginFault) as error:
-            raise InvalidRequest((*where, "name"), str(error)) from error
-        except ValueError as error:
-            raise InvalidRequest((*where, "config"), str(error)) from error
-        try:
-            # A synthetic environment's scenarios are all different; elsewhere a repeated scenario would count twice.
-            synthetic = isinstance(made, Synthetic) and made.synthetic
-            count = 1 if synthetic else request.scenarios
-            drawn = await asyncio.to_thread(made.scenarios, request.split, count, seed)
-        except ValueError as error:
-            raise InvalidRequest((*where, "config"), str(error)) from error
-        finally:
-            made.close()
-        return made.default_judge, request.scenarios if synthetic else len(different(drawn))
+        settings, database = self.resources.settings, self.resources.database
+        with faults_at(ENVIRONMENT):
+            access = EnvironmentAccess(settings)
+            with closing(await built_environment(database, settings.data_dir, choice, project, access)) as environment:
+                # A synthetic environment's scenarios all differ; elsewhere a repeated scenario would count twice.
+                synthetic = isinstance(environment, Synthetic) and environment.synthetic
+                count = 1 if synthetic else request.scenarios
+                drawn = await asyncio.to_thread(environment.scenarios, request.split, count, seed)
+        return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 
 def _check_listed(place: int, name: str, listed: Models) -> None:
@@ -303,12 +275,7 @@ def _check_listed(place: int, name: str, listed: Models) -> None:
 
 def check_judge(judge: Choice, listed: Models) -> Judge:
     """Return the judge. Raises InvalidRequest for one that cannot be built."""
-    try:
-        return make_judge(judge, JudgeServices(models=listed))
-    except (UnknownJudge, PluginFault) as error:
-        raise InvalidRequest(("body", "judge", "name"), str(error)) from error
-    except ValueError as error:
-        raise InvalidRequest(("body", "judge", "config"), str(error)) from error
+    return built_judge(judge, JudgeServices(models=listed), ("body", "judge"))
 
 
 def check_new_budget(
@@ -323,28 +290,9 @@ def check_new_budget(
         noted.check_budget(budget["max_usd"])
 
 
-async def _check_agent(agent: Choice | None, environment: Choice, modules: Sequence[str]) -> None:
-    try:
-        await asyncio.to_thread(make_own_agent, environment, modules)
-    except ValueError as error:
-        raise InvalidRequest(("body", "environment", "config", "runner"), str(error)) from error
-    try:
-        await asyncio.to_thread(make_agent, agent)
-    except (UnknownAgent, PluginFault) as error:
-        raise InvalidRequest(("body", "agent", "name"), str(error)) from error
-    except ValueError as error:
-        raise InvalidRequest(("body", "agent", "config"), str(error)) from error
-
-
 async def _steps(connect: Connect, backend: str, model: ModelName) -> frozenset[int]:
-    try:
-        connected = await connect(backend)
-        try:
-            return await connected.checkpoints(model.project, model.name)
-        finally:
-            await connected.close()
-    except (EngineUnavailable, BackendUnavailable) as error:
-        raise Unavailable(f"The checkpoints of {model} cannot be looked up now: {error}") from error
+    async with connected(connect, backend, f"The checkpoints of {model} cannot be looked up now") as found:
+        return await found.checkpoints(model.project, model.name)
 
 
 def _models_of(run: Run | None) -> list[ModelToEvaluate]:

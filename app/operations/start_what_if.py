@@ -9,17 +9,16 @@ from app.auth.caller import Caller
 from app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
 from app.domain.stored_evaluation import Slot, StoredEvaluation, WhatIf
 from app.errors import Conflict, EnvironmentChanged, InvalidRequest
+from app.operations.named import built_environment, rebuilding
 from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
-from app.runs.configuration import make_environment, make_player
-from app.runs.documents import UnknownDocument, resolve_references
+from app.runs.configuration import make_player
 from app.runs.environment_access import EnvironmentAccess
 from app.runs.recorded_rollouts import RecordedRollout, purpose_of, recorded_rollout
 from app.runs.resume_point import INHERITED, begin_with, state_after
 from app.schemas.evaluations import MAX_ROLLOUTS, EvaluationRequest, ModelToEvaluate
 from app.schemas.what_ifs import MessageEdit, WhatIfRequest
 from environment.base import EpisodeFailed, ToolError
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment, traits
+from environment.registry import traits
 from training.rollout.agents.remote import RemoteRollouts
 from training.rollout.fork import Edit, Fork, ReplayDiffers
 from training.rollout.rollout import RolloutLimits, replay
@@ -141,16 +140,14 @@ class WhatIfStarter:
         settings = resources.settings
         if (refusal := refuses(choice.name, _tools_before(fork), settings.replay)) is not None:
             raise Conflict(refusal)
-        try:
+        with rebuilding(f"The environment of rollout {row.id} cannot be rebuilt"):
             player = await asyncio.to_thread(make_player, source.basis.agent, choice, settings.agent_modules)
             if isinstance(player, RemoteRollouts):
                 raise Conflict(f"The agent of rollout {row.id} runs elsewhere, and cannot be continued from a turn.")
             if player is not None and fork.edits:
                 raise Conflict(f"The agent of rollout {row.id} owns its loop, so what it is shown cannot be edited.")
-            whole = await resolve_references(resources.database, settings.data_dir, choice, source.project)
-            made = await asyncio.to_thread(make_environment, whole, settings.data_dir, EnvironmentAccess(settings))
-        except (UnknownDocument, UnknownEnvironment, PluginFault, ValueError) as error:
-            raise Conflict(f"The environment of rollout {row.id} cannot be rebuilt: {error}") from error
+            access = EnvironmentAccess(settings)
+            made = await built_environment(resources.database, settings.data_dir, choice, source.project, access)
         with closing(made):
             begin_with(made, await state_after(resources.database, source.state))
             limits = RolloutLimits(max_turns or source.basis.max_turns, timeout_s=_REPLAY_TIMEOUT_S)

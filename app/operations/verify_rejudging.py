@@ -22,9 +22,9 @@ from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
 from app.evaluations.rejudge_report import largest, rejudge_report
 from app.evaluations.rejudgings import RejudgingStore, StoredGroup
+from app.operations.named import built_environment
 from app.operations.verified_figures import VerifiedFigures
-from app.runs.configuration import make_environment, make_judge
-from app.runs.documents import resolve_references
+from app.runs.configuration import make_judge
 from app.runs.stored_rollouts import judged_rollout
 from environment.base import Environment
 from judges import grounding, reference, reported
@@ -63,8 +63,7 @@ async def _verify(
     assert job.report is not None
     store = RejudgingStore(database)
     groups, judge = await store.groups(request.rejudge, config), _judge(request.judge, request.rejudge)
-    whole = await resolve_references(database, data_dir, request.environment, job.project)
-    with closing(await asyncio.to_thread(make_environment, whole, data_dir)) as environment:
+    with closing(await built_environment(database, data_dir, request.environment, job.project)) as environment:
         for group in groups:
             rows, verdicts = await store.whole(group.ids), await store.whole_verdicts(job.id, group.ids)
             scores = await _scores(judge, environment, rows)

@@ -23,16 +23,13 @@ from app.db import json_text
 from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.errors import Conflict
+from app.operations.named import built_environment, rebuilding
 from app.operations.verified_figures import MOST_SHOWN, VerifiedFigures
 from app.operations.verify_rejudging import verify_rejudgings
-from app.runs.configuration import make_environment
-from app.runs.documents import resolve_references
 from app.runs.resume_point import begin_with, inherited_state
 from app.runs.stored_rollouts import scenario_of, stored_rollout
 from app.schemas.results import LostRollout, Verification
 from environment.base import Environment, Reflective
-from environment.plugins import PluginFault
-from environment.registry import UnknownEnvironment
 from training.inclusion import replacement, taught_nothing
 from training.rollout.rollout import failed, lost, total
 from training.scoring import held_out_figures, malformed_share, rewarded, success_rate, successes, summarise
@@ -59,11 +56,9 @@ async def verify(database: Database, data_dir: Path, run: Run) -> Verification:
             f"The trajectories of run {run.id} were deleted at {deleted_at} because of their age "
             "(LEARNLOOP_KEEP_TRAJECTORIES_DAYS): its figures can no longer be computed again."
         )
-    try:
-        whole = await resolve_references(database, data_dir, run.stored_request.environment, run.model_project)
-        environment = await asyncio.to_thread(make_environment, whole, data_dir)
-    except (UnknownEnvironment, PluginFault, ValueError) as error:
-        raise Conflict(f"The environment of run {run.id} cannot be rebuilt: {error}") from error
+    with rebuilding(f"The environment of run {run.id} cannot be rebuilt"):
+        choice = run.stored_request.environment
+        environment = await built_environment(database, data_dir, choice, run.model_project)
     with closing(environment):
         begin_with(environment, await inherited_state(database, run.id))
         check = _Check(run, environment)
