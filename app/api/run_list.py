@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from app.api import presentation
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, Limit
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentQueries, CurrentService, Limit
 from app.api.routers import keyed_router
 from app.db.json_text import flaw
 from app.domain.run_state import RunStatus
@@ -19,8 +19,17 @@ from app.schemas.runs import RunListed
 
 router = keyed_router("runs")
 
-_NO_NUL = r"^[^\x00]+$"
 _ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+Search = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=100,
+        pattern=NO_NUL,
+        description="Only runs with this text in their id, name, model, environment, judge or tags, in any case. "
+        "Default: all",
+    ),
+]
 
 
 @router.get("/runs")
@@ -29,19 +38,10 @@ async def list_runs(
     queries: CurrentQueries,
     caller: CurrentCaller,
     status: Annotated[RunStatus | None, Query(description="Only runs with this status. Default: all")] = None,
-    search: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=100,
-            pattern=_NO_NUL,
-            description="Only runs with this text in their id, name, model, environment, judge or tags, in any case. "
-            "Default: all",
-        ),
-    ] = None,
+    search: Search = None,
     tag: Annotated[
         str | None,
-        Query(min_length=1, max_length=40, pattern=_NO_NUL, description="Only runs with this tag. Default: all"),
+        Query(min_length=1, max_length=40, pattern=NO_NUL, description="Only runs with this tag. Default: all"),
     ] = None,
     starred: Annotated[bool | None, Query(description="Only runs that are starred, or are not. Default: all")] = None,
     settings_hash: Annotated[

@@ -51,6 +51,40 @@ from app.schemas.trajectories import (
 
 router = keyed_router("trajectories")
 
+Iterations = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**31)]] | None,
+    Query(max_length=100, description="Only rollouts of this iteration, from 0. Can be repeated. Default: all"),
+]
+Ending = Annotated[
+    str | None,
+    Query(
+        max_length=100,
+        pattern=NO_NUL,
+        description="Only rollouts that ended so: `finish` of their outcome, or `failed`. Default: all",
+    ),
+]
+RewardPart = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        pattern=NO_NUL,
+        description="Only rollouts whose reward has a part of this name other than 0. Default: all",
+    ),
+]
+CalledTool = Annotated[
+    str | None,
+    Query(max_length=200, pattern=NO_NUL, description="Only rollouts that called this tool. Default: all"),
+]
+Text = Annotated[
+    str | None,
+    Query(
+        min_length=2,
+        max_length=200,
+        pattern=NO_NUL,
+        description="Only rollouts with this text in a message or a tool call, in any case. Default: all",
+    ),
+]
+
 
 @router.get("/runs/{run_id}/trajectories")
 async def list_trajectories(
@@ -59,10 +93,7 @@ async def list_trajectories(
     heavy_reads: CurrentHeavyReads,
     caller: CurrentCaller,
     run_id: RunId,
-    iteration: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**31)]] | None,
-        Query(max_length=100, description="Only rollouts of this iteration, from 0. Can be repeated. Default: all"),
-    ] = None,
+    iteration: Iterations = None,
     scenario_id: ScenarioId = None,
     split: Annotated[Split | None, Query(description="Only rollouts of this split. Default: all")] = None,
     mode: Annotated[Mode | None, Query(description="Only sampled, or only greedy rollouts. Default: both")] = None,
@@ -70,35 +101,10 @@ async def list_trajectories(
     success: Annotated[
         bool | None, Query(description="Only rollouts that did their task, or only those that did not. Default: all")
     ] = None,
-    end: Annotated[
-        str | None,
-        Query(
-            max_length=100,
-            pattern=NO_NUL,
-            description="Only rollouts that ended so: `finish` of their outcome, or `failed`. Default: all",
-        ),
-    ] = None,
-    part: Annotated[
-        str | None,
-        Query(
-            max_length=200,
-            pattern=NO_NUL,
-            description="Only rollouts whose reward has a part of this name other than 0. Default: all",
-        ),
-    ] = None,
-    tool: Annotated[
-        str | None,
-        Query(max_length=200, pattern=NO_NUL, description="Only rollouts that called this tool. Default: all"),
-    ] = None,
-    text: Annotated[
-        str | None,
-        Query(
-            min_length=2,
-            max_length=200,
-            pattern=NO_NUL,
-            description="Only rollouts with this text in a message or a tool call, in any case. Default: all",
-        ),
-    ] = None,
+    end: Ending = None,
+    part: RewardPart = None,
+    tool: CalledTool = None,
+    text: Text = None,
     cursor: NumberCursor = None,
     limit: Limit = 50,
 ) -> Page[TrajectoryBrief]:
