@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,14 @@ from app.releases.exposures import Observed, failure_recorded, record, record_in
 from app.releases.split import Exposure, Requester
 from app.runs.configuration import make_player
 from app.runs.environment_access import EnvironmentAccess
+from app.runs.resume_point import begin_with
 from app.schemas.ask import AskOut, AskRequest, InvokeOut, InvokeParameters
 from app.schemas.run_request import EnvironmentChoice
 from app.service import Service
 from app.settings import Settings
 from app.worker.measures import count_rollouts
 from app.worker.save_iteration import rollout_row
-from environment.base import REPORTED_REWARD, Environment, Json, Reflective, Scenario, UnknownScenario
+from environment.base import REPORTED_REWARD, Environment, Json, Scenario, UnknownScenario
 from environment.explained import why_no_success
 from environment.registry import traits
 from environment.trace import span, tracing
@@ -209,30 +211,12 @@ async def _by_name(models: ModelResolver, request: AskRequest, caller: Caller, r
 async def _answer(
     service: Service, agent: _Agent, request: AskRequest, user_hash: str | None, tell: Tell | None
 ) -> AskOut:
-    made = await _environment(service.database, service.settings, agent)
-    try:
-        if agent.state is not None and isinstance(made, Reflective):
-            made.restore(agent.state)
-        scenario = replace(_scenario(made, request), reference=await _reference(service.database, agent, request))
-        own_loop = await _own_loop(service.settings, agent)
-        max_turns = agent.run.stored_request.config.max_turns if agent.run else None
-        clock = await database_time(service.database)
-        async with open_chat(agent.endpoint) as chat:
-            attempt = await rollout(
-                made,
-                scenario,
-                chat if tell is None else _ReportingChat(chat, tell),
-                RolloutLimits(max_turns, _MAX_COMPLETION_TOKENS, _TIMEOUT_S, temperature=0.0),
-                id=str(ULID()),
-                seed=0,
-                agent=own_loop,
-                now=lambda: clock.now().timestamp(),
-            )
-        answer = made.answer(attempt.outcome)
+    with closing(await _environment(service.database, service.settings, agent)) as environment:
+        begin_with(environment, agent.state)
+        attempt = await _attempt(service, agent, environment, request, tell)
+        scenario, answer = attempt.scenario, environment.answer(attempt.outcome)
         correct = _is_correct(scenario, answer)
-        why = _why_no_success(made, attempt, answer, correct)
-    finally:
-        made.close()
+        why = _why_no_success(environment, attempt, answer, correct)
     asked_by = {"user_hash": user_hash, "may_train": _may_train(service.settings, agent, request)}
     await _save(service.database, agent, attempt, asked_by)
     count_rollouts("ask", [attempt])
@@ -259,13 +243,35 @@ async def _answer(
     )
 
 
+async def _attempt(
+    service: Service, agent: _Agent, environment: Environment, request: AskRequest, tell: Tell | None
+) -> Rollout:
+    """Return the agent's rollout of the task. Raises InvalidRequest, Conflict."""
+    reference = await _reference(service.database, agent, request)
+    scenario = replace(_scenario(environment, request), reference=reference)
+    own_loop = await _own_loop(service.settings, agent)
+    max_turns = agent.run.stored_request.config.max_turns if agent.run else None
+    clock = await database_time(service.database)
+    async with open_chat(agent.endpoint) as chat:
+        return await rollout(
+            environment,
+            scenario,
+            chat if tell is None else _ReportingChat(chat, tell),
+            RolloutLimits(max_turns, _MAX_COMPLETION_TOKENS, _TIMEOUT_S, temperature=0.0),
+            id=str(ULID()),
+            seed=0,
+            agent=own_loop,
+            now=lambda: clock.now().timestamp(),
+        )
+
+
 def _is_correct(scenario: Scenario, answer: Mapping[str, Json]) -> bool | None:
     expected = scenario.reference.get("answer")
     return None if expected is None else same_answer(answer["answer"] or "", expected)
 
 
 def _why_no_success(
-    made: Environment, attempt: Rollout, answer: Mapping[str, Json], correct: bool | None
+    environment: Environment, attempt: Rollout, answer: Mapping[str, Json], correct: bool | None
 ) -> str | None:
     """Return the environment's clause about an answer that is not a success, as far as that is known without a
     judge."""
@@ -274,8 +280,8 @@ def _why_no_success(
     score = attempt.outcome.get(REPORTED_REWARD)
     if score is None and correct is not None:
         score = float(correct)
-    succeeded = answer["success"] if score is None else made.success(attempt.outcome, score)
-    return None if succeeded else why_no_success(made, attempt.scenario, attempt.outcome, score)
+    succeeded = answer["success"] if score is None else environment.success(attempt.outcome, score)
+    return None if succeeded else why_no_success(environment, attempt.scenario, attempt.outcome, score)
 
 
 def _may_train(settings: Settings, agent: _Agent, request: AskRequest) -> bool:

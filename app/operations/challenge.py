@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.auth.caller import Caller
-from app.db.tables import Release
+from app.db.tables import Promotion, Release
 from app.domain.stored_evaluation import Trial
 from app.errors import Conflict
 from app.model_registry.checkpoints import Checkpoints
@@ -55,17 +55,6 @@ async def challenge(
         raise Conflict(f"{project}/{asked.champion} is {model}@{asked.step} already.")
     incumbent = await promotions.current(project, asked.name)
     run = (await starter.models.model(caller, model)).run
-    request = EvaluationRequest(
-        run_id=run.id if run else None,
-        models=[
-            ModelToEvaluate(model=str(ModelName(project, champion.model_name, champion.step)), label="champion"),
-            ModelToEvaluate(model=str(ModelName(project, model.name, asked.step)), label="challenger"),
-        ],
-        scenarios=asked.scenarios,
-        seed=asked.seed,
-        environment=asked.environment,
-        judge=asked.judge,
-    )
     trial = Trial(
         project=project,
         name=asked.name,
@@ -88,4 +77,20 @@ async def challenge(
             ended = await give_way(tx, project, asked.name, caller.actor, end_release=asked.end_release)
         await save_reply(tx, started)
 
+    request = _request(asked, champion, model, run.id if run else None)
     return await starter.start(str(ULID()), request, caller, save, trial), ended
+
+
+def _request(asked: Challenge, champion: Promotion, model: ModelName, run_id: str | None) -> EvaluationRequest:
+    """Return the request for the trial's evaluation, with the challenger's run if one trained it."""
+    return EvaluationRequest(
+        run_id=run_id,
+        models=[
+            ModelToEvaluate(model=str(ModelName(model.project, champion.model_name, champion.step)), label="champion"),
+            ModelToEvaluate(model=str(ModelName(model.project, model.name, asked.step)), label="challenger"),
+        ],
+        scenarios=asked.scenarios,
+        seed=asked.seed,
+        environment=asked.environment,
+        judge=asked.judge,
+    )
