@@ -34,6 +34,9 @@ DATABASE_DOWN = (
 report a read-only database (such as a standby after a failover) and an idle transaction's timeout as internal errors.
 """
 
+Location = tuple[str | int, ...]
+"""Location of a field in the request, like pydantic's `loc`."""
+
 log = structlog.get_logger(__name__)
 _repeated_log = RepeatedLog(log)
 

@@ -10,7 +10,6 @@ from app.api.stored_texts import StoredTexts
 from app.auth.caller import Caller
 from app.db.database import Database
 from app.events.feed import EventFeed
-from app.operations.start_run import RunStarter
 from app.runs.queries import RunQueries
 from app.runs.store import RunStore
 from app.service import Service
@@ -62,10 +61,6 @@ async def _endpoints(service: CurrentService) -> Endpoints:
     return service.webhooks
 
 
-async def _starter(service: CurrentService) -> RunStarter:
-    return RunStarter(service, service.store, service.queries, service.webhooks, service.runner.wake)
-
-
 async def _run_documents(request: Request) -> RunDocuments:
     documents: RunDocuments = request.app.state.run_documents
     return documents
@@ -108,7 +103,6 @@ CurrentQueries = Annotated[RunQueries, Depends(_queries)]
 CurrentRunner = Annotated[Runner, Depends(_runner)]
 CurrentFeed = Annotated[EventFeed, Depends(_feed)]
 CurrentEndpoints = Annotated[Endpoints, Depends(_endpoints)]
-CurrentStarter = Annotated[RunStarter, Depends(_starter)]
 CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
 CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
 CurrentStoredTexts = Annotated[StoredTexts, Depends(_stored_texts)]

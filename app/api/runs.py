@@ -11,7 +11,6 @@ from app.api.dependencies import (
     CurrentRunDocuments,
     CurrentRunner,
     CurrentService,
-    CurrentStarter,
     CurrentStore,
     Limit,
     NumberCursor,
@@ -148,13 +147,13 @@ async def retry_run(runner: CurrentRunner, store: CurrentStore, caller: CurrentC
 
 @router.post("/runs/{run_id}/fork", status_code=202)
 async def fork_run(
-    starter: CurrentStarter, caller: CurrentCaller, run_id: RunId, request: ForkRequest | None = None
+    service: CurrentService, caller: CurrentCaller, run_id: RunId, request: ForkRequest | None = None
 ) -> LearnLoopAccepted:
     """Start a new run from a checkpoint of this one. Fields that are not given are taken from this run's request."""
     request = request or ForkRequest()
     new_id = str(ULID())
     save = saved_reply(new_id, has_webhooks=bool(request.webhooks))
-    started = await fork(starter, new_id, run_id, request, caller.actor, save)
+    started = await fork(service, new_id, run_id, request, caller.actor, save)
     return presentation.accepted(new_id, started)
 
 

@@ -3,24 +3,24 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentStarter
+from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.large_bodies import BigBodyRoute, LearnLoopBody
 from app.api.ownership import in_project
 from app.api.presentation import accepted
 from app.api.routers import keyed_router
 from app.http import idempotency
-from app.operations.start_run import SaveReply, Started
+from app.operations.start_run import SaveReply, Started, start_run
 from app.schemas.runs import LearnLoopAccepted
 
 router = keyed_router("runs", route_class=BigBodyRoute)
 
 
 @router.post("/learn-loop", status_code=202)
-async def post_learn_loop(starter: CurrentStarter, caller: CurrentCaller, request: LearnLoopBody) -> LearnLoopAccepted:
+async def post_learn_loop(service: CurrentService, caller: CurrentCaller, request: LearnLoopBody) -> LearnLoopAccepted:
     """Start a learn-loop in the background. Follow its progress at the returned links."""
     run_id = str(ULID())
     save = saved_reply(run_id, has_webhooks=bool(request.webhooks))
-    started = await starter.start(run_id, in_project(request, caller), caller.actor, save)
+    started = await start_run(service, run_id, in_project(request, caller), caller.actor, save)
     return accepted(run_id, started)
 
 

@@ -1,8 +1,11 @@
-"""What a stored examination says of a run's base model that may keep the run from learning."""
+"""Reasons why a run may learn nothing: its base model, that model's stored examination, and what the request sets."""
 
 from app.domain.names import TINY_BASE
+from app.operations.run_plan import RunPlan
+from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
 from training.backends import embedded
+from training.base_defaults import Base, factor_from_usual, usual_rate
 from training.base_report import CALLS, Finding, Severity
 from training.base_verdicts import BaseVerdicts
 
@@ -34,3 +37,29 @@ def base_model_warnings(settings: Settings, backend: str, base_model: str) -> li
         " ".join(filter(None, (f"The base model {base_model} may not learn.", each.found, each.remedy)))
         for each in base_model_findings(settings, backend, base_model)
     ]
+
+
+def run_warnings(plan: RunPlan, base: Base, settings: Settings) -> list[str]:
+    """Return all warnings about the base model of a run and its settings. Reads files: call it in a thread."""
+    request = plan.request
+    of_base_model = base_model_warnings(settings, plan.backend, plan.model.base_model)
+    return [*of_base_model, *_rate_warnings(request, base), *temperature_warnings(request)]
+
+
+def temperature_warnings(request: LearnLoopRequest) -> list[str]:
+    """Return a warning if the rollouts are sampled with another temperature than that of the log-probabilities."""
+    if request.temperature == 1:
+        return []
+    return [
+        f"The rollouts are sampled with a temperature of {request.temperature:g}, but training uses log-probabilities "
+        "without it, which turns the gradient away from the exact one. Leave temperature out to train with 1."
+    ]
+
+
+def _rate_warnings(request: LearnLoopRequest, base: Base) -> list[str]:
+    """Return a warning if the request gives a learning rate that is far from the base's default."""
+    given, usual = request.learning_rate, usual_rate(base)
+    if given is None or factor_from_usual(given, usual, is_sized=base.is_sized) is None:
+        return []
+    much = "above" if given > usual else "below"
+    return [f"The learning rate {given:g} is far {much} {usual:g}, which suits {base.name}."]

@@ -10,9 +10,10 @@ from app.db.database import Database
 from app.db.tables import Checkpoint, Reflection, Run
 from app.domain.run_state import Verb
 from app.errors import Conflict, InvalidRequest, NotFound
-from app.operations.start_run import Parent, RunStarter, SaveReply, Started
+from app.operations.start_run import Parent, SaveReply, Started, start_run
 from app.runs.store import require_verb
 from app.schemas.run_request import ForkRequest, LearnLoopRequest
+from app.service import Service
 from training.protocol.model_name import ModelName
 
 _PARTLY = ("environment", "evaluation", "train_options")
@@ -20,11 +21,11 @@ _PARTLY = ("environment", "evaluation", "train_options")
 
 
 async def fork(
-    starter: RunStarter, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
+    service: Service, run_id: str, parent_id: str, request: ForkRequest, actor: str, save_reply: SaveReply
 ) -> Started:
     """Queue the fork as `run_id`. Raises NotFound, NotAllowed, Conflict, InvalidRequest or Unavailable."""
-    database = starter.resources.database
-    parent = await starter.store.get(parent_id)
+    database = service.database
+    parent = await service.store.get(parent_id)
     require_verb(parent, Verb.FORK)
     checkpoint = await _checkpoint(database, parent, request.checkpoint)
     name = request.model.name or f"fork-{ULID()}".lower()
@@ -40,7 +41,7 @@ async def fork(
         learned = await tx.get(Reflection, (parent_id, checkpoint.iteration))
     first_scenario = parent.stored_request.config.first_scenario
     forked = Parent(parent_id, checkpoint.step, learned, first_scenario)
-    return await starter.start(run_id, whole, actor, save_reply, forked)
+    return await start_run(service, run_id, whole, actor, save_reply, forked)
 
 
 async def _checkpoint(database: Database, parent: Run, step: int | None) -> Checkpoint:

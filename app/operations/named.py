@@ -8,7 +8,7 @@ from pathlib import Path
 from app.datasets.references import UnknownDataset, pin
 from app.db.database import Database
 from app.domain.stored_request import Choice
-from app.errors import Conflict, InvalidRequest
+from app.errors import Conflict, InvalidRequest, Location
 from app.operations.own_agent_requests import OwnAgentRequests
 from app.runs.configuration import make_agent, make_environment, make_judge, make_own_agent
 from app.runs.documents import UnknownDocument, resolve_references
@@ -20,9 +20,6 @@ from environment.registry import UnknownEnvironment
 from judges.base import Judge, JudgeServices
 from judges.registry import UnknownJudge
 from training.rollout.agents.registry import UnknownAgent
-
-Location = tuple[str | int, ...]
-"""Location of a field in the request, like pydantic's `loc`."""
 
 ENVIRONMENT: Location = ("body", "environment")
 _UNKNOWN = (UnknownEnvironment, UnknownJudge, UnknownAgent, PluginFault)

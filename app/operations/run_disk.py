@@ -2,10 +2,8 @@
 
 import shutil
 
-from app.backends import base_of
-from app.operations.run_plan import plan_of, request_with_defaults, usual_checkpoints
+from app.operations.run_plan import RunPlan
 from app.runs.expected_work import expected_rollouts
-from app.schemas.run_request import CheckpointsChoice, LearnLoopRequest
 from app.settings import Settings
 from training.base_memory import usual_tuning_of
 from training.disk_need import DiskNeed, disk_need
@@ -18,18 +16,13 @@ REMEDY = (
 )
 
 
-def need_of(
-    settings: Settings,
-    base_model: str,
-    tuning: Tuning | None,
-    kept: CheckpointsChoice | None,
-    iterations: int,
-    rollouts: int,
-) -> DiskNeed | None:
-    """Return what a run takes; None if its base model is the tiny one or its files are not here. Reads files."""
+def need_of(settings: Settings, plan: RunPlan, base_model: str, tuning: Tuning | None) -> DiskNeed | None:
+    """Return what the run of a plan with all defaults takes; None if its base model is the tiny one or its files are
+    not here. `base_model` and `tuning` are those that its model began with. Reads files."""
     if (directory := settings.base_models.get(base_model)) is None:
         return None
-    made = iterations + 1
+    made, kept = plan.iterations_total + 1, plan.request.checkpoints
+    rollouts = expected_rollouts(plan.stored(), plan.reinforced_iterations).most
     if kept is not None:
         regular = made // kept.keep_every if kept.keep_every else 0
         made = min(made, kept.keep_best + 1 + max(kept.keep_last, 2) + kept.keep_evaluated + regular)
@@ -54,14 +47,3 @@ def why_too_little(settings: Settings, need: DiskNeed, engine_free: int | None) 
 
 def _fault(where: str, needed: float, free: int, what: str) -> str:
     return f"The run needs about {needed / GB:,.1f} GB on {where} ({what}), and {free / GB:,.1f} GB are free."
-
-
-def need_of_request(settings: Settings, request: LearnLoopRequest) -> DiskNeed | None:
-    """Return what the run of a request will take, as far as this machine knows its base model. Reads files."""
-    plan = plan_of(request, settings, "")
-    model, whole = plan.model, request_with_defaults(request, settings)
-    base = base_of(settings, plan.backend, model.base_model, model.tuning)
-    rollouts = expected_rollouts(whole, whole["iterations"]).most
-    return need_of(
-        settings, model.base_model, model.tuning, usual_checkpoints(request, base), whole["iterations"], rollouts
-    )

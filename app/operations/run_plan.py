@@ -8,7 +8,7 @@ from typing import Any
 
 from app.backends import base_of
 from app.domain.stored_request import Choice, StoredModel
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, Location
 from app.schemas.run_request import (
     CheckpointsChoice,
     Judges,
@@ -22,6 +22,7 @@ from environment.json_type import Json
 from environment.registry import documents
 from training.backends.embedded import NAME as EMBEDDED
 from training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
+from training.protocol.model_name import ModelName
 from training.warm_start import iterations_of
 
 _OF_SESSIONS = "agent"
@@ -80,6 +81,19 @@ class RunPlan:
     def train_options(self) -> dict[str, Json]:
         """The training options that were given."""
         return self.request.train_options.model_dump(exclude_none=True)
+
+    @property
+    def model_name(self) -> ModelName:
+        """The name of the model that the run trains."""
+        return ModelName(self.model.project, self.model.name)
+
+    @property
+    def short_fields(self) -> dict[str, Location]:
+        """Locations of what the request gives in a short form and not in `environment.config`."""
+        if self.request.graph is None:
+            return {}
+        graph = ("body", "graph")
+        return {"graph": graph} if self.request.environment.config else {"graph": graph, "config": graph}
 
     @property
     def has_generated_name(self) -> bool:
@@ -170,7 +184,7 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
             warnings.append(
                 f"evaluation.{name} is {asked}, and there are {count} {split} scenarios: each is used once."
             )
-    kept = usual_checkpoints(request, base)
+    kept = _usual_checkpoints(request, base)
     if kept is not request.checkpoints and kept is not None:
         found |= {f"checkpoints.{name}": Default(each, _FEW_KEPT) for name, each in kept if each is not None}
     update = {"evaluation": request.evaluation.model_copy(update=given), "checkpoints": kept}
@@ -184,7 +198,14 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
     )
 
 
-def usual_checkpoints(request: LearnLoopRequest, base: Base) -> CheckpointsChoice | None:
+def plan_with_defaults(request: LearnLoopRequest, settings: Settings) -> RunPlan:
+    """Return the plan as far as request, settings and base model determine it, as if there were scenarios enough."""
+    plan = plan_of(request, settings, "")
+    base = base_of(settings, plan.backend, plan.model.base_model, plan.model.tuning)
+    return with_defaults(plan, base, lambda _, count: count)
+
+
+def _usual_checkpoints(request: LearnLoopRequest, base: Base) -> CheckpointsChoice | None:
     """Return which checkpoints the run keeps: what the request says, also null, or what suits the base."""
     if base.is_sized and "checkpoints" not in request.model_fields_set:
         return CheckpointsChoice(keep_evaluated=_KEPT_EVALUATED)
@@ -242,7 +263,7 @@ def missing_defaults(
 
 
 def request_with_defaults(
-    request: LearnLoopRequest, settings: Settings, *, after_demonstrations: bool | None = None
+    request: LearnLoopRequest, settings: Settings, *, after_demonstrations: bool
 ) -> dict[str, Json]:
     """Return the request with the defaults of its base model, as far as this machine knows it. For
     `after_demonstrations` see missing_defaults."""

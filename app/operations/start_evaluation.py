@@ -21,6 +21,7 @@ from app.events.log import append_to_evaluation
 from app.listed_models import ListedModels, NotedModels
 from app.model_registry.resolver import ModelResolver, ResolvedModel
 from app.operations.named import ENVIRONMENT, built_environment, built_judge, check_agents, faults_at, pinned
+from app.operations.run_plan import judge_with_defaults
 from app.resources import Resources
 from app.runs.configuration import model_spec
 from app.runs.environment_access import EnvironmentAccess
@@ -224,10 +225,7 @@ class EvaluationStarter:
         environment, _ = await pinned(self.resources.database, self.resources.settings, environment, project)
         seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
         default_judge, scenarios = await self._check_environment(environment, request, seed, project)
-        if request.judge is not None:
-            judge = Choice(name=request.judge.name or default_judge, config=request.judge.config)
-        else:
-            judge = own.judge if own else Choice(name=default_judge)
+        judge = own.judge if own and request.judge is None else judge_with_defaults(request.judge, default_judge)
         check_judge(judge, listed)
         agent = own.agent if own else None
         if request.agent is not None:

@@ -33,7 +33,7 @@ from app.model_registry.resolver import ModelResolver, base_models
 from app.operations.challenge import Challenge, challenge
 from app.operations.start_evaluation import EvaluationStarter, StartedEvaluation
 from app.operations.start_release import ReleaseStarter, StartedRelease
-from app.operations.start_run import Parent, RunStarter, Started
+from app.operations.start_run import Parent, Started, start_run
 from app.runs import documents
 from app.schedules.requests import checkpoint_name, filter_of, request_for
 from app.schedules.store import DueTimeTaken, ScheduleStore, follow, take
@@ -152,10 +152,8 @@ class Scheduler:
         async def save(tx: AsyncSession, started: Started) -> None:
             await take(tx, schedule, row)
 
-        service = self.service
-        starter = RunStarter(service, service.store, service.queries, service.webhooks, service.runner.wake)
         parent = None if champion is None else await self._parent(champion)
-        await starter.start(run_id, request, _caller(schedule).actor, save, parent)
+        await start_run(self.service, run_id, request, _caller(schedule).actor, save, parent)
         log.info("run of a schedule started", schedule=schedule.id, run_id=run_id)
 
     async def _stored(self, project: str, drawn: Drawn) -> Json:

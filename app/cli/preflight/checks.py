@@ -20,8 +20,8 @@ from app.domain.names import TINY_BASE
 from app.errors import InvalidRequest
 from app.listed_models import ListedModels
 from app.operations.base_model_warnings import base_model_findings
-from app.operations.run_disk import REMEDY, need_of_request
-from app.operations.run_plan import judge_with_defaults, plan_of
+from app.operations.run_disk import REMEDY, need_of
+from app.operations.run_plan import judge_with_defaults, plan_of, plan_with_defaults
 from app.processes.cores import usable_cores
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import Settings
@@ -149,7 +149,8 @@ def _disk(settings: Settings, request: LearnLoopRequest) -> Check:
         return Check("disk", State.FAILED, f"{there} cannot be written: {error.strerror}", remedy)
     free = shutil.disk_usage(there).free
     found = f"{free / GB:.1f} GB free for {data_dir}"
-    need = need_of_request(settings, request)
+    plan = plan_with_defaults(request, settings)
+    need = need_of(settings, plan, plan.model.base_model, plan.model.tuning)
     if need is not None and settings.engine_url is None:  # an engine elsewhere is asked when the run is posted
         found += f", about {need.total / GB:.1f} GB needed ({need}, and rollouts in the database)"
         if need.total > free:

@@ -258,7 +258,7 @@ async def test_what_cannot_run_ahead_is_refused(
 async def test_a_backend_that_samples_and_trains_in_turns_refuses(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.operations.start_run.refusal", lambda *_: None)  # this machine has no GPU
+    monkeypatch.setattr("app.operations.backend_checks.refusal", lambda *_: None)  # this machine has no GPU
     async with served(settings_for(data_dir, database_url), cast(Any, learn_loop)) as client:
         refused = await client.post("/learn-loop", json=RUN | {"backend": "local"})
         taken = await client.post("/learn-loop", json=RUN | {"backend": "local", "pipeline": {"max_staleness": 0}})

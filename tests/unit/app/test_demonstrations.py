@@ -3,7 +3,7 @@
 import json
 
 from app.datasets.demonstrations import read_demonstrations
-from app.operations.base_model import temperature_warnings
+from app.operations.base_model_warnings import temperature_warnings
 from app.schemas.run_request import LearnLoopRequest
 
 

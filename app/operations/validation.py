@@ -1,0 +1,133 @@
+"""Completes the plan of a run by building everything that the run will build, so that a bad choice is reported now."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import get_args
+
+from app.domain.names import TINY_BASE
+from app.domain.stored_request import Choice
+from app.errors import InvalidRequest
+from app.listed_models import ListedModels, NotedModels
+from app.operations.base_model import Root
+from app.operations.base_model_warnings import run_warnings
+from app.operations.fitting_judges import Examined, unattempted, unfit
+from app.operations.named import ENVIRONMENT, built_judge, check_agents, faults_at
+from app.operations.run_plan import (
+    RunPlan,
+    WarmStartPlan,
+    judge_with_defaults,
+    with_defaults,
+    with_demonstrations,
+    with_shared_scenarios,
+)
+from app.runs.configuration import make_environment, make_judge, runner_of
+from app.runs.documents import NewDocument, extract_documents
+from app.runs.environment_access import EnvironmentAccess
+from app.runs.resume_point import begin_with
+from app.schemas.run_request import LearnLoopRequest
+from app.settings import Settings
+from environment.base import Environment, Json, Solvable, Split, Synthetic
+from environment.scenario_order import different
+from judges.base import JudgeServices
+from training.base_defaults import MOST_DEMONSTRATIONS
+from training.warm_start import NoOracle
+
+_JUDGE = ("body", "judge")
+
+
+def validated(
+    plan: RunPlan, root: Root, choice: Choice, settings: Settings, state: Mapping[str, Json] | None
+) -> tuple[RunPlan, list[NewDocument]]:
+    """Return the complete plan, with references to documents and warnings, and the documents to store.
+
+    `choice` is the plan's environment with all documents inserted. The environment is built, begins with `state` and
+    draws a scenario of each split; agent and judge are built. Raises InvalidRequest.
+    """
+    request, base = plan.request, root.base
+    with faults_at(ENVIRONMENT, plan.short_fields):
+        with closing(make_environment(choice, settings.data_dir, EnvironmentAccess(settings))) as environment:
+            begin_with(environment, state)
+            for split in get_args(Split):
+                environment.scenarios(split, 1, request.seed)
+            _check_oracle(plan.warm_start, environment)
+            available = partial(_available, environment, request.evaluation.seed)
+            untried = unattempted(environment, request.seed)
+            if root.is_new and base.is_sized and "warm_start" not in request.model_fields_set:
+                plan = _with_own_demonstrations(plan, environment, available)
+            plan = with_shared_scenarios(with_defaults(plan, base, available), available)
+        stored, new = extract_documents(plan.environment, choice, plan.model.project)
+    if request.agent is not None and runner_of(choice) is not None:
+        raise InvalidRequest(
+            ("body", "agent"), f"The environment {choice.name} names its agent in `runner`: leave out `agent`."
+        )
+    asked = request.agent
+    agent = None if asked is None else Choice(name=asked.name, config=asked.config)
+    check_agents(agent, choice, settings.agent_modules)
+    judge = judge_with_defaults(request.judge, environment.default_judge)
+    models = NotedModels(ListedModels(settings))
+    _check_judge(request, judge, JudgeServices(rubric=environment.rubric, models=models), untried)
+    models.check_budget(request.budget.max_usd if request.budget else None)
+    warnings = (
+        *plan.warnings,
+        *_unknown_data(plan.model.base_model, environment, choice),
+        *run_warnings(plan, base, settings),
+        *models.warnings,
+    )
+    return replace(plan, environment=stored, judge=judge, warnings=warnings), new
+
+
+def _with_own_demonstrations(
+    plan: RunPlan, environment: Environment, available: Callable[[Split, int], int]
+) -> RunPlan:
+    """Return the plan with a warm start, if the environment has demonstrations and its own loop plays them."""
+    is_played_elsewhere = plan.request.agent is not None or runner_of(plan.environment) is not None
+    if not isinstance(environment, Solvable) or is_played_elsewhere:
+        return plan
+    count = available("train", MOST_DEMONSTRATIONS)
+    return with_demonstrations(plan, count) if count > 1 else plan
+
+
+def _available(environment: Environment, seed: int, split: Split, count: int) -> int:
+    """Return how many of that many scenarios of a split differ. Those of a synthetic environment all do."""
+    if isinstance(environment, Synthetic) and environment.synthetic:
+        return count
+    return len(different(environment.scenarios(split, count, seed)))
+
+
+def _check_oracle(warm_start: WarmStartPlan | None, environment: Environment) -> None:
+    """Raise InvalidRequest if demonstrations are to come from an environment that cannot solve its own scenarios."""
+    if warm_start is not None and "oracle" in warm_start.demonstrations and not isinstance(environment, Solvable):
+        raise InvalidRequest(("body", "warm_start", "demonstrations", "oracle"), str(NoOracle(environment.name)))
+
+
+def _unknown_data(base_model: str, environment: Environment, choice: Choice) -> list[str]:
+    """Return a warning if the base model knows nothing like the environment's data."""
+    if base_model != TINY_BASE or (isinstance(environment, Synthetic) and environment.synthetic):
+        return []
+    if runner_of(choice) is not None:  # the agent's requests are unknown until it makes them
+        return [
+            f"The base model {TINY_BASE} only knows emails and graphs as Learnloop invents them, and tools like those "
+            "of its own environments. Unless your agent works with these, the run may learn nothing: use another base "
+            "model (`learnloop bases add`)."
+        ]
+    return [
+        f"The base model {TINY_BASE} only knows the emails and graphs that Learnloop invents. On other data its "
+        "rollouts are as good as equal, and the run may learn nothing: use another base model (`learnloop bases add`)."
+    ]
+
+
+def _check_judge(request: LearnLoopRequest, choice: Choice, services: JudgeServices, untried: Examined) -> None:
+    """Raise InvalidRequest for a judge that cannot be built, or that can score none of the rollouts."""
+    if isinstance(request.judge, list):
+        for number, part in enumerate(choice.config["judges"]):
+            built_judge(Choice(name=part["name"], config=part["config"]), services, (*_JUDGE, number))
+        try:
+            judge = make_judge(choice, services)
+        except ValueError as fault:
+            raise InvalidRequest(_JUDGE, str(fault)) from fault
+    else:
+        judge = built_judge(choice, services, _JUDGE)
+    if (reason := unfit(judge, untried)) is not None:
+        raise InvalidRequest(_JUDGE, f"The judge {choice.name} can score no rollout of this environment: {reason}.")
