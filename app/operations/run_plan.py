@@ -164,8 +164,8 @@ def plan_of(request: LearnLoopRequest, settings: Settings, run_id: str) -> RunPl
 
 
 def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int]) -> RunPlan:
-    """Return the plan with the base's defaults for what was not given. `available` returns how many of a number of
-    scenarios of a split the environment has."""
+    """Return the plan with the base's defaults for what was not given, and warnings where scenarios are too few.
+    `available` returns how many of a number of scenarios of a split the environment has."""
     request = plan.request
     found = missing_defaults(request, base)
     given: dict[str, int | str] = {}
@@ -184,18 +184,15 @@ def with_defaults(plan: RunPlan, base: Base, available: Callable[[str, int], int
             warnings.append(
                 f"evaluation.{name} is {asked}, and there are {count} {split} scenarios: each is used once."
             )
-    kept = _usual_checkpoints(request, base)
-    if kept is not request.checkpoints and kept is not None:
+    kept = request.checkpoints
+    if base.is_sized and "checkpoints" not in request.model_fields_set:
+        kept = CheckpointsChoice(keep_evaluated=_KEPT_EVALUATED)
         found |= {f"checkpoints.{name}": Default(each, _FEW_KEPT) for name, each in kept if each is not None}
     update = {"evaluation": request.evaluation.model_copy(update=given), "checkpoints": kept}
     request = request.model_copy(update=update)
-    return replace(
-        plan,
-        request=request,
-        base=base,
-        defaults={**plan.defaults, **found},
-        warnings=(*plan.warnings, *warnings),
-    )
+    defaults, warnings = {**plan.defaults, **found}, [*plan.warnings, *warnings]
+    plan = replace(plan, request=request, base=base, defaults=defaults)
+    return replace(plan, warnings=(*warnings, *_shared_scenarios(plan, available)))
 
 
 def plan_with_defaults(request: LearnLoopRequest, settings: Settings) -> RunPlan:
@@ -203,13 +200,6 @@ def plan_with_defaults(request: LearnLoopRequest, settings: Settings) -> RunPlan
     plan = plan_of(request, settings, "")
     base = base_of(settings, plan.backend, plan.model.base_model, plan.model.tuning)
     return with_defaults(plan, base, lambda _, count: count)
-
-
-def _usual_checkpoints(request: LearnLoopRequest, base: Base) -> CheckpointsChoice | None:
-    """Return which checkpoints the run keeps: what the request says, also null, or what suits the base."""
-    if base.is_sized and "checkpoints" not in request.model_fields_set:
-        return CheckpointsChoice(keep_evaluated=_KEPT_EVALUATED)
-    return request.checkpoints
 
 
 def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
@@ -225,25 +215,23 @@ def with_demonstrations(plan: RunPlan, available: int) -> RunPlan:
     )
 
 
-def with_shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> RunPlan:
-    """Return the plan with a warning if rollouts have to attempt scenarios that are demonstrated as well."""
+def _shared_scenarios(plan: RunPlan, available: Callable[[str, int], int]) -> list[str]:
+    """Return a warning if rollouts have to attempt scenarios that are demonstrated as well."""
     demonstrated = plan.warm_start.solved_scenarios if plan.warm_start else 0
     given = plan.request.groups_per_iteration
     groups = int(plan.defaults["groups_per_iteration"].value) if given is None else given
     attempted = min(plan.reinforced_iterations * groups, _MOST_COUNTED)
     wanted = demonstrated + attempted
     if not demonstrated or not attempted or (count := available("train", wanted)) == wanted:
-        return plan
+        return []
     if count <= demonstrated:
-        warning = (
+        return [
             f"No training scenario is left that is not demonstrated ({count} in all): rollouts attempt the same ones."
-        )
-    else:
-        warning = (
-            f"There are {count} training scenarios, and {demonstrated} of them are demonstrated: rollouts attempt the "
-            f"{count - demonstrated} others, and then those that were demonstrated."
-        )
-    return replace(plan, warnings=(*plan.warnings, warning))
+        ]
+    return [
+        f"There are {count} training scenarios, and {demonstrated} of them are demonstrated: rollouts attempt the "
+        f"{count - demonstrated} others, and then those that were demonstrated."
+    ]
 
 
 def missing_defaults(

@@ -20,7 +20,6 @@ from app.operations.run_plan import (
     judge_with_defaults,
     with_defaults,
     with_demonstrations,
-    with_shared_scenarios,
 )
 from app.runs.configuration import make_environment, make_judge, runner_of
 from app.runs.documents import NewDocument, extract_documents
@@ -56,7 +55,7 @@ def validated(
             untried = unattempted(environment, request.seed)
             if root.is_new and base.is_sized and "warm_start" not in request.model_fields_set:
                 plan = _with_own_demonstrations(plan, environment, available)
-            plan = with_shared_scenarios(with_defaults(plan, base, available), available)
+            plan = with_defaults(plan, base, available)
         stored, new = extract_documents(plan.environment, choice, plan.model.project)
     if request.agent is not None and runner_of(choice) is not None:
         raise InvalidRequest(
