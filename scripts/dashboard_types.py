@@ -76,6 +76,7 @@ USED = (
 )
 _OPERATORS = re.compile(r" \([A-Z][A-Z_]+\)|(, one of|; see) `GET /[a-z]+`")
 """What the help of a field says to people who call the API or set up the service."""
+_BOOLEAN = ["true", "false"]
 _HEAD = "// Made from the OpenAPI file by `python -m scripts.dashboard_types`; do not edit.\n"
 
 
@@ -97,9 +98,10 @@ def _fields(schema: Json, schemas: Json, prefix: str = "") -> Iterator[tuple[str
         kind = _resolved(each, schemas)
         if "properties" in kind:
             yield from _fields(kind, schemas, f"{prefix}{name}.")
-        elif kind.get("type") in ("string", "integer", "number"):
+        elif kind.get("type") in ("string", "integer", "number", "boolean"):
             about = {"help": _OPERATORS.sub("", " ".join(each.get("description", "").split())), "type": kind["type"]}
-            limits = {"standard": each.get("default"), "choices": kind.get("enum")}
+            choices = _BOOLEAN if kind["type"] == "boolean" else kind.get("enum")
+            limits = {"standard": each.get("default"), "choices": choices}
             yield prefix + name, about | {key: value for key, value in limits.items() if value is not None}
 
 

@@ -359,8 +359,9 @@ class LearnLoopRequest(RequestBody):
     `too_easy` says it: in most groups every rollout succeeds. The last iteration is evaluated as in any run."""
     replace_groups: bool | None = None
     """Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the iteration
-    learns from more: one for each, rolled out when the iteration's groups are judged. Default: false for
-    `learnloop/tiny`, true for others whose size is known."""
+    learns from more: one for each, rolled out when the iteration's groups are judged. An iteration that teaches nothing
+    then has twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is
+    known."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is
     8 for both included ones."""

@@ -57,7 +57,9 @@ async def _start(visit: Visit) -> None:
     await expect(rollouts).to_have_attribute("aria-invalid", "true")  # at least 2
     await rollouts.fill("4")
     await page.locator("#field-evaluation-samples").fill("1")
-    await expect(page.locator("pre.code")).to_contain_text('"name": "clerk"')
+    await page.get_by_label("End when little is left to learn").select_option("true")
+    for part in ('"name": "clerk"', '"end_when_learned": true'):
+        await expect(page.locator("pre.code")).to_contain_text(part)
     await visit.button("Start the run").click()
 
 

@@ -43,6 +43,14 @@ export const FIELDS = {
     "help": "The adapter's output is scaled by alpha / rank. Default: 16.",
     "type": "integer"
   },
+  "model.enable_thinking": {
+    "help": "Whether the model thinks before it answers, if its chat template has a switch of that name. The model keeps it, also for `POST /ask`. Default: that of the existing model or of the template. Only the backend `embedded` takes it.",
+    "type": "boolean",
+    "choices": [
+      "true",
+      "false"
+    ]
+  },
   "backend": {
     "help": "Where the model is trained. Default: set by the service.",
     "type": "string"
@@ -81,6 +89,23 @@ export const FIELDS = {
   "rollouts_per_group": {
     "help": "Number of rollouts per scenario. At least 2, because rewards are compared within a group. Default: 8.",
     "type": "integer"
+  },
+  "end_when_learned": {
+    "help": "Whether the run ends as completed after the iteration that shows that little is left to learn, as the diagnosis `too_easy` says it: in most groups every rollout succeeds. The last iteration is evaluated as in any run.",
+    "type": "boolean",
+    "standard": false,
+    "choices": [
+      "true",
+      "false"
+    ]
+  },
+  "replace_groups": {
+    "help": "Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the iteration learns from more: one for each, rolled out when the iteration's groups are judged. An iteration that teaches nothing then has twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is known.",
+    "type": "boolean",
+    "choices": [
+      "true",
+      "false"
+    ]
   },
   "max_turns": {
     "help": "Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is 8 for both included ones.",
@@ -144,6 +169,14 @@ export const FIELDS = {
       "geometric_average"
     ]
   },
+  "train_options.mask_prob_ratio": {
+    "help": "Leave out tokens whose ratio is outside the clip range, instead of clipping it. Default: false.",
+    "type": "boolean",
+    "choices": [
+      "true",
+      "false"
+    ]
+  },
   "train_options.max_negative_advantage_importance_sampling_weight": {
     "help": "Upper bound of the ratio. Default: none.",
     "type": "number"
@@ -151,6 +184,14 @@ export const FIELDS = {
   "train_options.truncated_importance_sampling": {
     "help": "Multiply the loss by the ratio, cut at this bound. Default: not done.",
     "type": "number"
+  },
+  "train_options.precalculate_logprobs": {
+    "help": "Compute the old log-probabilities by the trainer before the step, instead of taking the sampler's. Default: false.",
+    "type": "boolean",
+    "choices": [
+      "true",
+      "false"
+    ]
   },
   "train_options.kl_penalty_coef": {
     "help": "Weight of a penalty on tokens that have left the base model more than the average token has. Default: 0.",
@@ -163,6 +204,14 @@ export const FIELDS = {
   "train_options.advantage_balance": {
     "help": "-1 trains on negative advantages only, 1 on positive ones only. Default: 0, both.",
     "type": "number"
+  },
+  "train_options.scale_rewards": {
+    "help": "Divide advantages by the standard deviation of the group's rewards. Default: true.",
+    "type": "boolean",
+    "choices": [
+      "true",
+      "false"
+    ]
   },
   "train_options.token_weighting": {
     "help": "Whether all trajectories weigh the same, as in ART, or all tokens. Default: `token`, with which small models learn faster. Only `embedded` takes it.",
@@ -252,6 +301,14 @@ export const FIELDS = {
     "help": "Also keep this many of those that were evaluated, spread over the run. The run's page compares them.",
     "type": "integer",
     "standard": 0
+  },
+  "keep_rollouts": {
+    "help": "Whether to keep the token ids and exact log-probabilities of the run's rollouts, a few kB each. Default: true with the backend `embedded`, false with others.",
+    "type": "boolean",
+    "choices": [
+      "true",
+      "false"
+    ]
   },
   "on_no_signal.action": {
     "help": "What to do then: `continue` only warns, `pause` pauses the run, `fail` ends it as failed.",

@@ -7,7 +7,7 @@ import { FIELDS } from "./api_fields.js";
  * @property {string} name path in the request, such as `evaluation.every`
  * @property {string} label
  * @property {string} help description from the API's documentation
- * @property {"integer" | "number" | "string"} type
+ * @property {"integer" | "number" | "string" | "boolean"} type
  * @property {unknown} [standard] the default
  * @property {string[]} [choices]
  * @property {string} [placeholder] what an empty field means if there is no default
@@ -25,12 +25,14 @@ export const GROUPS = [
       learning_rate: "Learning rate",
       temperature: "Temperature",
       seed: "Seed",
+      replace_groups: "Replace groups that teach nothing",
+      end_when_learned: "End when little is left to learn",
     },
   },
   {
     title: "Model",
     isOpen: true,
-    fields: { "model.name": "Name of the model", "model.base_model": "Base model", backend: "Backend" },
+    fields: { "model.name": "Name of the model", "model.base_model": "Base model", "model.enable_thinking": "Think before answering", backend: "Backend" },
   },
   {
     title: "Held-out evaluation",
@@ -102,7 +104,7 @@ export function requestOf(values, { withDefaults = false } = {}) {
   for (const [name, text] of Object.entries(values)) {
     const field = fields[name];
     if (!field || text.trim() === "") continue;
-    const value = field.type === "string" ? text.trim() : Number(text);
+    const value = field.type === "string" ? text.trim() : field.type === "boolean" ? text === "true" : Number(text);
     if (withDefaults || value !== field.standard) put(request, name.split("."), value);
   }
   return request;
