@@ -14,12 +14,13 @@ from app.db.tables import Run, Trajectory
 from app.domain.stored_request import Choice
 from app.errors import Conflict
 from app.operations.named import built_environment, built_judge, rebuilding
-from app.runs.stored_rollouts import candidate_of, scenario_of
+from app.runs.stored_rollouts import judged_rollout
 from app.schemas.agreement import AgreeingJudge, Agreement, AgreementRequest, Disagreement
 from app.settings import Settings
 from app.worker.judge_services import judge_services
 from judges import agreement
-from judges.base import Judge, JudgeCall, JudgeServices, Score, checked
+from judges.base import Judge, JudgeCall, Judgement, JudgeServices, Score
+from training.scoring import judge_group
 
 _STORED = "stored"
 _SHOWN = 100
@@ -110,22 +111,14 @@ def _whole_groups(rows: Sequence[Trajectory], most: int) -> list[list[Trajectory
 async def _verdicts(judge: Judge, groups: Sequence[Sequence[Trajectory]]) -> _Verdicts:
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def of_group(rows: Sequence[Trajectory]) -> tuple[Sequence[Score], Sequence[JudgeCall]]:
-        first = rows[0]
-        scenario = scenario_of(first)
-        candidates = [candidate_of(row) for row in rows]
+    async def of_group(rows: Sequence[Trajectory]) -> Judgement:
+        rollouts = [judged_rollout(row) for row in rows]
         async with gate:
-            try:
-                judgement = await checked(judge, scenario, candidates)
-            except Exception as error:
-                failed = Score(None, f"the judge {judge.name} failed: {type(error).__name__}: {error}")
-                return [failed] * len(rows), ()
-        return judgement.scores, judgement.calls
+            return await judge_group(judge, rollouts[0].scenario, rollouts)
 
-    found = await asyncio.gather(*map(of_group, groups))
-    return _Verdicts(
-        judge.name, [score for scores, _ in found for score in scores], [call for _, calls in found for call in calls]
-    )
+    judgements = await asyncio.gather(*map(of_group, groups))
+    scores = [score for judgement in judgements for score in judgement.scores]
+    return _Verdicts(judge.name, scores, [call for judgement in judgements for call in judgement.calls])
 
 
 def _report(run_id: str, rows: Sequence[Trajectory], one: _Verdicts, other: _Verdicts) -> Agreement:
