@@ -14,15 +14,14 @@ import httpx
 
 from learnloop.errors import LearnloopError
 from learnloop.http_settings import http_settings, spare_loopback
-from learnloop.kept_commands import CommandEnded, KeptCommands
-from learnloop.outcome import BadOutcome, Json, is_outcome, parse_outcome
+from learnloop.kept_commands import CommandEnded, KeptCommands, end_group, outcome_in
+from learnloop.outcome import Json
 
 _WAIT_S = 20.0
 _LEASE_S = 30.0
 _HEARTBEAT_S = 8.0
 _PAUSE_S = 2.0
 _IDLE_S = 60.0
-_GRACE_S = 5.0
 _TAIL_CHARACTERS = 2_000
 _MAX_OUTPUT_BYTES = 8_000_000
 _PIECE_BYTES = 65_536
@@ -297,7 +296,7 @@ async def _result(command: _Command) -> dict[str, Json]:
     stdout.read()
     stderr.read()
     printed = stdout.text()
-    if status or not is_outcome(_json(_last_line(printed))):
+    if status or outcome_in(_last_line(printed)) is None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_S):
                 await stdout.ended.wait()
@@ -315,14 +314,8 @@ def outcome_of(status: int, stdout: str, stderr: str) -> dict[str, Json]:
     line = _last_line(stdout)
     if not line:
         return {"reward": None, "reason": "the command printed nothing"}
-    value = _json(line)
-    if not is_outcome(value):
-        return {"output": line}
-    try:
-        parse_outcome(value)
-    except BadOutcome as error:
-        return {"reward": None, "reason": f"the command printed {error}"}
-    return dict(value)
+    outcome = outcome_in(line)
+    return {"output": line} if outcome is None else outcome
 
 
 def _last_line(text: str) -> str:
@@ -332,22 +325,10 @@ def _last_line(text: str) -> str:
     return kept and text[kept.rfind("\n") + 1 :].partition("\n")[0].removesuffix("\r")
 
 
-def _json(line: str) -> Json:
-    """Return the value of a line, or None if it is not JSON."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
 async def _end_process(command: _Command) -> None:
     """End the command and the processes that it started."""
     try:
-        for sent in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(command.process.pid, sent)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(command.process.wait(), _GRACE_S)
+        await end_group(command.process)
     finally:
         command.stdout.close()
         command.stderr.close()

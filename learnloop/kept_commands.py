@@ -80,7 +80,7 @@ class _Kept:
             self.process.stdin.write(json.dumps(variables).encode() + b"\n")
             await self.process.stdin.drain()
         while line := await self._lines.get():
-            if (outcome := _outcome(line)) is not None:
+            if (outcome := outcome_in(line)) is not None:
                 return outcome
         if isinstance(self._reading.exception(), ValueError):
             raise CommandEnded(f"the command printed a line of more than {_MAX_LINE_BYTES:,} bytes")
@@ -104,17 +104,22 @@ class _Kept:
 
     async def end(self) -> None:
         """End the process and those that it started."""
-        for sent in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, sent)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), _GRACE_S)
+        await end_group(self.process)
         self._reading.cancel()
         self._draining.cancel()
 
 
-def _outcome(line: bytes) -> dict[str, Json] | None:
-    """Return the outcome in a line, or None if it is none."""
+async def end_group(process: asyncio.subprocess.Process) -> None:
+    """End a process that leads a group, and the others of the group."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE_S)
+
+
+def outcome_in(line: str | bytes) -> dict[str, Json] | None:
+    """Return the outcome in a line that a command printed, or None if it is none."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
