@@ -12,7 +12,7 @@ from rich.text import Text
 
 from app.cli.charts import bar, figure, percent
 from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
+from app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from app.cli.run_request import overlay, parse_settings, read_run_file
 from app.cli.service_process import service_at
 from app.cli.terminal import (
@@ -58,10 +58,7 @@ _Prompted = Annotated[
 _Scenarios = Annotated[int | None, typer.Option(help="Number of scenarios.")]
 _Samples = Annotated[int | None, typer.Option(help="Rollouts of each scenario per model.")]
 _Seed = Annotated[int | None, typer.Option(help="Random seed.")]
-_Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as judge.name=correctness; repeatable."),
-]
+_Settings = Annotated[list[str] | None, setting("Any other field, such as judge.name=correctness; repeatable.")]
 _Out = Annotated[
     Path | None,
     typer.Option(
@@ -81,10 +78,7 @@ def evaluate(
     seed: _Seed = None,
     settings: _Settings = None,
     out: _Out = None,
-    url: Annotated[
-        str | None,
-        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this evaluation]"),
-    ] = None,
+    url: Annotated[str | None, own_url("evaluation")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -142,10 +136,7 @@ def cancel(evaluation_id: EvaluationId, service: ServiceAt = HERE, as_json: AsJs
 @app.command()
 def resume(
     evaluation_id: EvaluationId,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="A new limit, such as budget.max_usd=5; repeatable."),
-    ] = None,
+    settings: Annotated[list[str] | None, setting("A new limit, such as budget.max_usd=5; repeatable.")] = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:

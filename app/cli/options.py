@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +37,17 @@ def named_model(name: str, with_step: str = "") -> ModelName:
     if model.step is not None:
         raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME{with_step}")
     return model
+
+
+def setting(help: str, metavar: str = "PATH=VALUE") -> Any:
+    """Return the option `--set`, which gives any field of a request."""
+    return typer.Option("--set", metavar=metavar, help=help)
+
+
+def own_url(purpose: str) -> Any:
+    """Return the option `--url` of a command that starts a service without it."""
+    help = f"URL of a running service. \\[default: start one for this {purpose}]"
+    return typer.Option("--url", envvar=URL_VARIABLE, help=help)
 
 
 Url = Annotated[str, typer.Option(envvar=URL_VARIABLE, help="URL of the service.")]

@@ -9,7 +9,7 @@ from rich.table import Column
 
 from app.cli.charts import figure
 from app.cli.client import HERE, Service, ServiceAt
-from app.cli.options import AsJson, named_model
+from app.cli.options import AsJson, named_model, setting
 from app.cli.run_request import overlay, parse_settings
 from app.cli.terminal import confirm, print_json, print_list, print_result, print_warnings, results, say, table
 from environment.json_type import Json
@@ -42,10 +42,7 @@ def start(
     max_days: Annotated[float | None, typer.Option(help="How long users meet the candidate at most.")] = None,
     at_end: Annotated[str | None, typer.Option(help="What happens then: return (default) or promote.")] = None,
     skip_trial: Annotated[bool, typer.Option("--skip-trial", help="No trial on held-out scenarios before.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as outcome.event=call_booked."),
-    ] = None,
+    settings: Annotated[list[str] | None, setting("Any other field, such as outcome.event=call_booked.")] = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:

@@ -13,7 +13,7 @@ from app.cli.client import HERE, PATIENCE_S, ServiceAt
 from app.cli.compare import compare
 from app.cli.diagnose import diagnose
 from app.cli.event_lines import event_line
-from app.cli.options import AsJson
+from app.cli.options import AsJson, setting
 from app.cli.plot_files import check_ending, write_plot
 from app.cli.rejudge import rejudge
 from app.cli.run_edit import edit
@@ -76,7 +76,7 @@ def plot(
     from app.plots.run import run_svg
 
     write_plot(run_svg(run), out)
-    results.print(f"wrote {out}", soft_wrap=True)
+    say(f"wrote {out}")
 
 
 @app.command()
@@ -113,8 +113,7 @@ def fork(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the new model.")] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the request to change; repeatable."),
+        list[str] | None, setting("A field of the request to change; repeatable.", "FIELD=VALUE")
     ] = None,
     service: ServiceAt = HERE,
     as_json: AsJson = False,

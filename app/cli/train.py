@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.client import Service
-from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
+from app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from app.cli.run_report import expected_text, print_defaults, print_run
 from app.cli.run_request import overlay, parse_settings, read_graph_file, read_run_file
 from app.cli.service_process import service_at
@@ -36,14 +36,8 @@ _MaxTurns = Annotated[int | None, typer.Option(help="Maximum turns per rollout."
 _LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
 _MaxStaleness = Annotated[int | None, typer.Option(help="Iterations that rollouts may run ahead of training.")]
 _Seed = Annotated[int | None, typer.Option(help="Random seed.")]
-_Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Any other field, such as evaluation.every=5; repeatable."),
-]
-_Url = Annotated[
-    str | None,
-    typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this run]"),
-]
+_Settings = Annotated[list[str] | None, setting("Any other field, such as evaluation.every=5; repeatable.")]
+_Url = Annotated[str | None, own_url("run")]
 _Detach = Annotated[
     bool, typer.Option("--detach", help="Start the run at the service at --url and return immediately.")
 ]

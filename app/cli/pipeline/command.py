@@ -9,10 +9,10 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import duration, percent
-from app.cli.options import URL_VARIABLE, AsJson, DataDir, config_file
+from app.cli.options import AsJson, DataDir, config_file, own_url, setting
 from app.cli.run_request import BadRunFile, parse_settings
 from app.cli.serve import data_directory
-from app.cli.terminal import plain, print_json, results
+from app.cli.terminal import plain, print_json, say
 
 if TYPE_CHECKING:  # importing it takes a second
     from app.cli.pipeline.steps import Done
@@ -31,14 +31,8 @@ class Step(StrEnum):
 def pipeline(
     step: Annotated[Step, typer.Argument(help="The step to run; all: every step that the file has a section for.")],
     config: Annotated[Path, typer.Option(parser=config_file, metavar="FILE", help="YAML file with the pipeline.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Replace a field, such as train.iterations=5; repeatable."),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(envvar=URL_VARIABLE, help="URL of a running service. \\[default: start one for this pipeline]"),
-    ] = None,
+    settings: Annotated[list[str] | None, setting("Replace a field, such as train.iterations=5; repeatable.")] = None,
+    url: Annotated[str | None, own_url("pipeline")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +61,7 @@ def pipeline(
 def _print(done: "Done") -> None:
     how = ("unchanged", "dim") if done.skipped else (duration(done.seconds), "green")
     said = plain(_said(done.step, done.result))
-    results.print(Text.assemble((f"{done.step:8}", "bold"), how, "  ", said), soft_wrap=True)
+    say(Text.assemble((f"{done.step:8}", "bold"), how, "  ", said))
 
 
 def _said(step: str, result: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from app.cli.options import AsJson, DataDir, config_file
+from app.cli.options import AsJson, DataDir, config_file, setting
 from app.cli.run_request import overlay, parse_settings, read_run_file
 from app.cli.serve import settings_with
 from app.cli.service_process import service_at
@@ -25,10 +25,7 @@ def preflight(
         Path | None,
         typer.Argument(parser=config_file, metavar="FILE", help="YAML file with the fields of POST /learn-loop."),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Any field, such as judge.name=ruler; repeatable."),
-    ] = None,
+    set_: Annotated[list[str] | None, setting("Any field, such as judge.name=ruler; repeatable.")] = None,
     url: Annotated[
         str | None, typer.Option(help="Try the run at this service instead of one of the command's own.")
     ] = None,
