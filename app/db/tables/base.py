@@ -7,6 +7,7 @@ from sqlalchemy import (
     ForeignKey,
     MetaData,
     String,
+    func,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -33,6 +34,20 @@ class Base(DeclarativeBase):
         list[Json]: JSONB,
         str: StorableText,
     }
+
+
+class EventRow(Base):
+    """What happened to a run, an evaluation or a release: append-only, numbered by `seq` from 1 without gaps."""
+
+    __abstract__ = True
+
+    type: Mapped[str]
+    version: Mapped[int] = mapped_column(default=1)
+    """Version of the type's `data`."""
+    actor: Mapped[str]
+    """Who did it: `worker:...`, `key:PREFIX`, or `local` if no keys are required."""
+    data: Mapped[dict[str, Json]]
+    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 def run_id() -> Mapped[str]:

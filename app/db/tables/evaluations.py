@@ -1,7 +1,5 @@
 """Comparisons of models on the same scenarios."""
 
-from datetime import datetime
-
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -9,12 +7,11 @@ from sqlalchemy import (
     Index,
     String,
     Text,
-    func,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
+from app.db.tables.base import Base, EventRow
 from app.db.tables.claimable import Claimable
 from app.domain.evaluation_state import EvaluationStatus
 from environment.json_type import Json
@@ -65,7 +62,7 @@ class EvaluationJob(Claimable):
     """State of publishing to Weave: `state` and the fields that belong to it; None if publishing was not requested."""
 
 
-class EvaluationEvent(Base):
+class EvaluationEvent(EventRow):
     """What happened to an evaluation: append-only, numbered from 1 without gaps."""
 
     __tablename__ = "evaluation_event"
@@ -74,13 +71,6 @@ class EvaluationEvent(Base):
         String(26), ForeignKey("evaluation_job.id", ondelete="CASCADE"), primary_key=True
     )
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    type: Mapped[str]
-    version: Mapped[int] = mapped_column(default=1)
-    """Version of the type's `data`."""
-    actor: Mapped[str]
-    """Who did it, in the same form as in a run's events."""
-    data: Mapped[dict[str, Json]]
-    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class RejudgedRollout(Base):

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.tables.base import Base
+from app.db.tables.base import Base, EventRow
 from app.domain.release_rules import Guardrail
 from app.domain.release_state import LIVE, Arm, ReleaseState
 from environment.json_type import Json
@@ -160,17 +160,10 @@ class ReleaseObservation(Base):
     observed_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
-class ReleaseEvent(Base):
+class ReleaseEvent(EventRow):
     """What happened to a release: append-only, numbered from 1 without gaps."""
 
     __tablename__ = "release_event"
 
     release_id: Mapped[str] = _release_id()
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    type: Mapped[str]
-    version: Mapped[int] = mapped_column(default=1)
-    """Version of the type's `data`."""
-    actor: Mapped[str]
-    """Who did it, in the same form as in a run's events."""
-    data: Mapped[dict[str, Json]]
-    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
-from app.db.tables.base import Base, run_id
+from app.db.tables.base import Base, EventRow, run_id
 from app.db.tables.claimable import Claimable
 from app.domain.run_state import LIVE, RunStatus
 from app.domain.stored_request import StoredRequest
@@ -310,21 +310,14 @@ class RolloutRecord(Base):
     checksum: Mapped[int | None] = mapped_column(BigInteger)
 
 
-class Event(Base):
-    """What happened to a run: append-only, numbered from 1 without gaps."""
+class Event(EventRow):
+    """What happened to a run."""
 
     __tablename__ = "event"
 
     run_id: Mapped[str] = run_id()
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    type: Mapped[str]
-    version: Mapped[int] = mapped_column(default=1)
-    """Version of the type's `data`."""
     iteration: Mapped[int | None]
-    actor: Mapped[str]
-    """Who did it: `worker:...`, `key:PREFIX`, or `local` if no keys are required."""
-    data: Mapped[dict[str, Json]]
-    occurred_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class LedgerEntry(Base):
