@@ -11,6 +11,7 @@ from app.claims.lease import Lease, LeaseLost, require
 from app.claims.moves import move_held, move_locked
 from app.db.database import Database
 from app.db.dependents import lock_what_ifs
+from app.db.newest_first import newest_first
 from app.db.promotion_lock import lock_promotions
 from app.db.tables import EvaluationEvent, EvaluationJob, Promotion, RejudgedRollout, Release, Trajectory
 from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
@@ -65,11 +66,8 @@ class EvaluationStore:
         """Return evaluations of one project or of all, newest first: the what-ifs of a trajectory, the rejudgings of a
         run, or without either those that are neither."""
         of_kind = EvaluationJob.trajectory_id == trajectory_id, EvaluationJob.run_id == run_id
-        query = select(EvaluationJob).where(*of_kind).order_by(EvaluationJob.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(EvaluationJob.id < before)
-        if project is not None:
-            query = query.where(EvaluationJob.project == project)
+        only = (EvaluationJob.project, project)
+        query = newest_first(select(EvaluationJob).where(*of_kind), EvaluationJob.id, before, limit, only)
         async with self._database() as tx:
             return (await tx.execute(query)).scalars().all()
 

@@ -23,6 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from app.db.database import Database
+from app.db.newest_first import newest_first
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.domain.stored_request import StoredModel
 from app.domain.supervised import MARK, METRICS
@@ -258,10 +259,8 @@ class RunQueries:
         if project is not None:
             owner = func.coalesce(Run.model_project, Trajectory.project)
             query = query.outerjoin(Run, Run.id == Trajectory.run_id).where(owner == project)
-        if before is not None:
-            query = query.where(Trajectory.seq < before)
         async with self._database() as tx:
-            return (await tx.execute(query.order_by(Trajectory.seq.desc()).limit(limit))).all()
+            return (await tx.execute(newest_first(query, Trajectory.seq, before, limit))).all()
 
     async def trajectory(self, trajectory_id: str) -> Trajectory:
         """Return a trajectory. Raises NotFound."""

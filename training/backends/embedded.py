@@ -259,11 +259,7 @@ class EmbeddedPolicy(FencedPolicy):
     async def logprobs(self, step: int, token_ids: Sequence[Sequence[int]]) -> Sequence[float | None]:
         """Return the log-probabilities that the engine's sampler gives to the last token of each sequence. Raises
         BackendUnavailable."""
-        body = {"model": self.endpoint(step).model, "token_ids": token_ids}
-        with self._server.translated():
-            found = await self._client.post("/preview/logprobs", cast_to=dict[str, Any], body=body)
-        scores: list[float | None] = found["logprobs"]
-        return scores
+        return await self._scores("", {"model": self.endpoint(step).model, "token_ids": token_ids})
 
     async def reply_logprobs(
         self, step: int, conversation: Sequence[Mapping[str, Json]], tools: Sequence[Json], replies: Sequence[int]
@@ -276,8 +272,11 @@ class EmbeddedPolicy(FencedPolicy):
             "tools": tools or None,
             "replies": replies,
         }
+        return await self._scores("/replies", body)
+
+    async def _scores(self, kind: str, body: Mapping[str, Any]) -> list[float | None]:
         with self._server.translated():
-            found = await self._client.post("/preview/logprobs/replies", cast_to=dict[str, Any], body=body)
+            found = await self._client.post(f"/preview/logprobs{kind}", cast_to=dict[str, Any], body=body)
         scores: list[float | None] = found["logprobs"]
         return scores
 
