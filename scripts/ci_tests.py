@@ -3,8 +3,6 @@
 If exactly one test fails, it is run again twice, alone. If it passes both times, it is printed under the heading FLAKY
 and the run is green. Everything else is red: a second failed test, a test listed in `tests/flaky.txt`, a process that
 died, tests that could not be collected.
-
-As a pytest plugin (`-p scripts.ci_tests --outcomes FILE`) it writes the result of each test, as JSON by node id.
 """
 
 import json
@@ -12,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -23,91 +21,43 @@ _RERUNS = 2
 _RERUN_TIMEOUT_S = 600.0
 
 
-class Outcome(StrEnum):
-    """The result of a test: the worst of its parts (setup, call, teardown)."""
-
-    SKIPPED = "skipped"
-    PASSED = "passed"
-    FAILED = "failed"
-    CRASHED = "crashed"
-    """The test's process died, or something other than a test failed."""
-
-
-_BY_SEVERITY = list(Outcome)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--outcomes", type=Path, metavar="FILE", help="write what became of each test, as JSON")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if (file := config.getoption("outcomes")) is not None:
-        config.pluginmanager.register(_Outcomes(file))
-
-
-class _Outcomes:
-    """The pytest plugin that records results."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._outcomes: dict[str, Outcome] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.passed and report.when != "call":
-            return
-        outcome = Outcome.CRASHED if getattr(report, "crashed", False) else Outcome(report.outcome)
-        before = self._outcomes.get(report.nodeid, outcome)
-        self._outcomes[report.nodeid] = max(before, outcome, key=_BY_SEVERITY.index)
-
-    def pytest_sessionfinish(self) -> None:
-        self._file.write_text(json.dumps(self._outcomes))
-
-
 def main(options: Sequence[str]) -> int:
     """Run the tests and return the exit status."""
-    status, outcomes = _run(options)
+    status, failed, counts = _run(options)
     if status != pytest.ExitCode.TESTS_FAILED:
         return status
-    failed = [test for test, outcome in outcomes.items() if outcome in (Outcome.FAILED, Outcome.CRASHED)]
-    if (why := _why_red(failed, outcomes, _listed_as_flaky())) is not None:
+    if len(failed) != 1 or {failed[0], failed[0].partition("[")[0]} & _listed_as_flaky():
+        why = f"it is listed in {_FLAKY_LIST}" if len(failed) == 1 else f"{len(failed)} failed"
         print(f"\nNo test is run again: {why}.")
         return status
     [test] = failed
     for number in range(1, _RERUNS + 1):
         print(f"\n{test} is run again, alone, {number} of {_RERUNS}:", flush=True)
-        status, again = _run([*options, "--workers=1", test], _RERUN_TIMEOUT_S)
-        if (status, again) != (pytest.ExitCode.OK, {test: Outcome.PASSED}):
+        status, _, again = _run([*options, "--workers=1", test], _RERUN_TIMEOUT_S)
+        if (status, again) != (pytest.ExitCode.OK, Counter(passed=1)):
             return status or pytest.ExitCode.TESTS_FAILED
-    counts = Counter({**outcomes, **again}.values())
     print(f"\nFLAKY\n{test}\nFind the cause, or list the test in {_FLAKY_LIST}: then its next failure is red.\n")
-    print(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_BY_SEVERITY) if counts[outcome]))
+    counts += Counter(passed=1)
+    print(", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "skipped") if counts[outcome]))
     return pytest.ExitCode.OK
 
 
-def _run(options: Sequence[str], timeout_s: float | None = None) -> tuple[int, Mapping[str, Outcome]]:
-    """Run pytest and return its exit status and the result of each test."""
+def _run(options: Sequence[str], timeout_s: float | None = None) -> tuple[int, list[str], Counter[str]]:
+    """Run pytest and return its exit status, the tests in its cache of failures, and how many had which outcome."""
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "outcomes.json"
-        command = [sys.executable, "-m", "pytest", "-p", "scripts.ci_tests", f"--outcomes={file}", *options]
+        cache, report = Path(directory) / "cache", Path(directory) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", f"--junitxml={report}", *options]
         try:
             status = subprocess.run(command, check=False, timeout=timeout_s).returncode
         except subprocess.TimeoutExpired:
             print(f"\nIt did not end within {timeout_s:.0f} s.")
-            return pytest.ExitCode.INTERRUPTED, {}
-        # If pytest died, it wrote no file.
-        outcomes = json.loads(file.read_text()) if file.exists() else {}
-        return status, {test: Outcome(outcome) for test, outcome in outcomes.items()}
-
-
-def _why_red(failed: Sequence[str], outcomes: Mapping[str, Outcome], known: set[str]) -> str | None:
-    if len(failed) != 1:
-        return f"{len(failed)} failed"
-    [test] = failed
-    if outcomes[test] is Outcome.CRASHED:
-        return "a process died"
-    if {test, test.partition("[")[0]} & known:
-        return f"it is listed in {_FLAKY_LIST}"
-    return None
+            return pytest.ExitCode.INTERRUPTED, [], Counter()
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return status, [], Counter()
+        last_failed = cache / "v" / "cache" / "lastfailed"
+        failed = list(json.loads(last_failed.read_text())) if last_failed.exists() else []
+        tests = ElementTree.parse(report).iter("testcase")
+        return status, failed, Counter(test[0].tag if len(test) else "passed" for test in tests)
 
 
 def _listed_as_flaky() -> set[str]:

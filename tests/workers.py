@@ -54,6 +54,7 @@ class _Workers:
         self._workers: dict[Connection[Any, Any], _Worker] = {}
         self._parent: Connection[Any, Any] | None = None
         """In a worker, the connection for its reports."""
+        self._crashed = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -169,6 +170,12 @@ class _Workers:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self._parent:
             self._report(report)
+        self._crashed |= getattr(report, "crashed", False)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell tests that failed from processes that died: no second run of a test excuses these."""
+        if self._crashed:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_runtest_logfinish(self, nodeid: str, location: _Location) -> None:
         if self._parent:
