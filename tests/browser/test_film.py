@@ -19,17 +19,6 @@ from tests.integration.app.test_likelihood import RUN
 
 pytestmark = pytest.mark.long
 
-_WIDTHS = (1440, 820, 390)
-
-
-async def _is_well_made(visit: Visit) -> None:
-    """Nothing is wider than the screen, and axe finds nothing, at each width."""
-    for width in _WIDTHS:
-        await visit.page.set_viewport_size({"width": width, "height": 900})
-        await visit.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
-        assert await visit.inaccessible() == [], width
-    await visit.page.set_viewport_size({"width": 1440, "height": 900})
-
 
 async def test_scenarios_are_watched_through_the_checkpoints(visit: Visit, data_dir: Path, database_url: str) -> None:
     page = visit.page
@@ -55,7 +44,7 @@ async def test_scenarios_are_watched_through_the_checkpoints(visit: Visit, data_
         await expect(table.locator('th[scope="row"] a')).to_have_text("what 4?")
         await expect(page).to_have_url(re.compile("trend=got_worse"))
         await visit.settled()
-        await _is_well_made(visit)
+        await visit.is_well_made()
         await visit.button("Score the tokens").click()
         await expect(page.get_by_role("alert")).to_contain_text("The token ids of rollout")
 
@@ -117,7 +106,7 @@ async def test_what_training_made_likelier_is_shown_token_by_token(
             await expect(spans).to_have_count(len(first["texts"]))
             titles = await spans.evaluate_all("all => all.map(each => each.title)")
             assert [bool(re.fullmatch(r"\d+% → \d+%", title)) for title in titles] == [True] * len(titles)
-            await _is_well_made(visit)
+            await visit.is_well_made()
             await panel.get_by_label("Turns").select_option("1")
             await panel.get_by_role("button", name="Score the tokens").click()
             await expect(panel.locator("h4")).to_have_count(1)

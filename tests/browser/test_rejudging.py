@@ -77,7 +77,7 @@ async def _plan(visit: Visit) -> None:
     await form.get_by_text("Settings of the judge").click()
     await form.get_by_label("Settings as JSON").fill("[]")
     await expect(form.get_by_label("Settings as JSON")).to_have_attribute("aria-invalid", "true")
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await form.get_by_label("Settings as JSON").fill("")
     await form.get_by_label("From iteration").fill("")
     await form.get_by_label("Budget in dollars").fill("0")
@@ -86,7 +86,7 @@ async def _plan(visit: Visit) -> None:
     await expect(plan).to_contain_text("2 of each group")
     await expect(plan).to_contain_text("Expected costnot knownNo verdict of this judge")
     await expect(page.get_by_role("heading", name="Rejudgings of this run")).to_have_count(0)
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
 
 
 async def _read_the_report(visit: Visit, run_id: str) -> str:
@@ -108,7 +108,7 @@ async def _read_the_report(visit: Visit, run_id: str) -> str:
     await page.get_by_text("Settings", exact=True).click()
     await expect(page.get_by_text('"max_usd": 12.5')).to_be_visible()
     await visit.settled()
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     return page.url.rpartition("/")[2]
 
 
@@ -123,7 +123,7 @@ async def _follow_a_change(visit: Visit) -> None:
     await changes.first.get_by_label("Comment").fill("The run's judge is right.")
     await changes.first.get_by_role("button", name="Good").click()
     await expect(changes.first.locator(".opinions li")).to_contain_text("The run's judge is right.")
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     address = page.url
     await changes.first.get_by_role("link").click()
     await expect(page).to_have_url(re.compile("/trajectories/"))
@@ -139,7 +139,7 @@ async def _overview(visit: Visit, run_id: str) -> None:
         "Judged again by correctness: Training would have gone another way from iteration 1"
     )
     await expect(sentence).to_be_visible()
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
 
 
 async def _warned(visit: Visit) -> None:
@@ -151,7 +151,7 @@ async def _warned(visit: Visit) -> None:
     await expect(form.get_by_role("group", name="Plan")).to_contain_text("4with 16 rollouts")
     await visit.button("Judge again").click()
     await expect(form.get_by_role("status").filter(has_text="keyless")).to_contain_text("its judge may fail")
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await form.get_by_role("link", name="See the rejudging").click()
     await expect(visit.page.get_by_role("heading", name="Judged again by correctness")).to_contain_text("completed")
 
@@ -161,19 +161,10 @@ async def _delete(visit: Visit, run_id: str) -> None:
     await visit.link("Judges").click()
     row = page.get_by_role("region", name="Rejudgings, newest first").get_by_role("row").nth(1)
     await expect(row).to_contain_text(re.compile("correctness.*completed.*68 of 68"))
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await row.get_by_role("link", name="correctness").click()
     await visit.settled()
     await visit.confirm("Delete")
     await expect(page).to_have_url(re.compile(f"/runs/{run_id}/rejudgings$"))
     await expect(page.get_by_role("heading", name="Judge again")).to_be_visible()
     await expect(page.get_by_role("heading", name="Rejudgings of this run")).to_have_count(0)
-
-
-async def _is_well_made(visit: Visit) -> None:
-    """Nothing is wider than the screen, and axe finds nothing, at each width."""
-    for width in _WIDTHS:
-        await visit.page.set_viewport_size({"width": width, "height": 900})
-        await visit.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")  # charts follow
-        assert await visit.inaccessible() == [], width
-    await visit.page.set_viewport_size({"width": 1280, "height": 900})

@@ -17,6 +17,8 @@ from tests.integration.app.served import run_with
 
 pytestmark = pytest.mark.long
 
+_WIDTHS = (1440, 1280, 390)
+
 _LONG_MS = 300_000
 _RUN = {
     "iterations": 1,
@@ -25,7 +27,6 @@ _RUN = {
     "evaluation": {"every": 1, "scenarios": 2, "test_scenarios": 0, "samples": 1},
     "seed": 3,
 }
-_WIDTHS = (1440, 1280, 390)
 
 
 async def test_a_rollout_is_continued_from_a_turn_and_its_decisive_turn_is_looked_for(
@@ -66,7 +67,7 @@ async def _ask(visit: Visit) -> None:
     await form.get_by_label("Continuations").fill("65")
     await visit.button("Continue from here").click()
     await expect(form.get_by_label("Continuations")).to_have_attribute("aria-invalid", "true")
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await form.get_by_label("Continuations").fill("3")
     await visit.button("Continue from here").click()
 
@@ -87,7 +88,7 @@ async def _read_what_became_of_it(visit: Visit) -> None:
     beside = page.get_by_role("region", name="Rollouts side by side")
     await expect(beside.get_by_role("link", name="The rollout", exact=True)).to_be_visible()
     await expect(beside.get_by_text("replayed")).to_have_count(1)
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await beside.get_by_role("link", name=re.compile("^(Success|Failure) 1$")).click()
     await visit.settled()
     await expect(page.locator(".message.tool").first).to_contain_text("No emails.")
@@ -107,7 +108,7 @@ async def _be_refused(visit: Visit, database_url: str) -> None:
     texts = page.locator(".both-texts dd")
     await expect(texts.first).to_have_text("Another question?")
     await expect(texts.nth(1)).not_to_have_text("Another question?")
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await visit.button("Close").click()
     await expect(visit.button("What if at turn 2")).to_be_focused()
     await visit.link("What if").click()
@@ -123,24 +124,15 @@ async def _look_for_the_decisive_turn(visit: Visit) -> None:
     await expect(visit.button("Find the decisive turn")).to_be_enabled(timeout=_LONG_MS)
     await expect(card).to_contain_text(re.compile("Undecided: |decided it: "))
     await expect(card.get_by_role("row", name=re.compile(r"^turn 1 \d+% \d+% to \d+% of 16"))).to_be_visible()
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
 
 
 async def _delete(visit: Visit) -> None:
     await visit.link("Search for the decisive turn").click()
     await visit.settled()
     await expect(visit.page.locator("p.verdict")).to_contain_text(re.compile("Undecided: |decided it: "))
-    await _is_well_made(visit)
+    await visit.is_well_made(_WIDTHS)
     await visit.confirm("Delete")
     await expect(visit.page.get_by_role("heading", name="What happened")).to_be_visible()
     await expect(visit.link("Search for the decisive turn")).to_have_count(0)
     await expect(visit.link("From turn 2, edited")).to_be_visible()
-
-
-async def _is_well_made(visit: Visit) -> None:
-    """Nothing is wider than the screen, and axe finds nothing, at each width."""
-    for width in _WIDTHS:
-        await visit.page.set_viewport_size({"width": width, "height": 900})
-        assert await visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
-        assert await visit.inaccessible() == [], width
-    await visit.page.set_viewport_size({"width": 1280, "height": 900})

@@ -1,6 +1,7 @@
 """A visitor of the dashboard, who notices what no page may do."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,14 @@ class Visit:
 
     def link(self, name: str) -> "Locator":
         return self.page.get_by_role("link", name=name, exact=True)
+
+    async def is_well_made(self, widths: Sequence[int] = (1440, 820, 390)) -> None:
+        """Assert that nothing is wider than the screen, and that axe finds nothing, at each width."""
+        for width in widths:
+            await self.page.set_viewport_size({"width": width, "height": 900})
+            await self.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+            assert await self.inaccessible() == [], width
+        await self.page.set_viewport_size({"width": 1280, "height": 900})
 
     async def inaccessible(self) -> list[str]:
         """What axe-core finds serious or critical."""
