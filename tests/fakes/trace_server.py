@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -14,6 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from environment.json_type import Json
+from tests.fakes.answering import Answer, answering
 
 COLLECTOR = "/v1/traces"
 WEAVE = "/traces/otel/v1/traces"
@@ -78,8 +78,11 @@ class TraceServer:
         """Return the spans that were accepted at a path, by id."""
         return {span.id: span for at, body in self.taken if at == path for span in _spans(body)}
 
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Json]:
-        """Return the status and JSON of the answer."""
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        status, content = self._answer(path, headers, body)
+        return status, {"content-type": "application/json"}, json.dumps(content).encode()
+
+    def _answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Json]:
         self.requests.append((path, headers, body))
         if self.hanging.is_set():
             self.released.wait()
@@ -142,40 +145,12 @@ def _plain(value: AnyValue) -> Json:
     return None if kind is None else getattr(value, kind)
 
 
-def _handler(server: TraceServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, answer = server.answer(self.path, headers, body)
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:
-            return None
-
-    return Handler
-
-
 @contextmanager
 def trace_server(**options: Any) -> Iterator[TraceServer]:
     """Run a server while the context is open."""
     server = TraceServer(**options)
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), _handler(server))
-    listening.daemon_threads = True
-    server.url = f"http://127.0.0.1:{listening.server_port}"
-    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.released.set()
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
+    with answering(server.answer) as server.url:
+        try:
+            yield server
+        finally:
+            server.released.set()

@@ -3,13 +3,12 @@
 import base64
 import hashlib
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from environment.json_type import Json
+from tests.fakes.answering import Answer, answering
 
 
 @dataclass
@@ -23,8 +22,11 @@ class WeaveServer:
     finished: list[Json] = field(default_factory=list)
     """Calls that have ended."""
 
-    def answer(self, path: str, authorization: str | None, body: bytes) -> tuple[int, Json]:
-        """Return the status and JSON of the reply."""
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        status, content = self._answer(path, headers.get("authorization"), body)
+        return status, {"content-type": "application/json"}, json.dumps(content).encode()
+
+    def _answer(self, path: str, authorization: str | None, body: bytes) -> tuple[int, Json]:
         self.received.append((path, body.decode(errors="replace")))
         if path == "/traces/server_info":
             return 200, {"min_required_weave_python_version": "0.0.1"}
@@ -53,30 +55,5 @@ class WeaveServer:
 def weave_server() -> Iterator[WeaveServer]:
     """Run a server while the context is open."""
     weave = WeaveServer()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, reply = weave.answer(self.path, self.headers.get("authorization"), body)
-            text = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    weave.url = f"http://127.0.0.1:{http.server_port}"
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    try:
+    with answering(weave.answer) as weave.url:
         yield weave
-    finally:
-        http.shutdown()
-        http.server_close()
