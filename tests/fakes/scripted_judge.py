@@ -34,6 +34,16 @@ def _marked_truth(text: str) -> float:
     return float(found[-1]) if found else 0.5
 
 
+class Pauses:
+    """Stands in for the waiting between requests; notes how long it should have been."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
     """An arbitrary HTTP response."""

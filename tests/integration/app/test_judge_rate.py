@@ -9,21 +9,12 @@ from sqlalchemy import text
 
 from app.db.database import make_database, make_engine, parse_url
 from app.worker.judge_services import StoredRate
-
-
-class Waits:
-    """Stands in for the waiting; notes how long it should have been."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
+from tests.fakes.scripted_judge import Pauses
 
 
 async def test_all_workers_share_the_limits_of_a_model(database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
-    database, home, waits = make_database(engine), asyncio.get_running_loop(), Waits()
+    database, home, waits = make_database(engine), asyncio.get_running_loop(), Pauses()
 
     def worker(**limits: Any) -> StoredRate:
         return StoredRate(
@@ -63,7 +54,7 @@ async def test_all_workers_share_the_limits_of_a_model(database_url: str) -> Non
 
 async def test_without_the_database_nothing_is_limited(database_url: str) -> None:
     engine = make_engine(parse_url(database_url).set(database="nowhere"))
-    waits = Waits()
+    waits = Pauses()
     rate = StoredRate(
         make_database(engine), asyncio.get_running_loop(), requests_per_minute=1, tokens_per_minute=1, sleep=waits
     )

@@ -28,6 +28,7 @@ from tests.fakes.scripted_judge import (
     KEY,
     MALFORMED,
     OnlyModel,
+    Pauses,
     Raw,
     Remembering,
     ScriptedJudge,
@@ -72,16 +73,6 @@ async def test_its_questions_are_known_beforehand() -> None:
     assert sorted(str(each.messages) for each in questions) == sorted(asked)
     assert len(asked) == 2  # one for each pass
     assert judge.questions(SCENARIO, [orders]) == ()
-
-
-class Pauses:
-    """Stands in for the waiting between tries; notes how long it should have been."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
 
 
 def ruler(server: ScriptedJudge, **options: Any) -> RulerJudge:
