@@ -1,14 +1,13 @@
 """Checkpoints that are written beside the next rollouts, with the real engine on a disk that stands still."""
 
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.engine_process import EngineProcess
-from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy
+from tests.fakes.lossy_proxy import LossyProxy, Moment
 from tests.integration.training.test_crash_exact import CHAT, CONFIG, JOBS, Stage, assert_alike
 
 pytestmark = pytest.mark.long
@@ -16,12 +15,6 @@ pytestmark = pytest.mark.long
 TWO = replace(CONFIG, iterations=2)
 FATES = ["the engine is killed", "the loop dies", "", "the disk is full", ""]
 """What happens to each training once replies from its step have come that is not on disk: nothing at last."""
-
-
-@pytest.fixture
-async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
-    async with lossy_proxy(engine.base_url) as proxy:
-        yield proxy
 
 
 async def test_whatever_ends_between_a_trained_step_and_its_checkpoint_changes_no_bit(

@@ -1,13 +1,12 @@
 """A step that breaks a real policy is noticed, and the loop goes back, with the same bits wherever it dies."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from tests.fakes.engine_process import EngineProcess
-from tests.fakes.lossy_proxy import LossyProxy, lossy_proxy
+from tests.fakes.lossy_proxy import LossyProxy
 from tests.integration.training.test_crash_exact import Stage, figures
 from training.collapse import OUTDATED, RESTORED, pause_reason
 from training.diagnosis.collapses import rolled_out
@@ -31,12 +30,6 @@ BREAKS = RunConfig(
 )
 """Each step takes the policy so far away that it writes no call any more."""
 RESTORES = "POST /v1/preview/restore-jobs"
-
-
-@pytest.fixture
-async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
-    async with lossy_proxy(engine.base_url) as proxy:
-        yield proxy
 
 
 async def test_a_loop_goes_back_halves_its_rate_and_has_the_same_bits_wherever_it_dies(

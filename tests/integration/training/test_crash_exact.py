@@ -5,7 +5,7 @@ import hashlib
 import json
 import signal
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
@@ -23,7 +23,7 @@ from judges.base import Judge, JudgeServices
 from judges.reference import ReferenceJudge
 from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
-from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
+from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
 from training.backends.base import BackendUnavailable, ModelSpec
 from training.backends.embedded import connect
 from training.diagnosis.collapses import rolled_out
@@ -219,12 +219,6 @@ def assert_alike(stage: Stage, calm: Stage, engine: EngineProcess, other: Engine
         kept = stage.book.saved[result.iteration].items()
         ids = {json.loads(value)["id"] for name, value in kept if name.startswith("rollout/")}
         assert {rollout.id for rollout in rollouts} <= ids, "a rollout that was kept was made again"
-
-
-@pytest.fixture
-async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
-    async with lossy_proxy(engine.base_url) as proxy:
-        yield proxy
 
 
 Calm = Callable[[str], Awaitable[Stage]]

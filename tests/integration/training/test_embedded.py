@@ -13,6 +13,7 @@ from environment.email_search.environment import SyntheticEmailSearch
 from tests import policies
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.scripted_chat import Reply, scripted_chat
+from tests.policies import sampled_group
 from training.backends.art_import import import_art
 from training.backends.base import (
     BackendUnavailable,
@@ -39,24 +40,6 @@ def spec(**changes: Any) -> ModelSpec:
 @pytest.fixture
 async def policy(backend: EmbeddedBackend) -> EmbeddedPolicy:
     return await backend.register(spec())
-
-
-async def sampled_group(policy: EmbeddedPolicy, *, step: int | None = None) -> Any:
-    """Four replies in ART's form, paid for odd token ids."""
-    art = import_art()
-    messages: Any = [{"role": "user", "content": "When?"}]
-    trajectories = []
-    async with open_chat(policy.endpoint(step)) as chat:
-        for seed in range(4):
-            completion = await chat.client.chat.completions.create(
-                model=chat.model, messages=messages, seed=seed, max_tokens=8, logprobs=True
-            )
-            [choice] = completion.choices
-            assert choice.logprobs
-            ids = [int(token.token.removeprefix("token_id:")) for token in choice.logprobs.content or ()]
-            reward = sum(number % 2 for number in ids) / len(ids)
-            trajectories.append(art.Trajectory(messages_and_choices=[*messages, choice], reward=reward))
-    return art.TrajectoryGroup(trajectories)
 
 
 @pytest.mark.parametrize("tuning", [Tuning("lora", rank=4, alpha=8, target_modules=("q_proj",)), Tuning("full")])

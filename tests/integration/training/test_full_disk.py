@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from tests.fakes.engine_process import EngineProcess
-from tests.integration.training.test_embedded import sampled_group, spec, train
+from tests.integration.training.test_embedded import spec, train
 from tests.integration.training.test_train_once import Entries, sampled, take
+from tests.policies import sampled_group
 from training.backends.base import BackendUnavailable
 from training.backends.embedded import EmbeddedBackend
 

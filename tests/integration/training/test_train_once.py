@@ -20,8 +20,8 @@ from judges.reference import ReferenceJudge
 from tests.conditions import answered
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_policy import Fault, FaultyPolicy
-from tests.fakes.lossy_proxy import LossyProxy, Moment, lossy_proxy, nothing
-from tests.policies import train
+from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
+from tests.policies import sampled_group, train
 from training.backends.art_import import import_art
 from training.backends.base import (
     BackendUnavailable,
@@ -38,7 +38,6 @@ from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect
 from training.best_checkpoint import BestCheckpoint, Validation
 from training.journal import IterationJournal
 from training.learn_loop import CheckpointLost, learn_loop
-from training.rollout.chat import open_chat
 from training.train_step import TrainStep, _trajectories
 from training.types import Group, Resume, Rollout, RunConfig, ScoredRollout
 
@@ -250,12 +249,6 @@ class Faults:
 
 
 @pytest.fixture
-async def proxy(engine: EngineProcess) -> AsyncIterator[LossyProxy]:
-    async with lossy_proxy(engine.base_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def distant(proxy: LossyProxy) -> AsyncIterator[EmbeddedBackend]:
     """A backend whose requests go through the proxy."""
     backend = await connect(proxy.url, "none")
@@ -271,20 +264,7 @@ async def agent(backend: EmbeddedBackend) -> tuple[EmbeddedPolicy, str]:
 
 async def sampled(policy: EmbeddedPolicy, *, tokens: int = 8) -> list[Group]:
     """Four replies, paid for odd token ids."""
-    art = import_art()
-    messages: Any = [{"role": "user", "content": "When?"}]
-    trajectories = []
-    async with open_chat(policy.endpoint(0)) as chat:
-        for seed in range(4):
-            completion = await chat.client.chat.completions.create(
-                model=chat.model, messages=messages, seed=seed, max_tokens=tokens, logprobs=True
-            )
-            [choice] = completion.choices
-            assert choice.logprobs
-            ids = [int(token.token.removeprefix("token_id:")) for token in choice.logprobs.content or ()]
-            reward = sum(number % 2 for number in ids) / len(ids)
-            trajectories.append(art.Trajectory(messages_and_choices=[*messages, choice], reward=reward))
-    return [group_of(trajectories)]
+    return [group_of((await sampled_group(policy, step=0, tokens=tokens)).trajectories)]
 
 
 async def landed(policy: EmbeddedPolicy) -> None:
