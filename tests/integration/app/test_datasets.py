@@ -17,7 +17,7 @@ from app.datasets.store import DatasetStore
 from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import DatasetVersion, InboxPart, Run
 from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.keyed import bearer, keyed
+from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 
 COUNT = 30
@@ -327,11 +327,3 @@ async def test_mail_that_nothing_needs_can_be_deleted(
         assert (await stored(client))["version"] == 1
     finally:
         await engine.dispose()
-
-
-async def test_what_is_deleted_is_the_projects_own(data_dir: Path, database_url: str) -> None:
-    async with keyed(data_dir, database_url) as service:
-        ours, theirs = [bearer((await service.new(project)).key) for project in ("mail", "sales")]
-        await stored(service.client, headers=ours)
-        assert (await service.client.delete("/inboxes/mail", headers=theirs)).status_code == 404
-        assert (await service.client.delete("/inboxes/mail", headers=ours)).status_code == 200

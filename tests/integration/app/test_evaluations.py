@@ -25,7 +25,6 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.fakes.weave_server import weave_server
 from tests.fakes.webhook_receiver import receiver
 from tests.fonts import HAS_FONT
-from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_phases import held_past_its_lease
 
@@ -409,25 +408,6 @@ async def test_a_bad_request_names_its_field(
 async def shared(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
         yield client
-
-
-async def test_evaluations_belong_to_a_project(data_dir: Path, database_url: str) -> None:
-    async with keyed(data_dir, database_url, max_concurrent_runs=0) as service:
-        mine, other = await service.headers("mine"), await service.headers("other")
-        posted = await service.client.post("/evaluations", json={"models": [{"model": TINY}]}, headers=mine)
-        id = posted.raise_for_status().json()["evaluation_id"]
-        for method, path in (
-            ("GET", ""),
-            ("GET", "/report"),
-            ("GET", "/trajectories"),
-            ("POST", "/cancel"),
-            ("POST", "/resume"),
-            ("DELETE", ""),
-        ):
-            found = await service.client.request(method, f"/evaluations/{id}{path}", headers=other)
-            assert found.status_code == 404
-        assert (await service.client.get("/evaluations", headers=other)).json()["items"] == []
-        assert (await service.client.get(f"/evaluations/{id}", headers=mine)).json()["status"] == "queued"
 
 
 async def test_the_command_compares_and_writes_the_report(data_dir: Path, database_url: str) -> None:

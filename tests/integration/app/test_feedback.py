@@ -324,32 +324,6 @@ async def _with_null_graph(outside: Outside) -> set[str]:
     return set(await outside.evidence(run_id))
 
 
-async def test_emails_of_another_project_do_not_exist(data_dir: Path, database_url: str) -> None:
-    operator = "ll_" + 40 * "k"
-    guarded = {"require_keys": "always", "operator_key": operator}
-    async with _outside(data_dir, database_url, **guarded) as outside:
-        made = await outside.client.post(
-            "/keys", json={"name": "frontend", "project": "mine"}, headers={"Authorization": f"Bearer {operator}"}
-        )
-        outside.client.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
-        mine, theirs = [await make_run(outside.database, project=name) for name in ("mine", "theirs")]
-        own, other = await outside.email(mine, shown_after=0), await outside.email(theirs, shown_after=0)
-        reply = await outside.batch(
-            {"type": "opened", "trajectory_id": own},
-            {"type": "opened", "trajectory_id": other},
-            {"type": "preferred", "trajectory_id": own, "over": other},
-            {"type": "opened", "run_id": theirs, "iteration": 0},
-        )
-        assert reply["accepted"] == 1
-        assert [each["detail"] for each in reply["rejected"]] == [
-            f"There is no trajectory {other!r}.",
-            f"There is no trajectory {other!r}.",
-            f"Run {theirs!r} has no sample email after iteration 0.",
-        ]
-        _problem(await outside.client.get(f"/runs/{theirs}/feedback"), 404)
-        _problem(await outside.client.get(f"/runs/{theirs}/feedback/emails"), 404)
-
-
 async def test_lists_come_in_pages(outside: Outside) -> None:
     run_id = await make_run(outside.database)
     sent = [await outside.email(run_id) for _ in range(5)]

@@ -155,7 +155,10 @@ async def test_a_queued_run_is_paused_and_cancelled_at_once(data_dir: Path, data
     async with served(settings, ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={})).json()["run_id"]
         assert (await client.post(f"/runs/{run_id}/pause")).json()["status"] == "paused"
-        assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
+        cancelled = (await client.post(f"/runs/{run_id}/cancel")).json()
+        assert cancelled["status"] == "cancelled"
+        assert cancelled["started_at"] is None
+        assert cancelled["finished_at"] is not None
         assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
         assert (await client.post(f"/runs/{run_id}/resume")).status_code == 409
 

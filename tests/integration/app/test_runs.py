@@ -130,17 +130,6 @@ async def test_cancel_stops_the_work_before_it_says_so(data_dir: Path, database_
         assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
 
 
-async def test_a_queued_run_is_cancelled_at_once(data_dir: Path, database_url: str) -> None:
-    loop = ScriptedLoop(gates={0: threading.Event()})
-    async with served(settings_for(data_dir, database_url), loop) as client:
-        await _post(client)
-        waiting = (await _post(client))["run_id"]
-        assert (await client.post(f"/runs/{waiting}/cancel")).json()["status"] == "cancelled"
-        run = (await client.get(f"/runs/{waiting}")).json()
-        assert run["finished_at"] is not None
-        assert run["started_at"] is None
-
-
 async def test_a_completed_run_cannot_be_cancelled(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = (await _post(client, iterations=1))["run_id"]

@@ -146,12 +146,6 @@ def test_cancel_waits_for_the_end(learnloop: Learnloop, service: ScriptedService
     assert learnloop("runs", "cancel", RUN_ID, "--url", service.url, "--json").json["status"] == "cancelled"
 
 
-def test_an_unknown_run_is_one_readable_line(learnloop: Learnloop, service: ScriptedService) -> None:
-    ran = learnloop("runs", "show", "nope", "--url", service.url, "--json")
-    assert (ran.exit_code, ran.stdout) == (1, "")
-    assert ran.stderr == "learnloop: GET /runs/nope failed (404): There is no run 'nope'.\n"
-
-
 @pytest.mark.parametrize("url", ["ftp://host", "host:8000", "", "http://"])
 def test_a_url_that_is_none_is_refused(learnloop: Learnloop, url: str) -> None:
     ran = learnloop("runs", "list", "--url", url)

@@ -70,7 +70,7 @@ def test_an_empty_service_lists_no_runs(learnloop: Learnloop, url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("runs", "show", "nope"), "(404): There is no run 'nope'."),
+        (("runs", "show", "nope", "--json"), "learnloop: GET /runs/nope failed (404): There is no run 'nope'.\n"),
         (("runs", "cancel", "nope"), "(404)"),
         (("runs", "list", "--status", "asleep"), "query.status: Input should be"),
         (("train", "--environment", "chess"), "environment.name: Unknown environment 'chess'"),
