@@ -9,7 +9,6 @@ from ulid import ULID
 
 from app.agent_sessions.canonical import CanonicalRequest
 from app.agent_sessions.records import pack_answer, pack_request
-from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import (
     AgentSession,
     ApiKey,
@@ -34,6 +33,7 @@ from app.db.tables import (
 )
 from tests.fakes.stored_request import stored_request
 from tests.integration.app.release_stage import rules
+from tests.opened_database import opened_database
 
 EVIL = "<img src=x onerror='globalThis.hacked=1'><script>globalThis.hacked=1</script>\u202egnp\u0007\u200b&lt;b&gt;"
 LONG = "A" * 1_000_000
@@ -57,11 +57,9 @@ class Ids:
 
 async def make_rows(database_url: str) -> None:
     """Fill every list of the dashboard."""
-    engine = make_engine(parse_url(database_url))
-    async with make_database(engine).begin() as tx:
+    async with opened_database(database_url) as database, database.begin() as tx:
         for table, rows in _rows():
             await tx.execute(insert(table), rows)
-    await engine.dispose()
 
 
 def _rows() -> list[tuple[Any, list[dict[str, Any]]]]:

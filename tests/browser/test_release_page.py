@@ -16,10 +16,10 @@ from environment.json_type import Json
 from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
+from tests.integration.app.conftest import database
 from tests.integration.app.release_stage import GOOD, MALFORMED, enroll, observe_all
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_challenges import _engine as scripted_engine
-from tests.integration.app.test_leases import database
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.long
 
 CANDIDATE, STABLE = Arm.CANDIDATE, Arm.STABLE
 EVIL = "<img src=x onerror='globalThis.hacked=1'>\u202egnp"
-_WIDTHS = (1440, 820, 390)
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ async def test_a_running_release_is_held_resumed_and_rolled_back_by_its_buttons(
         rolled_back = page.locator(".events li").first
         await expect(rolled_back).to_contain_text("Rolled back by local.")
         await expect(page.get_by_role("button", name=re.compile("Hold|Resume|Promote|Roll back"))).to_have_count(0)
-        await _is_well_made(visit)
+        await visit.is_well_made()
 
 
 async def _shows_a_running_release(visit: Visit, release: Started) -> None:
@@ -121,7 +120,7 @@ async def _shows_a_running_release(visit: Visit, release: Started) -> None:
     await expect(_card(visit, "Quality")).to_contain_text("no test on them is made")
     await expect(_card(visit, "Forecast at the start")).to_contain_text("nothing can be forecast")
     await expect(page.locator(".events li")).to_contain_text("5% of the users meet the candidate, without a trial")
-    await _is_well_made(visit)
+    await visit.is_well_made()
 
 
 async def test_a_release_that_a_guardrail_took_back_says_why(
@@ -143,7 +142,7 @@ async def test_a_release_that_a_guardrail_took_back_says_why(
         step = page.get_by_role("region", name="Ramp").locator("[aria-current=step]")
         await expect(step).to_contain_text("Rolled back")
         await page.emulate_media(color_scheme="dark")
-        await _is_well_made(visit)
+        await visit.is_well_made()
         await visit.go("/models")
         await expect(page.get_by_role("region", name="Promoted names")).not_to_contain_text("against")
         listed = page.get_by_role("region", name="Releases, newest first").get_by_role("row").nth(1)
@@ -179,12 +178,3 @@ def _guardrails(visit: Visit) -> "Locator":
 
 def _card(visit: Visit, title: str) -> "Locator":
     return visit.page.locator(".card").filter(has=visit.page.get_by_role("heading", name=title, exact=True))
-
-
-async def _is_well_made(visit: Visit) -> None:
-    """Nothing is wider than the screen, and axe finds nothing, at each width."""
-    for width in _WIDTHS:
-        await visit.page.set_viewport_size({"width": width, "height": 900})
-        await visit.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
-        assert await visit.inaccessible() == [], width
-    await visit.page.set_viewport_size({"width": 1280, "height": 900})

@@ -1,16 +1,35 @@
-"""One engine process for all tests of models over HTTP: it takes seconds to start."""
+"""Fixtures of the tests of the service. One engine process is for all tests of models: it takes seconds to start."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import URL
 
+from app.db.database import Database
 from environment.json_type import Json
 from tests.fakes.engine_process import EngineProcess
+from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.api_file import current_api
 from tests.integration.app.ended_runs import EndedRuns
 from tests.integration.app.model_stage import ModelStage, keyed_engine, model_stage
+from tests.integration.app.served import served, settings_for
+from tests.opened_database import opened_database
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """The test's database, without a service."""
+    async with opened_database(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service with a scripted learn loop."""
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Sessions and their calls in a real database: who may begin a call, what is answered again, what is trained."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from datetime import timedelta
 from random import Random
@@ -23,11 +22,11 @@ from app.agent_sessions.store import AgentSessions, OutcomeKnown, PinnedModel, S
 from app.auth.caller import LOCAL, Caller
 from app.auth.keys import hash_of
 from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import AgentSession, Run, SessionCall
 from app.errors import NotFound, TooManyRequests
 from app.worker.rollout_sessions import LeasedSessions
-from tests.integration.app.test_leases import claimed, queued, worker
+from tests.integration.app.leased_work import claimed, queued, worker
 from training.rollout.agents.sessions import Outcome, SessionEnd, SessionLimits
 from training.rollout.agents.sessions import SessionOver as RolloutSessionOver
 from training.rollout.model_calls import Sampling
@@ -35,13 +34,6 @@ from training.rollout.model_calls import Sampling
 MODEL = PinnedModel("agent", "mail/agent@3", 3, "embedded", None)
 GREETING = canonical({"messages": [{"role": "user", "content": "hello"}]}, None)
 QUESTION = canonical({"messages": [{"role": "user", "content": "why?"}]}, None)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    yield make_database(engine)
-    await engine.dispose()
 
 
 def spec(**more: Any) -> SessionSpec:

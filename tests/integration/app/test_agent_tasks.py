@@ -2,7 +2,6 @@
 the session."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +12,7 @@ from app.agent_sessions.store import AgentSessions, AttemptMissing, ClaimLost, P
 from app.agent_sessions.tasks import AgentTasks, ClaimedTask
 from app.auth.caller import LOCAL, Caller, SessionKey
 from app.auth.keys import hash_of
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import AgentSession, AgentSessionKey, AgentTask, SessionCall
 from app.errors import NotFound
 from training.rollout.agents.sessions import Outcome
@@ -22,13 +21,6 @@ LEASE_S = 30.0
 TASK = {"task": {"question": "why?"}}
 MAIL = Caller("key", "mail", frozenset())
 SALES = Caller("key", "sales", frozenset())
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    yield make_database(engine)
-    await engine.dispose()
 
 
 async def offered(database: Database, run_id: str | None = None) -> str:

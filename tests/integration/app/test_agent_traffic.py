@@ -9,7 +9,7 @@ from app.agent_sessions.calls import Asker, SessionCalls
 from app.agent_sessions.canonical import canonical
 from app.agent_sessions.store import AgentSessions, PinnedModel, RolloutSlot, SessionSpec
 from app.auth.caller import LOCAL
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.test_agent_session_store import answered
@@ -35,9 +35,7 @@ async def worked(
     return session
 
 
-async def test_sessions_of_production_become_scenarios(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
+async def test_sessions_of_production_become_scenarios(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         for number, reward in enumerate((0.0, 0.25, 0.25, 0.5, 1.0, None)):
             await worked(database, f"Question {number}?", reward)
@@ -71,12 +69,11 @@ async def test_sessions_of_production_become_scenarios(data_dir: Path, database_
         for more in ({"environment": {"name": "email_search"}}, {"environment": request({"pull": {}})["environment"]}):
             assert (await post(more)).json()["errors"][0]["loc"] == ["body", "source"]
         assert (await post(stars=5)).json()["errors"][0]["loc"][-1] == "stars"
-    await engine.dispose()
 
 
-async def test_what_users_thought_later_chooses_the_sessions(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
+async def test_what_users_thought_later_chooses_the_sessions(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         worst, bad, beaten, good, mixed, silent = [await worked(database, f"Question {n}?", None) for n in range(6)]
 
@@ -123,12 +120,9 @@ async def test_what_users_thought_later_chooses_the_sessions(data_dir: Path, dat
             else:
                 assert f"finds {found} sessions" in reply.text
         assert (await chosen("bad")).json()["errors"][0]["loc"][-1] == "feedback"
-    await engine.dispose()
 
 
-async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
+async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         mine, theirs = await worked(database, "Why?", 1.0), await worked(database, "How?", 1.0, project="sales")
         async with database.begin() as tx:
@@ -154,13 +148,10 @@ async def test_what_a_session_takes_no_feedback_for(data_dir: Path, database_url
         assert (await client.post("/feedback", json=event)).json()["accepted"] == 1
         changed = await client.post("/feedback", json=event | {"comment": "Badly!"})
         assert (changed.status_code, "different comment" in changed.text) == (409, True)
-    await engine.dispose()
 
 
-async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str) -> None:
+async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str, database: Database) -> None:
     settings = settings_for(data_dir, database_url, train_on_projects=("shop",))
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
     async with served(settings, ScriptedLoop()) as client:
         for number in range(3):
             await worked(database, f"Question {number}?", 0.5)
@@ -183,7 +174,6 @@ async def test_who_refused_is_not_trained_on(data_dir: Path, database_url: str) 
         assert none.status_code == 422
         assert "finds 0 sessions outside of runs that consent to training" in none.text
         assert "4 sessions that the filter fits are not used" in none.text
-    await engine.dispose()
 
 
 def test_consent_is_asked_in_one_place() -> None:

@@ -27,6 +27,7 @@ from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_own_agents import by_seed, get, request
+from tests.opened_database import execute
 from training.learn_loop import learn_loop
 
 
@@ -398,14 +399,8 @@ async def test_a_killed_agent_run_loses_nothing_that_was_answered(
 
 async def lapse(database_url: str) -> None:
     """The killed one's lease is over."""
-    from sqlalchemy import text
 
-    from app.db.database import make_engine, parse_url
-
-    engine = make_engine(parse_url(database_url))
-    async with engine.begin() as connection:
-        await connection.execute(text("UPDATE agent_task SET lease_until = clock_timestamp() - interval '1 second'"))
-    await engine.dispose()
+    await execute(database_url, "UPDATE agent_task SET lease_until = clock_timestamp() - interval '1 second'")
 
 
 async def test_a_runner_that_breaks_on_a_reply_that_was_cut_off_has_a_bad_rollout(

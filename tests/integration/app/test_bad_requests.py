@@ -10,14 +10,6 @@ import pytest
 
 from environment.email_search.environment import questions_path
 from environment.email_search.inbox import Email, write_inbox
-from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import served, settings_for
-
-
-@pytest.fixture
-async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        yield client
 
 
 def _problem(response: httpx.Response, status: int) -> Any:

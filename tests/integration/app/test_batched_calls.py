@@ -22,7 +22,7 @@ from app.agent_sessions.replay import Repetition
 from app.agent_sessions.store import AgentSessions
 from app.auth.caller import LOCAL
 from app.auth.keys import hash_of
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import AgentSession, SessionCall, SessionUse
 from tests import conditions
 from tests.connections import end_connections
@@ -30,13 +30,6 @@ from tests.integration.app.test_agent_session_store import GREETING, QUESTION, c
 from training.rollout.agents.sessions import Outcome, SessionLimits
 
 SEED = 7
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    yield make_database(engine)
-    await engine.dispose()
 
 
 @pytest.fixture

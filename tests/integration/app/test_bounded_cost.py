@@ -1,15 +1,12 @@
 """Bodies that cost more than they weigh, to every operation that takes one: refused, and the service goes on."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from app.main import MAX_BODY_BYTES
 from environment.json_type import Json
-from tests.fakes.scripted_learning import ScriptedLoop
-from tests.integration.app.served import served, settings_for
 
 BIG = ("/learn-loop", "/graphs", "/scenarios", "/inboxes", "/demonstrations", "/imports")
 """They may hold a graph, an archive of mail, or conversations."""
@@ -26,12 +23,6 @@ COSTLY = {
     "escapes": b'{"question": "' + b"\\ud83d" * 10_000 + b'"}',
     "no UTF-8": b'{"question": "' + b"\xc3\x28" * 1_000 + b'"}',
 }
-
-
-@pytest.fixture
-async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        yield client
 
 
 @pytest.fixture

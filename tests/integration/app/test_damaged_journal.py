@@ -15,13 +15,11 @@ from app.worker.journal_store import StoredJournal
 from tests.conditions import until
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
+from tests.integration.app.leased_work import claimed, queued, worker
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_budgets import RUN, talker
-from tests.integration.app.test_leases import claimed, database, queued, worker
 from training.backends.base import ModelSpec, Policy, TrainRequest
 from training.learn_loop import learn_loop
-
-__all__ = ["database"]
 
 GARBLED = b"\x00garbled\xff"
 ENTRIES = {"rollout/train/0": '{"id": "a"}', "rollout/train/1": '{"id": "b"}', "judge/train": "[]", "train": "{}"}

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from app.db.tables import DatasetVersion, InboxPart, Run
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
+from tests.opened_database import execute, opened_database
 
 COUNT = 30
 SPLITS = ("train", "validation", "test")
@@ -40,12 +40,6 @@ def questions(count: int = 6, **more: Any) -> list[dict[str, Any]]:
          "split": SPLITS[n % 3], **more}
         for n in range(count)
     ]  # fmt: skip
-
-
-@pytest.fixture
-async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        yield client
 
 
 async def stored(client: httpx.AsyncClient, name: str = "mail", body: bytes | None = None, **more: Any) -> Any:
@@ -208,10 +202,8 @@ async def test_bad_uploads_say_what_is_wrong_and_leave_nothing(data_dir: Path, d
 
 
 async def rows_of(database_url: str, table: Any) -> int:
-    engine = make_engine(parse_url(database_url))
-    async with make_database(engine)() as tx:
+    async with opened_database(database_url) as database, database() as tx:
         count = await tx.scalar(select(func.count()).select_from(table))
-    await engine.dispose()
     return int(count or 0)
 
 
@@ -270,10 +262,7 @@ async def test_a_run_is_not_started_on_data_that_is_not_there(client: httpx.Asyn
 async def test_a_lost_file_without_parts_is_told(client: httpx.AsyncClient, data_dir: Path, database_url: str) -> None:
     inbox = await stored(client)
     await asked(client)
-    engine = make_engine(parse_url(database_url))
-    async with make_database(engine).begin() as tx:
-        await tx.execute(text("DELETE FROM inbox_part"))
-    await engine.dispose()
+    await execute(database_url, "DELETE FROM inbox_part")
     (data_dir / "datasets" / "inboxes" / f"{inbox['sha256']}.sqlite").unlink()
     response = await started(client, inbox="mail")
     assert response.status_code == 422

@@ -13,9 +13,6 @@ from app.evaluations.store import EvaluationStore
 from app.runs.store import RunStore
 from tests.conditions import answered
 from tests.integration.app.emails import make_run, make_trajectory
-from tests.integration.app.test_leases import database
-
-__all__ = ["database"]
 
 
 async def _nothing() -> None:

@@ -8,15 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 
-from app.db.database import make_engine, parse_url
 from app.schemas.run_request import ForkRequest
 from tests.fakes.engine_process import ROOT
 from tests.fakes.forked_learnloop import learnloop
 from tests.fakes.scripted_chat import Reply
 from tests.integration.app.served import run_with
 from tests.integration.app.test_no_signal import WRONG, service
+from tests.opened_database import execute
 
 RUN = {
     "iterations": 3,
@@ -119,10 +118,7 @@ async def test_a_worker_that_takes_over_keeps_to_the_rule(data_dir: Path, databa
     """The worker before saved the iteration that named the cause, and died before it paused the run."""
     async with service(data_dir, database_url, MALFORMED) as client:
         run = await _ended(client, on_diagnosis={"action": "pause", "severity": "warning"}, iterations=5)
-        engine = make_engine(parse_url(database_url))
-        async with engine.begin() as connection:
-            await connection.execute(text("UPDATE run SET status = 'queued' WHERE id = :id"), {"id": run["run_id"]})
-        await engine.dispose()
+        await execute(database_url, "UPDATE run SET status = 'queued' WHERE id = :id", id=run["run_id"])
         again = await run_with(client, run["run_id"], "completed", "failed", "paused")
         assert (again["status"], again["progress"]) == ("paused", run["progress"])
         assert len(await _events(client, run)) == 1

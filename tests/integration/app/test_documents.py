@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -14,12 +13,6 @@ from tests.integration.app.served import served, settings_for
 
 PROSPECTS = [{"prospect": f"Person {n}", "company": "Zolem Works", "start": "job-quotes"} for n in range(5)]
 JSON_TYPE = {"content-type": "application/json"}
-
-
-@pytest.fixture
-async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        yield client
 
 
 def _scenarios(**changes: Any) -> dict[str, Any]:

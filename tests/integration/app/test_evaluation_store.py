@@ -3,9 +3,7 @@
 from app.db.database import Database
 from app.evaluations.store import EvaluationStore
 from judges.base import JudgeCall
-from tests.integration.app.test_leases import Evaluations, claimed, database
-
-__all__ = ["database"]
+from tests.integration.app.leased_work import Evaluations, claimed
 
 
 async def test_a_request_to_cancel_outlives_the_worker_that_did_not_hear_it(database: Database) -> None:

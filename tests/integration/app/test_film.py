@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import insert, select, text, update
 
-from app.db.database import make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Trajectory
 from app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, FilmCheckpoint, chosen
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -73,12 +73,13 @@ async def test_scenarios_are_sorted_by_when_they_were_learned(data_dir: Path, da
         assert (await client.get(f"/runs/{run_id}/film", params={"split": "all"})).status_code == 422
 
 
-async def test_what_the_agent_does_differently_is_read_from_its_tool_calls(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_what_the_agent_does_differently_is_read_from_its_tool_calls(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
         run_id = await _ended(client)
         mine = (Trajectory.run_id == run_id, Trajectory.kind == "evaluation")
-        async with make_database(engine).begin() as tx:
+        async with database.begin() as tx:
             await tx.execute(update(Trajectory).where(*mine).values(messages=_calling(["one"])))
             late = update(Trajectory).where(*mine, Trajectory.iteration == 2)
             await tx.execute(late.values(messages=_calling(["one", "two"])))
@@ -89,14 +90,12 @@ async def test_what_the_agent_does_differently_is_read_from_its_tool_calls(data_
         assert one["what"] == "the first call is `search_inbox` with at least 2 values in `keywords`"
         assert (one["before"], one["after"], one["points"]["mean"]) == (0, 1, 100)
         assert film["behaviours_compared"] == 4
-    await engine.dispose()
 
 
-async def test_a_long_run_has_a_film_of_bounded_size(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_a_long_run_has_a_film_of_bounded_size(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out=HELD_OUT)) as client:
         run_id = await _ended(client)
-        await _lengthen(engine, run_id, iterations=1_000, scenarios=250)
+        await _lengthen(database, run_id, iterations=1_000, scenarios=250)
         response = await client.get(f"/runs/{run_id}/film")
         film = response.raise_for_status().json()
         assert (film["checkpoints_total"], len(film["checkpoints"])) == (1_003, MAX_CHECKPOINTS)
@@ -104,13 +103,12 @@ async def test_a_long_run_has_a_film_of_bounded_size(data_dir: Path, database_ur
         assert len(film["scenarios"][0]["task"]["question"]) <= 201
         assert (film["scenarios_total"], len(film["scenarios"])) == (257, MAX_SCENARIOS)
         assert len(response.content) < 150_000
-    await engine.dispose()
 
 
-async def _lengthen(engine: Any, run_id: str, iterations: int, scenarios: int) -> None:
+async def _lengthen(database: Database, run_id: str, iterations: int, scenarios: int) -> None:
     """Give the run further evaluations, of which the last one has rollouts on so many more scenarios."""
     last = select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.iteration == 2)
-    async with make_database(engine).begin() as tx:
+    async with database.begin() as tx:
         row = vars((await tx.execute(last)).scalar_one())
         columns = {column.name: row[column.name] for column in Evaluation.__table__.columns}
         more = [columns | {"iteration": 3 + n, "step": 3 + n} for n in range(iterations)]

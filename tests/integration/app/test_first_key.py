@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.auth.keys import Keys
 from app.auth.scopes import Scope
-from app.db.database import make_database, make_engine, parse_url
+from app.db.database import Database
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import bearer
 from tests.integration.app.served import served, settings_for
@@ -30,14 +30,12 @@ async def test_the_first_key_closes_a_service_for_good(data_dir: Path, database_
 
 
 async def test_a_key_that_was_created_beside_the_service_counts_from_its_start(
-    data_dir: Path, database_url: str
+    data_dir: Path, database_url: str, database: Database
 ) -> None:
     settings = settings_for(data_dir, database_url)
     async with served(settings, ScriptedLoop()) as client:  # creates the tables
         assert (await client.get("/runs")).status_code == 200
-    engine = make_engine(parse_url(database_url))
-    new = await Keys(make_database(engine)).create(project="mail", name="bootstrapped", scopes=Scope)
-    await engine.dispose()
+    new = await Keys(database).create(project="mail", name="bootstrapped", scopes=Scope)
     async with served(settings, ScriptedLoop()) as client:
         assert (await client.get("/runs")).status_code == 401
         assert (await client.get("/runs", headers=bearer(new.key))).status_code == 200

@@ -6,7 +6,6 @@ import io
 import json
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from sqlalchemy import URL
 
 from app.api.heavy_reads import HeavyReads
 from app.api.stored_texts import StoredTexts
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database, parse_url
 from app.results.tables import RolloutTable
 from app.runs import documents
 from app.service import open_service
@@ -25,13 +24,6 @@ from tests.integration.app.served import run_with, served, settings_for
 
 LONG = "word " * 180_000
 _SMALL = {"finish": "answered", "answer": "yes"}
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    yield make_database(engine)
-    await engine.dispose()
 
 
 async def test_a_table_of_long_rollouts_is_read_in_pieces(database: Database) -> None:

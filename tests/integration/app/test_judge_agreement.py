@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import Trajectory
 from tests.fakes.scripted_judge import KEY, Raw, completion, scripted_judge
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -64,9 +64,9 @@ def _opinion(request: Any) -> Raw:
     return Raw(body=json.dumps(completion(document) | {"usage": {"prompt_tokens": 30, "completion_tokens": 5}}))
 
 
-async def test_two_judges_are_compared_and_a_second_report_costs_nothing(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
+async def test_two_judges_are_compared_and_a_second_report_costs_nothing(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
     async with scripted_judge() as model:
         model.reply = _opinion  # type: ignore[method-assign]
         settings = settings_for(
@@ -112,7 +112,6 @@ async def test_two_judges_are_compared_and_a_second_report_costs_nothing(data_di
             assert shown.exit_code == 0, shown.output
             assert "same decisions 0.80, kappa 0.62" in shown.output
             assert "t02" in shown.output
-    await engine.dispose()
 
 
 async def _report(client: httpx.AsyncClient, run_id: str, **request: Any) -> Any:

@@ -3,13 +3,11 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
-import pytest
 
 from tests.fakes.sales_agent import GRAPH
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -18,12 +16,6 @@ from tests.integration.app.served import run_with, served, settings_for
 JOB, LISTS, OFFICE, FEATURE = GRAPH
 UNKNOWN = {"sha256": "0" * 64}
 PROSPECTS = [{"prospect": f"Person {n}", "company": "Zolem Works"} for n in range(3)]
-
-
-@pytest.fixture
-async def client(data_dir: Path, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
-        yield client
 
 
 async def _run(client: httpx.AsyncClient, **body: Any) -> Any:

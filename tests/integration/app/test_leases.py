@@ -3,165 +3,28 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, text, update
-from ulid import ULID
+from sqlalchemy import event, func, select, text
 
 from app.claims.claims import MAX_CLAIMS, Claims
 from app.claims.heartbeat import Heartbeat
 from app.claims.lease import Lease, LeaseLost
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.migration import migrate
-from app.db.tables import EvaluationEvent, EvaluationJob, Event, Journal, Run
-from app.domain.evaluation_state import EvaluationStatus
+from app.db.database import Database, parse_url
+from app.db.tables import EvaluationJob, Journal, Run
 from app.domain.run_state import RunStatus
-from app.evaluations.claims import EvaluationClaims
-from app.evaluations.store import EvaluationStore
-from app.runs.claims import Limits, RunClaims
+from app.runs.claims import Limits
 from app.runs.queue_position import queue_position
 from app.runs.store import RunStore
 from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
-from tests.fakes.stored_request import stored_request
+from tests.integration.app.leased_work import Evaluations, Kind, Runs, claimed, events, lapse, queued, worker
 from training.backends.base import ModelSpec
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    await migrate(engine)
-    yield make_database(engine)
-    await engine.dispose()
-
-
-def worker(database: Database, name: str, **limits: Any) -> RunClaims:
-    return RunClaims(database, name, ttl_s=30, limits=Limits(**limits), backends=["embedded"], engine="here")
-
-
-async def queued(database: Database, **more: Any) -> str:
-    run_id = str(ULID())
-    row = {
-        "status": RunStatus.QUEUED,
-        "request": stored_request(),
-        "environment": "email_search",
-        "judge": "reference",
-        "backend": "embedded",
-        "model_project": "p",
-        "model_name": run_id.lower(),
-        "base_model": "learnloop/tiny",
-        "iterations_total": 1,
-    }
-    await RunStore(database).create(Run(id=run_id, **(row | more)))
-    return run_id
-
-
-async def claimed(claims: Claims[Any]) -> Lease[Any]:
-    found = await claims.claim()
-    assert found is not None
-    return found[1]
-
-
-async def status_of(database: Database, run_id: str) -> str:
-    return (await RunStore(database).get(run_id)).status
-
-
-async def events(database: Database, run_id: str) -> list[tuple[int, str]]:
-    async with database() as tx:
-        rows = await tx.execute(select(Event.seq, Event.type).where(Event.run_id == run_id).order_by(Event.seq))
-        return [(seq, type) for seq, type in rows]
-
-
-async def lapse(database: Database, id: str, table: type[Run] | type[EvaluationJob] = Run) -> None:
-    async with database.begin() as tx:
-        past = func.clock_timestamp() - text("interval '1 second'")
-        await tx.execute(update(table).where(table.id == id).values(lease_until=past))
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Runs as claimed work."""
-
-    database: Database
-    table = Run
-    noun = "run"
-
-    def worker(self, name: str) -> RunClaims:
-        return worker(self.database, name)
-
-    async def queue(self, project: str = "p", **columns: Any) -> str:
-        return await queued(self.database, model_project=project, **columns)
-
-    async def get(self, id: str) -> Run:
-        return await RunStore(self.database).get(id)
-
-    async def save(self, lease: Lease[Run], number: int) -> None:
-        journal = StoredJournal(self.database, lease, asyncio.get_running_loop(), lambda: None)
-        await journal.keep(0, f"rollout/test.greedy/{number}", "{}")
-
-    def refused(self, lease: Lease[Run]) -> Sequence[Awaitable[object]]:
-        """What raises LeaseLost where another worker has the lease."""
-        return RunStore(self.database).heartbeat(lease, None), self.save(lease, 0)
-
-    async def end(self, lease: Lease[Run]) -> None:
-        """What does nothing there."""
-        await RunStore(self.database).finish(lease, RunStatus.FAILED, error="a zombie says so")
-        await RunStore(self.database).suspend(lease, "a zombie says so")
-
-    async def log(self, id: str) -> list[tuple[int, str]]:
-        return await events(self.database, id)
-
-
-@dataclass(frozen=True)
-class Evaluations:
-    """Evaluations as claimed work."""
-
-    database: Database
-    table = EvaluationJob
-    noun = "evaluation"
-
-    def worker(self, name: str) -> EvaluationClaims:
-        return EvaluationClaims(self.database, name, ttl_s=30, engine="here")
-
-    async def queue(self, project: str = "p", **columns: Any) -> str:
-        row = EvaluationJob(id=str(ULID()), project=project, request={"models": []}, total=1, **columns)
-        async with self.database.begin() as tx:
-            tx.add(row)
-        return row.id
-
-    async def get(self, id: str) -> EvaluationJob:
-        return await EvaluationStore(self.database).get(id)
-
-    async def save(self, lease: Lease[EvaluationJob], number: int) -> None:
-        await EvaluationStore(self.database).keep_verdicts(lease, [], [])
-
-    def refused(self, lease: Lease[EvaluationJob]) -> Sequence[Awaitable[object]]:
-        """What raises LeaseLost where another worker has the lease."""
-        store = EvaluationStore(self.database)
-        return store.heartbeat(lease, None, 1.0), self.save(lease, 0), store.keep_rollout(lease, {"id": "t"})
-
-    async def end(self, lease: Lease[EvaluationJob]) -> None:
-        """What does nothing there."""
-        store = EvaluationStore(self.database)
-        await store.finish(lease, EvaluationStatus.FAILED, error="a zombie says so")
-        await store.finish(lease, EvaluationStatus.COMPLETED, report={"models": []})
-        await store.suspend(lease, "a zombie says so")
-        await store.keep_lost(lease, {"usd": 1.0})
-
-    async def log(self, id: str) -> list[tuple[int, str]]:
-        """Its creation is part of no claim, so the log begins with the first one."""
-        query = select(EvaluationEvent.seq, EvaluationEvent.type).where(EvaluationEvent.evaluation_id == id)
-        async with self.database() as tx:
-            return [(seq, type) for seq, type in await tx.execute(query.order_by(EvaluationEvent.seq))]
-
-
-Kind = Runs | Evaluations
 
 
 @pytest.fixture(params=[Runs, Evaluations], ids=["runs", "evaluations"])

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from app.db.database import make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import Checkpoint
 from tests.browser.real_service import real_service
 from tests.fakes.engine_process import EngineProcess
@@ -71,8 +71,7 @@ async def test_the_checkpoint_that_sampled_a_rollout_scores_it_as_it_did_then(
             assert (third.status_code, third.json()["errors"][0]["loc"]) == (422, ["body", "turn"])
 
 
-async def test_what_cannot_be_scored_is_refused_by_name(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
+async def test_what_cannot_be_scored_is_refused_by_name(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={"iterations": 2})).raise_for_status().json()["run_id"]
         await run_with(client, run_id, "completed")
@@ -83,10 +82,9 @@ async def test_what_cannot_be_scored_is_refused_by_name(data_dir: Path, database
         unknown = await _score(client, rollout["id"], 0, 1)
         assert unknown.status_code == 409
         assert "token ids of rollout" in unknown.json()["detail"]
-        async with make_database(engine).begin() as tx:
+        async with database.begin() as tx:
             await tx.execute(update(Checkpoint).where(Checkpoint.step == 1).values(deleted_at=datetime.now(UTC)))
         deleted = await _score(client, rollout["id"], 0, 1)
         assert (deleted.status_code, deleted.json()["detail"]) == (409, f"Checkpoint 1 of run {run_id} was deleted.")
         assert (await _score(client, rollout["id"], 0)).status_code == 422
         assert (await _score(client, "none", 0, 1)).status_code == 404
-    await engine.dispose()

@@ -23,13 +23,10 @@ from tests.integration.app.test_challenges import PROMOTE
 from tests.integration.app.test_challenges import _engine as scripted_engine
 from tests.integration.app.test_deleting_beside_workers import _is_waiting
 from tests.integration.app.test_evaluations import ended
-from tests.integration.app.test_leases import database
 from tests.integration.app.test_models import _trained
 from tests.integration.app.test_releases import RELEASES, _events, _service, _started
 from tests.integration.cli.conftest import Learnloop
 from tests.integration.cli.conftest import learnloop as learnloop
-
-__all__ = ["database"]
 
 LIVE = "/promotions/learnloop/live"
 Send = Callable[[httpx.AsyncClient, bool], Awaitable[httpx.Response]]

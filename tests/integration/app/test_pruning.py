@@ -1,7 +1,5 @@
 """What the settings do not keep is deleted once it is old enough; figures, totals and what is in use stay."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from ulid import ULID
 
 from app.agent_sessions.store import AgentSessions, PinnedModel, SessionSpec
 from app.auth.caller import LOCAL
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import AgentSession, Release, ReleaseUnit, Trajectory
 from app.domain.release_state import Arm, ReleaseState
 from app.feedback.store import take
@@ -26,19 +24,11 @@ from tests.integration.app.release_stage import running_release
 from tests.integration.app.served import settings_for
 from tests.integration.app.test_results import SALES, completed, sales_service
 from tests.integration.app.user_data import everything
+from tests.opened_database import opened_database
 from training.rollout.agents.sessions import Outcome
 
 _DAY = 86_400
 _ALL = {f"keep_{kind}_days": 7 for kind in ("trajectories", "events", "ledger", "deliveries", "verdicts")}
-
-
-@asynccontextmanager
-async def _database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    try:
-        yield make_database(engine)
-    finally:
-        await engine.dispose()
 
 
 async def _aged(database: Database, days: float) -> None:
@@ -66,7 +56,7 @@ async def _get(client: httpx.AsyncClient, path: str) -> Any:
 
 
 async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns, data_dir: Path) -> None:
-    async with ended_runs.copy(data_dir, **SALES) as ended, _database(ended.database_url) as database:
+    async with ended_runs.copy(data_dir, **SALES) as ended, opened_database(ended.database_url) as database:
         client, run, database_url = ended.client, ended.run, ended.database_url
         path = f"/runs/{run['run_id']}"
         shown = await _get(client, f"{path}/iterations")
@@ -104,7 +94,7 @@ async def test_only_details_of_old_ended_runs_are_deleted(ended_runs: EndedRuns,
 
 
 async def test_a_run_that_is_not_over_keeps_everything(ended_runs: EndedRuns, data_dir: Path) -> None:
-    async with ended_runs.copy(data_dir, **SALES) as ended, _database(ended.database_url) as database:
+    async with ended_runs.copy(data_dir, **SALES) as ended, opened_database(ended.database_url) as database:
         client, run, database_url = ended.client, ended.run, ended.database_url
         await _aged(database, 8)
         async with database.begin() as tx:
@@ -116,7 +106,7 @@ async def test_a_run_that_is_not_over_keeps_everything(ended_runs: EndedRuns, da
 
 
 async def test_deliveries_and_verdicts_go_by_their_own_age(data_dir: Path, database_url: str) -> None:
-    async with sales_service(data_dir, database_url) as client, _database(database_url) as database:
+    async with sales_service(data_dir, database_url) as client, opened_database(database_url) as database:
         hook = {"url": "https://93.184.216.34/hook"}
         await completed(client, **SALES, webhooks=[hook])
         async with database.begin() as tx:
@@ -144,7 +134,7 @@ async def _say(database: Database, *events: FeedbackEvent) -> None:
 
 async def test_a_session_of_production_with_feedback_stays(database_url: str, data_dir: Path) -> None:
     production = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
-    async with _database(database_url) as database:
+    async with opened_database(database_url) as database:
         store = AgentSessions(database)
         rated, unrated, taken_back, still_open = [(await store.open(production)).row.id for _ in range(4)]
         for id in (rated, unrated, taken_back):
@@ -163,7 +153,7 @@ async def test_a_session_of_production_with_feedback_stays(database_url: str, da
 
 
 async def test_scenarios_of_users_are_kept_as_long_as_what_they_asked(data_dir: Path, database_url: str) -> None:
-    async with _database(database_url) as database:
+    async with opened_database(database_url) as database:
         await everything(database, "ann")
         settings = settings_for(data_dir, database_url, **_ALL)
         await prune(database, settings)
@@ -187,7 +177,7 @@ async def test_scenarios_of_users_are_kept_as_long_as_what_they_asked(data_dir: 
 
 async def test_what_the_open_window_of_a_live_release_needs_stays(database_url: str, data_dir: Path) -> None:
     production = SessionSpec("mail", PinnedModel("a", "mail/a@1", 1, "embedded", None), timedelta(hours=1))
-    async with _database(database_url) as database:
+    async with opened_database(database_url) as database:
         store = AgentSessions(database)
         live, ended = await running_release(database, "live"), await running_release(database, "ended")
         kept = set[str]()

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.database import Database, make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import Trajectory
 from learnloop import AsyncLearnloop
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -83,9 +83,7 @@ async def recorded(database: Database, rollouts: list[dict[str, Any]]) -> str:
     return run_id
 
 
-async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
+async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url, max_concurrent_runs=0), ScriptedLoop()) as client:
         run_id = await recorded(database, ROLLOUTS)
         url, wanted = f"/runs/{run_id}/demonstrations", {"name": "best", "min_reward": 0.5, "per_scenario": 2}
@@ -117,12 +115,9 @@ async def test_the_best_rollouts_become_demonstrations(data_dir: Path, database_
         started = (await client.post("/learn-loop", json=request)).raise_for_status().json()
         refused = await client.post(f"/runs/{started['run_id']}/demonstrations", json=wanted)
         assert (refused.status_code, "is queued" in refused.json()["detail"]) == (409, True)
-    await engine.dispose()
 
 
-async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    database = make_database(engine)
+async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url: str, database: Database) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run_id = await recorded(database, ROLLOUTS)
         big = rollout("big", "one", 1.0, messages=[USER, said("x" * 1_100_000)], tokens=[])
@@ -143,4 +138,3 @@ async def test_what_gives_no_demonstrations_is_said(data_dir: Path, database_url
         id = await recorded(database, [big])
         refused = await client.post(f"/runs/{id}/demonstrations", json={"name": "none", "min_reward": 0})
         assert (refused.status_code, "raise min_reward" in refused.json()["detail"]) == (409, True)
-    await engine.dispose()

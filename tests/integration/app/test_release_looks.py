@@ -38,9 +38,6 @@ from tests.integration.app.release_stage import (
     promoted,
     running_release,
 )
-from tests.integration.app.test_leases import database
-
-__all__ = ["database"]
 
 CANDIDATE, STABLE = Arm.CANDIDATE, Arm.STABLE
 

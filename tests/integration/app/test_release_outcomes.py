@@ -22,9 +22,6 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import make_trajectory
 from tests.integration.app.release_stage import running_release
 from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_leases import database
-
-__all__ = ["database"]
 
 THUMBS = {"feedback": {"thumbs_up": 1.0, "none": 0.5, "thumbs_down": 0.0}}
 CALLED = {"event": "call_booked"}

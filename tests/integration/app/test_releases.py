@@ -19,9 +19,6 @@ from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.release_stage import GOOD, MALFORMED, observe_all
 from tests.integration.app.served import run_with, served, settings_for
 from tests.integration.app.test_challenges import _engine as scripted_engine
-from tests.integration.app.test_leases import database
-
-__all__ = ["database"]
 
 RELEASES = "/promotions/learnloop/live/releases"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.db.database import make_database, make_engine, parse_url
+from app.db.database import Database
 from app.runs.resume_point import resume_of
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -13,15 +13,15 @@ HIGHEST = [True] * 6 + [False] * 2
 NEWEST = [False] * 2 + [True] * 5 + [False]
 
 
-async def test_the_highest_validation_so_far_is_compared_with_after_a_resume(data_dir: Path, database_url: str) -> None:
+async def test_the_highest_validation_so_far_is_compared_with_after_a_resume(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
     loop = ScriptedLoop(held_out={0: BEFORE, 1: HIGHEST, 2: NEWEST})
     async with served(settings_for(data_dir, database_url), loop) as client:
         body = {"iterations": 2, "model": {"name": "a"}}
         run_id = (await client.post("/learn-loop", json=body)).raise_for_status().json()["run_id"]
         run = await run_with(client, run_id, "completed")
-        engine = make_engine(parse_url(database_url))
-        resume = await resume_of(make_database(engine), run_id)
-        await engine.dispose()
+        resume = await resume_of(database, run_id)
     assert resume is not None
     successes = {f"validation:{number}": float(right) for number, right in enumerate(HIGHEST)}
     assert resume.best == BestCheckpoint(0, Validation(0.75, 0.75, successes, len(HIGHEST)))

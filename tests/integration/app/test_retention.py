@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from app.db.database import make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import Promotion
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
@@ -40,15 +40,14 @@ async def test_old_checkpoints_go(data_dir: Path, database_url: str, choice: Any
         assert await backend.checkpoints("learnloop", "agent") == set(left)
 
 
-async def test_what_others_need_stays(data_dir: Path, database_url: str) -> None:
+async def test_what_others_need_stays(data_dir: Path, database_url: str, database: Database) -> None:
     """An earlier run's checkpoints, and a promoted one."""
     backend = ScriptedBackend()
-    engine = make_engine(parse_url(database_url))
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), backend) as client:
         first = (await client.post("/learn-loop", json={"iterations": 2, "model": MODEL})).json()["run_id"]
         await run_with(client, first, "completed")
         row = {"project": "learnloop", "name": "live", "backend": "embedded", "model_name": "agent", "step": 4}
-        async with make_database(engine).begin() as tx:
+        async with database.begin() as tx:
             await tx.execute(insert(Promotion), [row | {"actor": "a test"}])
         request = {"iterations": 5, "model": MODEL, "checkpoints": {"keep_last": 1}}
         second = (await client.post("/learn-loop", json=request)).json()["run_id"]
@@ -56,7 +55,6 @@ async def test_what_others_need_stays(data_dir: Path, database_url: str) -> None
         assert await _left(client, first) == [0, 1, 2]
         assert await _left(client, second) == [2, 4, 6, 7]
         assert await backend.checkpoints("learnloop", "agent") == {0, 1, 2, 4, 6, 7}
-    await engine.dispose()
 
 
 async def test_a_starred_run_keeps_all_that_it_has(data_dir: Path, database_url: str) -> None:
@@ -72,9 +70,8 @@ async def test_a_starred_run_keeps_all_that_it_has(data_dir: Path, database_url:
         assert await _left(client, run_id) == [0, 3, 4, 5, 6, 7, 8]
 
 
-async def test_a_promoted_model_outlives_its_run(data_dir: Path, database_url: str) -> None:
+async def test_a_promoted_model_outlives_its_run(data_dir: Path, database_url: str, database: Database) -> None:
     backend = ScriptedBackend()
-    engine = make_engine(parse_url(database_url))
     async with served(settings_for(data_dir, database_url), ScriptedLoop(), backend) as client:
         for name in ("promoted", "forgotten"):
             run_id = (await client.post("/learn-loop", json={"iterations": 1, "model": {"name": name}})).json()[
@@ -82,11 +79,10 @@ async def test_a_promoted_model_outlives_its_run(data_dir: Path, database_url: s
             ]
             await run_with(client, run_id, "completed")
             row = {"project": "learnloop", "name": "live", "backend": "embedded", "model_name": "promoted", "step": 1}
-            async with make_database(engine).begin() as tx:
+            async with database.begin() as tx:
                 await tx.execute(insert(Promotion), [row | {"actor": "a test"}])
             assert (await client.delete(f"/runs/{run_id}")).status_code == 200
         assert [model.name for model in backend.policies] == ["promoted"]
-    await engine.dispose()
 
 
 async def test_a_backend_that_cannot_delete_ends_no_run(

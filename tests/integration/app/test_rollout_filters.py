@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import URL, text
 
-from app.db.database import make_database, make_engine, parse_url
 from tests.conftest import MIGRATED, database
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from tests.opened_database import opened_database
 
 _SAID = 'The "kickoff" (50%) is on\n12 May, says Zoë.'
 
@@ -61,8 +61,7 @@ async def rewrite(database_url: str, run_id: str) -> None:
         },
         {"role": "tool", "content": [{"type": "text", "text": "No emails."}]},
     ]
-    engine = make_engine(parse_url(database_url))
-    async with make_database(engine).begin() as tx:
+    async with opened_database(database_url) as database, database.begin() as tx:
         mine = "WHERE run_id = :run_id AND kind = 'train'"
         change = f"""
             UPDATE trajectory SET messages = cast(:messages AS jsonb), outcome = '{{"finish": "gave_up"}}',
@@ -71,7 +70,6 @@ async def rewrite(database_url: str, run_id: str) -> None:
         await tx.execute(text(change), {"messages": json.dumps(messages), "run_id": run_id})
         fail = f"UPDATE trajectory SET error = 'too late' {mine} AND iteration = 1 AND NOT success"
         await tx.execute(text(fail), {"run_id": run_id})
-    await engine.dispose()
 
 
 @pytest.mark.asyncio(loop_scope="module")

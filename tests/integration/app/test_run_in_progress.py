@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import text
-
-from app.db.database import make_engine, parse_url
-from app.db.migration import migrate
 from app.runs.reward_histogram import BINS, COUNTS
 from tests.conditions import answered
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
+from tests.opened_database import execute
 from training.learn_loop import learn_loop
 
 RUN = {
@@ -27,10 +24,7 @@ ANSWER = json.dumps({"answer": "no idea", "sources": ["x"]})
 
 
 async def _damage_rollouts(database_url: str) -> None:
-    engine = make_engine(parse_url(database_url))
-    async with engine.begin() as connection:
-        await connection.execute(text("UPDATE journal SET value = 'torn' WHERE name LIKE 'rollout/%'"))
-    await engine.dispose()
+    await execute(database_url, "UPDATE journal SET value = 'torn' WHERE name LIKE 'rollout/%'")
 
 
 async def test_finished_rollouts_can_be_read_before_their_iteration_is_saved(data_dir: Path, database_url: str) -> None:
@@ -85,11 +79,6 @@ async def test_rewards_are_counted_in_bins_that_all_iterations_share(data_dir: P
 
 async def test_rewards_are_counted_in_one_pass_where_there_are_no_statistics(database_url: str) -> None:
     """Of a table without statistics Postgres expects one row, and computes what it expects once for each row."""
-    engine = make_engine(parse_url(database_url))
-    await migrate(engine)
-    async with engine.begin() as connection:
-        found = await connection.execute(text(f"EXPLAIN {COUNTS.text}"), {"run_id": "none", "bins": BINS})
-        plan = [line for (line,) in found]
-    await engine.dispose()
+    plan = [line for (line,) in await execute(database_url, f"EXPLAIN {COUNTS.text}", run_id="none", bins=BINS)]
     [aggregate] = [place for place, line in enumerate(plan) if "Aggregate" in line and "Group" not in line]
     assert "CTE bounds" in plan[aggregate - 1], plan

@@ -20,9 +20,10 @@ from app.domain.run_state import Move, RunStatus, Verb, allowed
 from app.errors import NotAllowed
 from app.evaluations.store import EvaluationStore
 from app.runs.store import RunStore
-from tests.integration.app.test_leases import Evaluations, Kind, Runs, database, kind
+from tests.integration.app.leased_work import Evaluations, Kind, Runs
+from tests.integration.app.test_leases import kind
 
-__all__ = ["database", "kind"]
+__all__ = ["kind"]
 
 APP = Path(__file__).parents[3] / "app"
 STATES = sorted(RunStatus)

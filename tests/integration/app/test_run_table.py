@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import insert
 from ulid import ULID
 
-from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import Evaluation, Run
 from app.runs.run_list import SortBy
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.fakes.stored_request import stored_request
 from tests.integration.app.served import served, settings_for
+from tests.opened_database import opened_database
 from training.statistics.difference import difference
 
 _NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -102,14 +102,12 @@ class Table:
 
 async def insert_runs(database_url: str) -> list[str]:
     """Insert the runs of RISES, and return their ids."""
-    engine = make_engine(parse_url(database_url))
-    async with make_database(engine).begin() as tx:
+    async with opened_database(database_url) as database, database.begin() as tx:
         kinds = [(name, seed, rise) for name, made in RISES.items() for seed, rise in made]
         runs = [_run(name, seed, number) for number, (name, seed, _) in enumerate(kinds)]
         await tx.execute(insert(Run), runs)
         for run, (_, _, rise) in zip(runs, kinds, strict=True):
             await tx.execute(insert(Evaluation), _evaluations(run["id"], rise))
-    await engine.dispose()
     return [run["id"] for run in runs]
 
 

@@ -38,13 +38,6 @@ SECRET = "a key for tests, of 32 characters"
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(database_url))
-    yield make_database(engine)
-    await engine.dispose()
-
-
-@pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Services look for due times all the time."""
     monkeypatch.setattr(app.schedules.scheduler, "LOOK_EVERY_S", 0.1)

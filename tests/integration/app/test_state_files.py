@@ -11,10 +11,8 @@ from app.db.tables import Run
 from app.processes.data_directory import DataDirectoryError
 from app.resources import _engine_name
 from app.service import _release_predecessor
+from tests.integration.app.leased_work import claimed, queued, status_of, worker
 from tests.integration.app.served import settings_for
-from tests.integration.app.test_leases import claimed, database, queued, status_of, worker
-
-__all__ = ["database"]
 
 GARBLED = (b"", b"\xff\xfe", b"garbled", b"host:1:abc\x00def", b"\x00" * 40)
 

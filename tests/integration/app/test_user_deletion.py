@@ -1,13 +1,11 @@
 """Deleting a user: the database is then as if the user had never been there, and what cannot be undone is named."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import httpx
-import pytest
 from sqlalchemy import URL, cast, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -22,6 +20,7 @@ from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import served, settings_for
 from tests.integration.app.user_data import SECRET, everything, hash_of
+from tests.opened_database import opened_database
 
 _VOLATILE = {"created_at", "received_at", "begun_at", "opened_at", "seq", "pruned", "salt"}
 
@@ -47,26 +46,13 @@ async def _mentions(database: Database, word: str) -> list[str]:
     return found
 
 
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with _opened(database_url) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[Database]:
-    engine = make_engine(parse_url(url))
-    yield make_database(engine)
-    await engine.dispose()
-
-
 async def _delete(client: httpx.AsyncClient, user: str, **more: Any) -> Any:
     return (await client.post("/users/delete", json={"user": user, **more})).raise_for_status().json()
 
 
 async def test_nothing_is_left_of_a_user(data_dir: Path, database_url: str, database: Database, postgres: URL) -> None:
     await everything(database, "alice", "bob")
-    async with copied(postgres, MIGRATED) as url, _opened(url) as without:
+    async with copied(postgres, MIGRATED) as url, opened_database(url) as without:
         await everything(without, "bob")
         expected = await _contents(without)
     tables = {*await _mentions(database, "alice"), *await _mentions(database, hash_of("alice"))}

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from app.db.database import make_database, make_engine, parse_url
+from app.db.database import Database
 from app.db.tables import Evaluation
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedLoop
@@ -85,16 +85,14 @@ async def test_a_run_with_one_evaluation_is_too_early_to_judge(data_dir: Path, d
         assert verdict["on"]["latest"] is None
 
 
-async def test_the_difference_is_stored_with_the_evaluation(data_dir: Path, database_url: str) -> None:
+async def test_the_difference_is_stored_with_the_evaluation(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
     """So the verdict outlives the rollouts, which can be deleted because of their age."""
     async with served(settings_for(data_dir, database_url), ScriptedLoop(held_out={0: BEFORE, 2: BETTER})) as client:
         await _finished(client)
-    engine = make_engine(parse_url(database_url))
-    try:
-        async with make_database(engine)() as tx:
-            rows = (await tx.execute(select(Evaluation).order_by(Evaluation.iteration))).scalars().all()
-    finally:
-        await engine.dispose()
+    async with database() as tx:
+        rows = (await tx.execute(select(Evaluation).order_by(Evaluation.iteration))).scalars().all()
     assert rows[0].difference is None
     assert rows[-1].difference is not None
     assert rows[-1].difference["changed"] == 16

@@ -8,8 +8,7 @@ from pathlib import Path
 from sqlalchemy import insert, select
 from ulid import ULID
 
-from app.db.database import Database, make_database, make_engine, parse_url
-from app.db.migration import migrate
+from app.db.database import Database
 from app.db.tables import Run, WebhookDelivery
 from app.security.address_guard import AddressGuard
 from app.webhooks.dispatcher import Dispatcher
@@ -52,11 +51,8 @@ async def test_each_iteration_is_told_once_and_in_order(data_dir: Path, database
 
 
 @asynccontextmanager
-async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Database]:
+async def _dispatching(database: Database, **urls: str) -> AsyncIterator[None]:
     """A dispatcher with quick retries over one pending delivery for each url."""
-    engine = make_engine(parse_url(database_url))
-    await migrate(engine)
-    database = make_database(engine)
     run_id = str(ULID())
     async with database.begin() as tx:
         tx.add(
@@ -81,9 +77,8 @@ async def _dispatching(database_url: str, **urls: str) -> AsyncIterator[Database
         await tx.execute(insert(WebhookDelivery), rows)
     dispatcher = Dispatcher(database, Sender(BOX, AddressGuard()), retry_delays_s=(0.0, 0.0))
     dispatcher.start()
-    yield database
+    yield
     await dispatcher.close()
-    await engine.dispose()
 
 
 async def _settled(database: Database) -> dict[int | None, tuple[str, int, str | None]]:
@@ -95,30 +90,30 @@ async def _settled(database: Database) -> dict[int | None, tuple[str, int, str |
     return await answered(ask, lambda found: all(state != "pending" for state, _, _ in found.values()))  # type: ignore[no-any-return]
 
 
-async def test_a_failed_delivery_is_sent_again_the_same_before_later_ones(database_url: str) -> None:
+async def test_a_failed_delivery_is_sent_again_the_same_before_later_ones(database: Database) -> None:
     async with (
         receiver("500 Oops", "503 Busy") as frontend,
-        _dispatching(database_url, a=frontend.url, b=frontend.url) as database,
+        _dispatching(database, a=frontend.url, b=frontend.url),
     ):
         assert await _settled(database) == {0: ("delivered", 3, None), 1: ("delivered", 1, None)}
         assert [body["name"] for body in frontend.bodies()] == ["a", "a", "a", "b"]
         assert len({headers["webhook-id"] for _, headers, _ in frontend.received[:3]}) == 1
 
 
-async def test_a_redirect_is_a_failure_and_not_followed(database_url: str) -> None:
+async def test_a_redirect_is_a_failure_and_not_followed(database: Database) -> None:
     async with receiver() as elsewhere:
         moved = f"307 Moved\r\nLocation: {elsewhere.url}"
-        async with receiver(moved, moved, moved) as frontend, _dispatching(database_url, a=frontend.url) as database:
+        async with receiver(moved, moved, moved) as frontend, _dispatching(database, a=frontend.url):
             assert await _settled(database) == {0: ("failed", 3, "the receiver answered 307")}
         assert elsewhere.received == []
 
 
-async def test_a_receiver_that_is_not_there_is_given_up_and_the_next_one_served(database_url: str) -> None:
+async def test_a_receiver_that_is_not_there_is_given_up_and_the_next_one_served(database: Database) -> None:
     closed = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     nobody = f"http://127.0.0.1:{closed.sockets[0].getsockname()[1]}/"
     closed.close()
     await closed.wait_closed()
-    async with receiver() as frontend, _dispatching(database_url, a=nobody, b=frontend.url) as database:
+    async with receiver() as frontend, _dispatching(database, a=nobody, b=frontend.url):
         found = await _settled(database)
     assert found[0][:2] == ("failed", 3)
     assert (found[0][2] or "").startswith("ConnectError")

@@ -8,14 +8,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from sqlalchemy import text
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.db.database import make_engine, parse_url
 from tests.fakes.engine_process import ROOT
 from tests.integration.app.test_results import SALES, sales_service
 from tests.integration.cli.conftest import Learnloop, Ran
+from tests.opened_database import execute
 
 PIPELINE: dict[str, Any] = {"name": "sales", "train": SALES | {"iterations": 1}, "eval": {"scenarios": 2}}
 
@@ -84,10 +83,7 @@ async def test_a_training_that_somebody_cancelled_is_made_anew(
 ) -> None:
     async with sales_service(data_dir, database_url) as client:
         first = await _pipeline("train", PIPELINE, tmp_path, client)
-        engine = make_engine(parse_url(database_url))
-        async with engine.begin() as connection:
-            await connection.execute(text("UPDATE run SET status = 'cancelled'"))
-        await engine.dispose()
+        await execute(database_url, "UPDATE run SET status = 'cancelled'")
         again = await _pipeline("train", PIPELINE, tmp_path, client)
         assert _skipped(again) == {"train": False}
         assert again.json[0]["result"]["run_id"] != first.json[0]["result"]["run_id"]
