@@ -56,6 +56,18 @@ async def served(
             await serving
 
 
+async def start(client: httpx.AsyncClient, body: Any) -> str:
+    """Start a run and return its id."""
+    response = await client.post("/learn-loop", json=body)
+    assert response.status_code == 202, response.text
+    return str(response.json()["run_id"])
+
+
+async def ended(client: httpx.AsyncClient, run_id: str) -> Any:
+    """The run once nobody works on it any more."""
+    return await run_with(client, run_id, "completed", "failed", "paused")
+
+
 async def run_with(client: httpx.AsyncClient, run_id: str, *statuses: str) -> Any:
     """The run once it has one of these statuses."""
     return await run_once(client, run_id, lambda run: run["status"] in statuses)

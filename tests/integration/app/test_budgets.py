@@ -20,7 +20,7 @@ from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_chat import call as tool_call
 from tests.fakes.scripted_judge import scripted_judge
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import ended, served, settings_for, start
 from tests.integration.training.test_learn_loop import address_of
 from training.backends.art_import import import_art
 from training.backends.base import ModelSpec, Policy
@@ -97,16 +97,6 @@ async def service(data_dir: Path, database_url: str, **more: Any) -> AsyncIterat
         yield client, model
 
 
-async def start(client: httpx.AsyncClient, **more: Any) -> str:
-    response = await client.post("/learn-loop", json=RUN | more)
-    assert response.status_code == 202, response.text
-    return str(response.json()["run_id"])
-
-
-async def ended(client: httpx.AsyncClient, run_id: str) -> Any:
-    return await run_with(client, run_id, "completed", "failed", "paused")
-
-
 async def ledger_of(client: httpx.AsyncClient, run_id: str) -> Any:
     return (await client.get(f"/runs/{run_id}/ledger", params={"limit": 200})).raise_for_status().json()
 
@@ -128,11 +118,11 @@ async def test_a_budget_of_tokens_is_never_exceeded_and_the_run_ends_as_without_
     """Also where rollouts run ahead: what they take is charged to their own iteration."""
     ahead = {"pipeline": {"max_staleness": staleness}}
     async with service(data_dir, database_url) as (client, model):
-        undisturbed = await ended(client, await start(client, **ahead))
+        undisturbed = await ended(client, await start(client, RUN | ahead))
         whole = len(model.requests) * (PROMPT + REPLY)
         model.requests.clear()
         most, pauses = 12_000, 0
-        run_id = await start(client, budget={"max_tokens": most, "max_usd": 5}, **ahead)
+        run_id = await start(client, RUN | ahead | {"budget": {"max_tokens": most, "max_usd": 5}})
         while (run := await ended(client, run_id))["status"] == "paused":
             pauses += 1
             ledger = await ledger_of(client, run_id)
@@ -170,7 +160,7 @@ async def test_a_budget_of_one_cent_stops_the_judge(data_dir: Path, database_url
     async with scripted_judge() as judge:
         options = {"judge_model": "openai/gpt-4.1", "judge_base_url": judge.url, "judge_api_key": "k"}
         async with service(data_dir, database_url, **options) as (client, _):
-            run_id = await start(client, judge={"name": "ruler"}, budget={"max_usd": 0.01})
+            run_id = await start(client, RUN | {"judge": {"name": "ruler"}, "budget": {"max_usd": 0.01}})
             run = await ended(client, run_id)
             assert run["status"] == "paused", run["error"]
             reached, _ = await newest_events(client, run_id)
@@ -257,7 +247,7 @@ async def test_what_a_rollout_took_before_it_began_again_is_wasted(data_dir: Pat
         scripted_chat(away_once) as model,
         served(settings, cast(Any, learn_loop), Remembering(model.url)) as client,
     ):
-        run = await ended(client, await start(client, iterations=1))
+        run = await ended(client, await start(client, RUN | {"iterations": 1}))
         assert run["status"] == "completed", run["error"]
         ledger = await ledger_of(client, run["run_id"])
     whole = answered.total() * (PROMPT + REPLY)
@@ -297,10 +287,10 @@ async def test_a_budget_in_dollars_needs_a_price_of_every_model(data_dir: Path, 
             assert refused.status_code == 422, refused.text
             assert refused.json()["errors"][0]["loc"] == ["body", "budget", "max_usd"]
             assert "No price is known for openai/own" in refused.json()["detail"]
-            run_id = await start(client, judge=unpriced, budget={"max_tokens": 50})
+            run_id = await start(client, RUN | {"judge": unpriced, "budget": {"max_tokens": 50}})
             assert (await ended(client, run_id))["status"] == "paused"
             resumed = await client.post(f"/runs/{run_id}/resume", json={"budget": {"max_usd": 5}})
             assert (resumed.status_code, "No price is known" in resumed.json()["detail"]) == (422, True)
             priced = {"name": "ruler", "config": {"model": "openai/free"}}
-            run_id = await start(client, judge=priced, budget={"max_usd": 5})
+            run_id = await start(client, RUN | {"judge": priced, "budget": {"max_usd": 5}})
             assert (await ended(client, run_id))["status"] == "completed"

@@ -14,7 +14,8 @@ from app.webhooks.sender import Receiver, Sender
 from environment.email_search.synthetic import address_of
 from tests.fakes.webhook_receiver import receiver
 from tests.integration.app.keyed import keyed
-from tests.integration.app.test_budgets import ended, service, start
+from tests.integration.app.served import ended, start
+from tests.integration.app.test_budgets import RUN, service
 from tests.integration.app.webhook_stage import BOX, HERE
 
 JUMP_S = 3 * 86_400.0
@@ -30,7 +31,7 @@ def jumped(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_rollouts_are_dated_by_the_database(data_dir: Path, database_url: str, jumped: None) -> None:
     engine = make_engine(parse_url(database_url))
     async with service(data_dir, database_url) as (client, _):
-        run = await ended(client, await start(client, iterations=1))
+        run = await ended(client, await start(client, RUN | {"iterations": 1}))
         assert run["status"] == "completed"
         question = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 17)}
         asked = await client.post("/ask", json={"run_id": run["run_id"]} | question)

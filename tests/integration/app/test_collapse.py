@@ -3,17 +3,15 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 
-from app.db.database import make_engine, parse_url
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import ended, served, settings_for, start
 from tests.integration.training.test_learn_loop import skilled
+from tests.opened_database import execute
 from training.backends.base import ModelSpec, Policy, TrainOutcome
 from training.collapse import RESTORED
 from training.learn_loop import learn_loop
@@ -73,16 +71,6 @@ async def service(
             yield client, backend
 
 
-async def started(client: httpx.AsyncClient, **more: Any) -> str:
-    response = await client.post("/learn-loop", json=RUN | more)
-    assert response.status_code == 202, response.text
-    return str(response.json()["run_id"])
-
-
-async def ended(client: httpx.AsyncClient, run_id: str) -> Any:
-    return await run_with(client, run_id, "completed", "failed", "paused")
-
-
 async def restored(client: httpx.AsyncClient, run_id: str) -> list[float | None]:
     items = (await client.get(f"/runs/{run_id}/iterations")).raise_for_status().json()["items"]
     return [each["train_metrics"].get(RESTORED) for each in sorted(items, key=lambda each: each["iteration"])][1:]
@@ -90,7 +78,7 @@ async def restored(client: httpx.AsyncClient, run_id: str) -> list[float | None]
 
 async def test_a_run_goes_back_twice_and_the_third_time_it_pauses_as_well(data_dir: Path, database_url: str) -> None:
     async with service(data_dir, database_url) as (client, backend):
-        run_id = await started(client, on_collapse="step_back")
+        run_id = await start(client, RUN | {"on_collapse": "step_back"})
         run = await ended(client, run_id)
         assert (run["status"], run["progress"]["iterations_done"]) == ("paused", 6)
         assert "Since step 5, success fell from" in run["wait_reason"]
@@ -100,10 +88,7 @@ async def test_a_run_goes_back_twice_and_the_third_time_it_pauses_as_well(data_d
         assert backend.rates == pytest.approx([0.001, 0.0005, 0.00025])
 
         # A worker that died before it paused the run: the next one pauses it, too.
-        engine = make_engine(parse_url(database_url))
-        async with engine.begin() as connection:
-            await connection.execute(text("UPDATE run SET status = 'queued' WHERE id = :id"), {"id": run_id})
-        await engine.dispose()
+        await execute(database_url, "UPDATE run SET status = 'queued' WHERE id = :id", id=run_id)
         again = await ended(client, run_id)
         assert (again["status"], again["progress"]) == ("paused", run["progress"])
 
@@ -133,7 +118,7 @@ async def test_a_run_that_does_not_go_back_pauses_once_or_continues(
     data_dir: Path, database_url: str, action: str | None, kind: type[ScriptedPolicy], status: str, why: str | None
 ) -> None:
     async with service(data_dir, database_url, kind) as (client, backend):
-        run_id = await started(client, iterations=3, on_collapse=action)
+        run_id = await start(client, RUN | {"iterations": 3, "on_collapse": action})
         run = await ended(client, run_id)
         assert run["status"] == status
         if why is not None:

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from tests.fakes.scripted_chat import scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
-from tests.integration.app.served import served, settings_for
-from tests.integration.app.test_no_signal import RUN, ended, started
+from tests.integration.app.served import ended, served, settings_for
+from tests.integration.app.test_no_signal import RUN, started
 from tests.integration.training.test_learn_loop import skilled
 from training.learn_loop import learn_loop
 

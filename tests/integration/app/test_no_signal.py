@@ -7,14 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
 
-from app.db.database import make_engine, parse_url
 from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import ended, served, settings_for
+from tests.opened_database import execute
 from training.learn_loop import learn_loop
 
 RUN = {
@@ -43,10 +42,6 @@ async def started(client: httpx.AsyncClient, **more: Any) -> Any:
     response = await client.post("/learn-loop", json=RUN | more)
     assert response.status_code == 202, response.text
     return response.json()
-
-
-async def ended(client: httpx.AsyncClient, run_id: str) -> Any:
-    return await run_with(client, run_id, "completed", "failed", "paused")
 
 
 async def no_signals(client: httpx.AsyncClient, run_id: str) -> list[Any]:
@@ -109,10 +104,7 @@ async def test_a_worker_that_takes_over_keeps_to_the_rule_before_it_does_anythin
     async with service(data_dir, database_url) as client:
         run_id = (await started(client, on_no_signal={"action": "pause", "after": 3}))["run_id"]
         assert (await ended(client, run_id))["progress"]["iterations_done"] == 3
-        engine = make_engine(parse_url(database_url))
-        async with engine.begin() as connection:
-            await connection.execute(text("UPDATE run SET status = 'queued' WHERE id = :id"), {"id": run_id})
-        await engine.dispose()
+        await execute(database_url, "UPDATE run SET status = 'queued' WHERE id = :id", id=run_id)
         run = await ended(client, run_id)
         assert (run["status"], run["progress"]["iterations_done"]) == ("paused", 3)
 

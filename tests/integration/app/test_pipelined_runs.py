@@ -16,7 +16,7 @@ from environment.email_search.environment import SyntheticEmailSearch
 from tests.conditions import answered, until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedPolicy
-from tests.integration.app.served import run_with, served, settings_for
+from tests.integration.app.served import run_with, served, settings_for, start
 from tests.integration.training.test_learn_loop import address_of, lucky, skilled
 from training.backends.art_import import import_art
 from training.backends.base import ModelSpec, Policy, TrainOutcome
@@ -86,12 +86,6 @@ async def service(data_dir: Path, database_url: str, backend: Held, model: Scrip
         yield client
 
 
-async def start(client: httpx.AsyncClient, **more: Any) -> str:
-    response = await client.post("/learn-loop", json=RUN | more)
-    assert response.status_code == 202, response.text
-    return str(response.json()["run_id"])
-
-
 async def completed(client: httpx.AsyncClient, run_id: str) -> Any:
     run = await run_with(client, run_id, "completed", "failed", "paused")
     assert run["status"] == "completed", run["error"]
@@ -116,7 +110,9 @@ async def test_a_run_says_which_step_sampled_what_and_keeps_that_checkpoint_for_
         scripted_chat(backend.answer) as model,
         service(data_dir, database_url, backend, model) as client,
     ):
-        run_id = await start(client, pipeline={"max_staleness": 2}, checkpoints={"keep_best": 1, "keep_last": 1})
+        run_id = await start(
+            client, RUN | {"pipeline": {"max_staleness": 2}, "checkpoints": {"keep_best": 1, "keep_last": 1}}
+        )
         run = await completed(client, run_id)
         assert run["request"]["pipeline"] == {"max_staleness": 2}
         iterations = await items(client, f"/runs/{run_id}/iterations")
@@ -150,10 +146,10 @@ async def test_rollouts_that_ran_ahead_of_a_killed_service_are_not_made_again(
 
     async with scripted_chat(backend.answer) as model:
         async with service(data_dir, database_url, backend, model) as client:
-            undisturbed = await completed(client, await start(client))
+            undisturbed = await completed(client, await start(client, RUN))
             asked = backend.sampled.total()
             backend.may_train.clear()
-            run_id = await start(client)
+            run_id = await start(client, RUN)
             await answered(journal, lambda kept: {(1, "train.job"), (2, "judge/train")} <= kept)
         worker = (data_dir / "worker").read_text()
         async with engine.begin() as connection:  # as SIGKILL would have left it
@@ -188,7 +184,7 @@ async def test_a_run_that_is_paused_while_its_rollouts_run_ahead_goes_on_with_th
 
     async with scripted_chat(backend.answer) as model, service(data_dir, database_url, backend, model) as client:
         backend.may_train.clear()
-        run_id = await start(client)
+        run_id = await start(client, RUN)
         await answered(ahead, lambda count: count == PER_ITERATION)
         await client.post(f"/runs/{run_id}/pause")
         await run_with(client, run_id, "paused")
@@ -223,7 +219,9 @@ async def test_a_run_that_stops_by_its_rule_keeps_what_was_answered_ahead(data_d
         return call("return_final_answer", answer="no idea", sources=["x"])
 
     async with scripted_chat(script) as model, service(data_dir, database_url, backend, model) as client:
-        run_id = await start(client, on_no_signal={"action": "pause", "after": 1}, concurrency=2 * PER_ITERATION)
+        run_id = await start(
+            client, RUN | {"on_no_signal": {"action": "pause", "after": 1}, "concurrency": 2 * PER_ITERATION}
+        )
         run = await run_with(client, run_id, "paused")
         assert "taught nothing" in run["wait_reason"]
         async with engine.connect() as connection:
