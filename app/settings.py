@@ -36,7 +36,7 @@ from judges.providers import Provider, provider_of
 from training.backends import embedded, serverless
 from training.backends.local import backend as local
 from training.base_model_files import added_base_models
-from training.engine_flags import parse_open
+from training.engine_flags import is_loopback, parse_open
 from training.protocol.validation_message import message_of
 
 _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
@@ -531,15 +531,6 @@ def is_any(host: str) -> bool:
     """Return whether the host stands for all addresses of this machine."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a service that listens on `host` is reachable only from this machine. Names other than localhost
-    count as reachable from elsewhere."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -4,6 +4,7 @@ They are parsed outside the engine's package so that the service can check them 
 """
 
 import argparse
+import ipaddress
 import os
 import shlex
 from collections.abc import Sequence
@@ -16,6 +17,15 @@ KEY_VARIABLE = "LEARNLOOP_ENGINE_KEY"
 
 class BadFlags(ValueError):
     """The engine does not accept the flags. The message says which and why."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a server that listens on `host` is reachable only from this machine. Names other than localhost
+    count as reachable from elsewhere."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse(arguments: Sequence[str] | None, program: str) -> argparse.Namespace:

@@ -2,7 +2,6 @@
 
 import argparse
 import ctypes
-import ipaddress
 import json
 import os
 import secrets
@@ -19,7 +18,7 @@ import structlog
 from training.base_model_files import added_base_models
 from training.engine.cpu_mode import set_cpu_mode
 from training.engine.logs import configure_logs
-from training.engine_flags import KEY_VARIABLE, parse
+from training.engine_flags import KEY_VARIABLE, is_loopback, parse
 from training.engine_libraries import missing_libraries
 from training.garbage import freeze_gc
 from training.private_directory import keep_private
@@ -88,7 +87,7 @@ def _why_unservable(options: argparse.Namespace, api_key: str | None) -> str | N
         return missing
     if options.api_key_env and not api_key:
         return f"--api-key-env: the environment has no {options.api_key_env}"
-    if not api_key and not _is_loopback(options.host):
+    if not api_key and not is_loopback(options.host):
         return (
             f"--host {options.host}: others can reach the engine there, so it needs a key. Set {KEY_VARIABLE}, or name "
             "another variable with --api-key-env; clients send the key as 'Authorization: Bearer KEY'."
@@ -252,13 +251,6 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
     if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a host name, which can resolve to any address
-        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:

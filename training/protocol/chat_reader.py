@@ -53,6 +53,15 @@ def arguments_text(given: Json) -> str | None:
     return given if isinstance(given, str) else None
 
 
+def arguments_value(given: Json) -> Json:
+    """Return the value of a call's arguments, because clients that decode them write the text with different
+    formatting. What is not JSON is returned as it is."""
+    try:
+        return json.loads(arguments_text(given) or "")
+    except (TypeError, ValueError, RecursionError):
+        return given
+
+
 def read_tool_choice(given: Json) -> Json:
     """Return a choice of tools in OpenAI's form. Others write `any` for `required`, put a word into an object, or put
     the function's name beside the type."""

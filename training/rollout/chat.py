@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from environment.base import Json
 from learnloop.http_settings import proxy_of
 from training.backends.base import Endpoint
-from training.protocol.chat_reader import arguments_text
+from training.protocol.chat_reader import arguments_value
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -116,16 +116,9 @@ def identity(message: Mapping[str, Json]) -> str:
     """Return the parts of a message that the model sees, as text. Clients vary the rest when they send a message
     again."""
     calls = [
-        [call.get("id"), call["function"]["name"], _value(call["function"]["arguments"])]
+        [call.get("id"), call["function"]["name"], arguments_value(call["function"]["arguments"])]
         for call in message.get("tool_calls") or []
         if "function" in call
     ]
     shown = [message.get("role"), message.get("content") or "", calls, message.get("tool_call_id")]
     return _canonical_json(shown)
-
-
-def _value(arguments: Json) -> Json:
-    try:
-        return json.loads(arguments_text(arguments) or "")
-    except (TypeError, ValueError, RecursionError):
-        return arguments

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 from environment.json_type import Json
 from training.engine.trainer.trajectories import Conversation, Group, Trajectory
-from training.protocol.chat_reader import arguments_text
+from training.protocol.chat_reader import arguments_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _identity(message: Mapping[str, Json]) -> Json:
     """Return the part of a message that the model sees. Clients drop, add or reformat the rest when they send it."""
     role = "system" if message["role"] == "developer" else message["role"]
     calls = [
-        (call.get("id"), call["function"]["name"], _value(call["function"]["arguments"]))
+        (call.get("id"), call["function"]["name"], arguments_value(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
     # Frameworks add the name of their agent to assistant messages after sampling.
@@ -129,15 +129,6 @@ def _text(content: Json) -> Json:
     if isinstance(content, list) and all(isinstance(part, dict) and "text" in part for part in content):
         return "".join(str(part["text"]) for part in content)
     return content or ""
-
-
-def _value(arguments: Json) -> Json:
-    """Parse JSON text to its value, because clients that decode a call's arguments write them with different
-    formatting."""
-    try:
-        return json.loads(arguments_text(arguments) or "")
-    except (TypeError, ValueError, RecursionError):
-        return arguments
 
 
 def _tool_identity(tool: Json) -> Json:
