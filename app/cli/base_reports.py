@@ -2,22 +2,18 @@
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from app.cli.terminal import folded, plain, results, table
+from app.cli.terminal import folded, print_finding, results, table
 from training.base_report import FormatCount, Report
 from training.base_verdicts import Verdict
 
-_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "red"}
 _REASONS = 2
 
 
 def print_verdict(name: str, verdict: Verdict, console: Console = results) -> None:
     """Print the verdict on a base model, with its report."""
     if verdict.fault is not None:
-        console.print(
-            Text.assemble((f"{'fault':9}", "red"), (name, "bold"), ": ", plain(verdict.fault)), soft_wrap=True
-        )
+        print_finding("fault", name, verdict.fault, console=console)
     if verdict.report is not None:
         _print_report(verdict.report, console)
 
@@ -36,10 +32,7 @@ def state_of(verdict: Verdict | None, fault: str | None) -> str:
 
 def _print_report(report: Report, console: Console) -> None:
     for finding in report.findings:
-        line = Text.assemble((f"{finding.severity:9}", _STYLES[finding.severity]), (finding.name, "bold"), ": ")
-        console.print(line + plain(finding.found), soft_wrap=True)
-        if finding.remedy is not None:
-            console.print(plain(f"{'':9}{finding.remedy}"), soft_wrap=True)
+        print_finding(finding.severity, finding.name, finding.found, finding.remedy, console)
     if report.probe:
         console.print(_table(report))
 

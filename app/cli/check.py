@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from app.cli.charts import figure, percent
 from app.cli.options import AsJson, DataDir
-from app.cli.terminal import Failure, number, plain, print_json, results, say, table
+from app.cli.terminal import Failure, number, plain, print_finding, print_json, results, say, table
 
 if TYPE_CHECKING:
     from training.environment_check.report import Report
 
 app = typer.Typer(no_args_is_help=True)
-
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
 @app.callback()
@@ -71,8 +68,7 @@ def _print(report: "Report") -> None:
     if report.agents:
         results.print(_table(report), "")
     for found in report.findings:
-        line = Text.assemble((f"{found.state:9}", _STYLES[found.state]), (found.name, "bold"), ": ", plain(found.said))
-        say(line)
+        print_finding(found.state, found.name, found.said)
     if report.seconds_per_rollout is not None:
         say(f"{report.seconds_per_rollout * 1000:.2f} ms for a rollout of the random agent, without a model")
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from app.cli.client import HERE, Service, ServiceAt
 from app.cli.options import AsJson
-from app.cli.run_request import BadRunFile, read_run_file
+from app.cli.run_request import BadRunFile, overlay, read_run_file
 from app.cli.terminal import Failure, confirm, folded, print_json, print_list, print_result, results, say
 from environment.json_type import Json
 
@@ -48,14 +48,9 @@ def create(
         run = read_run_file(file)
     except BadRunFile as error:
         raise Failure(str(error)) from error
-    given: dict[str, Json] = {
-        "promoted_name": promoted_name,
-        "least_new_tasks": least_new_tasks,
-        "window_days": window_days,
-        "project": project,
-    }
-    body = {key: value for key, value in given.items() if value is not None}
-    body |= {"name": name, "cron": cron, "run": run, "then": then}
+    given = {"promoted_name": promoted_name, "least_new_tasks": least_new_tasks, "window_days": window_days}
+    body = {"name": name, "cron": cron, "run": run, "then": then}
+    body = overlay(body, {**given, "project": project})
     _print(service.call("POST", "/schedules", json=body), as_json=as_json)
 
 

@@ -30,6 +30,7 @@ class Terminal(Console):
             yield segment if segment.control else Segment(_UNSAFE.sub("?", segment.text), segment.style)
 
 
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "fault": "red", "failed": "red"}
 results = Terminal(highlight=False, markup=False, emoji=False, soft_wrap=False)
 progress = Terminal(highlight=False, markup=False, emoji=False, stderr=True)
 
@@ -55,6 +56,14 @@ def print_result(document: Any, as_json: bool, *lines: str | Text) -> None:
         print_json(document)
     for line in () if as_json else lines:
         say(line)
+
+
+def print_finding(state: str, name: str, found: str, remedy: str | None = None, console: Console = results) -> None:
+    """Print what an examination found, in the color of its state, and below it what to do about it."""
+    line = Text.assemble((f"{state:9}", _STYLES[state]), (name, "bold"), ": ", plain(found))
+    console.print(line, soft_wrap=True)
+    if remedy is not None:
+        console.print(plain(f"{'':9}{remedy}"), soft_wrap=True)
 
 
 def print_warnings(accepted: Any) -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from app.cli.options import AsJson, DataDir, config_file, setting
 from app.cli.run_request import overlay, parse_settings, read_run_file
 from app.cli.serve import settings_with
 from app.cli.service_process import service_at
-from app.cli.terminal import plain, print_json, say
+from app.cli.terminal import print_finding, print_json
 
 if TYPE_CHECKING:  # importing these takes seconds
     from app.cli.preflight.checks import Check
@@ -41,7 +40,7 @@ def preflight(
     for check in _checks(settings, request, body, url, trial=not no_trial):
         found.append(check)
         if not as_json:
-            _print(check)
+            print_finding(check.state, check.name, check.found, None if check.state == "ok" else check.remedy)
     if as_json:
         print_json([asdict(check) for check in found])
     raise typer.Exit(1 if any(check.state == "failed" for check in found) else 0)
@@ -80,13 +79,3 @@ def _checks(
 
     with service_at(url, settings.data_dir) as service:
         yield from tried(service, whole, body)
-
-
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
-
-
-def _print(check: "Check") -> None:
-    line = Text.assemble((f"{check.state:9}", _STYLES[check.state]), (check.name, "bold"), ": ", plain(check.found))
-    say(line)
-    if check.remedy is not None and check.state != "ok":
-        say(f"{'':9}{check.remedy}")
