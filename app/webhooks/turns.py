@@ -5,7 +5,7 @@ that adds, settles or requeues deliveries must call `hold` first, and must leave
 them marked for each receiver.
 """
 
-from sqlalchemy import ColumnElement, ScalarSelect, func, or_, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.tables import WebhookDelivery
@@ -19,21 +19,18 @@ async def hold(tx: AsyncSession, subject: str) -> None:
 
 async def advance(tx: AsyncSession, subject: str, receiver: str) -> None:
     """Mark the next delivery, after one was settled."""
-    row, (_, first) = WebhookDelivery, _pending(subject, receiver)
+    row = WebhookDelivery
+    mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
+    first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
     await tx.execute(update(row).where(row.id == first, row.is_next.is_(False)).values(is_next=True))
 
 
 async def assign(tx: AsyncSession, subject: str, receiver: str) -> None:
     """Mark the first delivery, after some were requeued anywhere in the order."""
-    row, (mine, first) = WebhookDelivery, _pending(subject, receiver)
-    await tx.execute(update(row).where(*mine, row.is_next != (row.id == first)).values(is_next=row.id == first))
-
-
-def _pending(subject: str, receiver: str) -> tuple[tuple[ColumnElement[bool], ...], ScalarSelect[str]]:
-    """Return the condition of pending deliveries, and the id of the first one."""
     row = WebhookDelivery
     mine = (of_subject(subject), row.receiver == receiver, row.state == DeliveryState.PENDING)
-    return mine, select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
+    first = select(row.id).where(*mine).order_by(row.event_seq, row.seq).limit(1).scalar_subquery()
+    await tx.execute(update(row).where(*mine, row.is_next != (row.id == first)).values(is_next=row.id == first))
 
 
 def of_subject(subject: str) -> ColumnElement[bool]:

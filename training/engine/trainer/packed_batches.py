@@ -15,7 +15,6 @@ from training.engine.sampling.cache_slots import common_prefix
 from training.engine.trainer.chunked_logprobs import head_logprobs
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.packing import Packing, Stem
-from training.engine.trainer.peers import neighbours
 from training.engine.trainer.whole_layers import WholeLayers
 from training.engine.weights.adapters import base_of
 from training.engine.weights.stages import on
@@ -101,7 +100,9 @@ def packed_batches(
     JoinedLayers, which compute it once for all batches, and is not counted as a batch's tokens. `last` is the device
     for the log-probabilities if it differs from `device`.
     """
-    arrays, order, shared = neighbours(ids)
+    arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
+    order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
+    shared = [0, *(common_prefix(arrays[one], arrays[other]) for one, other in itertools.pairwise(order))]
     lengths = [len(arrays[number]) for number in order]
     cuts, stem = _cuts(lengths, shared, max_tokens), None
     most = min([*shared[1:], *(places[0] - 1 for places in chosen)]) if stems and len(cuts) > 2 else 0

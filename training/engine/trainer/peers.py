@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -73,21 +72,15 @@ class Alone:
         yield from ()
 
 
-def neighbours(ids: Sequence[Sequence[int]]) -> tuple[list[npt.NDArray[np.int64]], list[int], list[int]]:
-    """Return the sequences as arrays, their order by their tokens, and how many tokens each shares with the one
-    before it in that order."""
-    arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
-    order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
-    return arrays, order, [0, *(common_prefix(arrays[one], arrays[other]) for one, other in itertools.pairwise(order))]
-
-
 def shares(ids: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """Split the sequences' numbers into `count` parts whose largest is as small as possible.
 
     The cuts follow the order of the tokens, as packing does, so that each part computes the beginning shared by
     neighbours only once.
     """
-    _, order, shared = neighbours(ids)
+    arrays = [np.asarray(sequence, dtype=np.int64) for sequence in ids]
+    order = sorted(range(len(ids)), key=lambda number: tuple(ids[number]))
+    shared = [0, *(common_prefix(arrays[one], arrays[other]) for one, other in itertools.pairwise(order))]
 
     def parts(most: int) -> list[list[int]]:
         """Split into as few parts of at most `most` tokens as possible."""
