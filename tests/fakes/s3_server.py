@@ -1,5 +1,6 @@
-"""A real S3 server, moto's, on a port of this process, with scripted faults in front of it."""
+"""A real S3 server, moto's, on a port of this process. In front of it, signatures are checked and faults scripted."""
 
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -7,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+from werkzeug.datastructures import EnvironHeaders
 from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.test import Client
 from werkzeug.wrappers import Response
 
+_AUTHORIZATION = re.compile(r"Credential=([^/]+)/\d+/([^/]+)/s3/aws4_request, SignedHeaders=([^,]+), Signature=(\w+)")
 LOST = -1
 """A fault: the request is executed, but its reply is an error."""
 
@@ -21,8 +24,12 @@ class S3Server:
 
     url: str
     bucket: str
+    key_id: str = "AKIDOFTHETESTS"
+    secret: str = "the/secret+of/the/tests"
     fault: Callable[[str, str], int | None] = field(default=lambda method, path: None)
     requests: list[tuple[str, str]] = field(default_factory=list)
+    puts: list[tuple[str, int]] = field(default_factory=list)
+    """Key and bytes of each PUT, of an object or a part of one."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -30,18 +37,51 @@ class S3Server:
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "AKIDOFTHETESTS",
-            "AWS_SECRET_ACCESS_KEY": "the/secret+of/the/tests",
+            "AWS_ACCESS_KEY_ID": self.key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
         }
 
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """What is stored, by key."""
+        from moto.s3.models import s3_backends
+
+        keys = s3_backends["123456789012"]["aws"].buckets[self.bucket].keys
+        return {name: key.value for name, key in keys.items()}
+
     def __call__(self, server: Callable[..., Any], environ: dict[str, Any], start_response: Any) -> Any:
-        asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        method, path = asked = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append(asked)
-        if (fault := self.fault(*asked)) is None:
+        fault = self.fault(*asked)
+        if fault is None and not self._signed(environ):
+            return _refused(403, "SignatureDoesNotMatch")(environ, start_response)
+        if fault is None:
+            if method == "PUT":
+                self.puts.append((path.removeprefix(f"/{self.bucket}/"), int(environ["CONTENT_LENGTH"])))
             return server(environ, start_response)
         if fault == LOST:
             list(server(environ, lambda *_: None))
-        return Response("<Error><Code>Scripted</Code></Error>", max(fault, 500))(environ, start_response)
+        return _refused(max(fault, 500), "Scripted")(environ, start_response)
+
+    def _signed(self, environ: dict[str, Any]) -> bool:
+        from botocore.auth import S3SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        headers = EnvironHeaders(environ)
+        if (given := _AUTHORIZATION.search(headers.get("authorization", ""))) is None or given[1] != self.key_id:
+            return False
+        signed = {name: headers[name] for name in given[3].split(";")}
+        url = f"{self.url}{environ['REQUEST_URI']}"
+        request = AWSRequest(environ["REQUEST_METHOD"], url, headers=signed)
+        request.context["timestamp"] = headers["x-amz-date"]
+        auth = S3SigV4Auth(Credentials(self.key_id, self.secret), "s3", given[2])
+        text = auth.string_to_sign(request, auth.canonical_request(request))
+        return bool(auth.signature(text, request) == given[4])
+
+
+def _refused(status: int, code: str) -> Response:
+    return Response(f"<Error><Code>{code}</Code><Message>as scripted</Message></Error>", status)
 
 
 class _Silent(WSGIRequestHandler):
@@ -64,7 +104,7 @@ def s3_server() -> Iterator[S3Server]:
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:
-        httpx.put(f"{server.url}/{server.bucket}").raise_for_status()
+        assert Client(moto).put(f"/{server.bucket}").status_code == 200
         yield server
     finally:
         http.shutdown()

@@ -12,7 +12,7 @@ import pytest
 from app.model_registry.pushes.child import NotFetched, _fetched
 from app.model_registry.pushes.s3 import S3Target, upload
 from tests.fakes.answering import Answer, answering
-from tests.fakes.object_store import object_store
+from tests.fakes.s3_server import s3_server
 
 FILES = {"model.safetensors": b"weights", "config.json": b"{}"}
 
@@ -68,7 +68,9 @@ def test_a_large_file_goes_in_parts(tmp_path: Path) -> None:
     content = bytes(range(256)) * (36 << 12)
     (tmp_path / "model.safetensors").write_bytes(content)
     (tmp_path / "manifest.json").write_text("whole")
-    with object_store() as store:
+    with s3_server() as store:
         upload(tmp_path, S3Target(store.url, store.bucket, "eu-west-1", store.key_id, store.secret, "a/b"))
-    assert store.objects == {"a/b/model.safetensors": content, "a/b/manifest.json": b"whole"}
-    assert [key for key, _ in store.puts] == ["a/b/manifest.json", "a/b/model.safetensors", "a/b/manifest.json"]
+        assert store.objects == {"a/b/model.safetensors": content, "a/b/manifest.json": b"whole"}
+    parts = [("a/b/model.safetensors", size) for size in (16 << 20, 16 << 20, 4 << 20)]
+    assert sorted(store.puts[1:-1]) == sorted(parts)
+    assert [store.puts[0], store.puts[-1]] == [("a/b/manifest.json", 2), ("a/b/manifest.json", 5)]

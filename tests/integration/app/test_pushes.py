@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from environment.json_type import Json
 from tests.conditions import until
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.hub_server import HubServer, hub_server
-from tests.fakes.object_store import ObjectStore, object_store
+from tests.fakes.s3_server import S3Server, s3_server
 from tests.integration.app.keyed import bearer
 from tests.integration.app.model_stage import CALLER, ModelStage, engine_http, model_stage
 from tests.integration.cli.conftest import Learnloop
@@ -33,12 +34,12 @@ def hub() -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectStore]:
-    with object_store() as server:
+def store() -> Iterator[S3Server]:
+    with s3_server() as server:
         yield server
 
 
-def _settings(hub: HubServer, store: ObjectStore) -> dict[str, Any]:
+def _settings(hub: HubServer, store: S3Server) -> dict[str, Any]:
     return {
         "hf_endpoint": hub.url,
         "hf_token": hub.token,
@@ -60,7 +61,7 @@ async def _stage(engine: EngineProcess, data_dir: Path, database_url: str, **mor
 
 @pytest.fixture
 async def pushing(
-    model_engine: EngineProcess, data_dir: Path, database_url: str, hub: HubServer, store: ObjectStore
+    model_engine: EngineProcess, data_dir: Path, database_url: str, hub: HubServer, store: S3Server
 ) -> AsyncIterator[ModelStage]:
     async with _stage(model_engine, data_dir, database_url, **_settings(hub, store)) as made:
         yield made
@@ -77,6 +78,13 @@ def _whole(stage: ModelStage, step: int, model: str = CALLER) -> dict[str, bytes
     directory = stage.engine.data_dir / "models" / model / "checkpoints" / f"{step:06d}"
     manifest = json.loads((directory / "manifest.json").read_text())
     return {name: (directory / name).read_bytes() for name in (*manifest["files"], "manifest.json")}
+
+
+def _hanging(store: S3Server) -> threading.Event:
+    """Let the store answer only once the event is set."""
+    released = threading.Event()
+    store.fault = lambda method, path: None if released.wait() else 500
+    return released
 
 
 async def test_to_a_repository(pushing: ModelStage, hub: HubServer) -> None:
@@ -99,7 +107,7 @@ async def test_to_a_repository(pushing: ModelStage, hub: HubServer) -> None:
     assert (again, len(repo.commits)) == (newest, 2)
 
 
-async def test_the_run_that_made_it_tells_of_it(pushing: ModelStage, store: ObjectStore) -> None:
+async def test_the_run_that_made_it_tells_of_it(pushing: ModelStage, store: S3Server) -> None:
     run_id = await pushing.run_of()
     async with pushing.service.database.begin() as tx:
         await tx.execute(insert(Checkpoint), [{"run_id": run_id, "step": 1, "iteration": 1, "is_best": False}])
@@ -113,8 +121,9 @@ async def test_the_run_that_made_it_tells_of_it(pushing: ModelStage, store: Obje
     assert "event: checkpoint.pushed" in stream.text
 
 
-async def test_to_a_store(pushing: ModelStage, store: ObjectStore, data_dir: Path) -> None:
-    store.refusals.append((503, "SlowDown"))  # passes
+async def test_to_a_store(pushing: ModelStage, store: S3Server, data_dir: Path) -> None:
+    faults = [503]  # passes
+    store.fault = lambda method, path: faults.pop() if faults else None
     (data_dir / "pushes" / "0").mkdir(parents=True)
     (data_dir / "pushes" / "0" / "of a killed service").touch()
     pushed = await _push(pushing, {"to": "s3", "step": 0})
@@ -129,7 +138,7 @@ async def test_to_a_store(pushing: ModelStage, store: ObjectStore, data_dir: Pat
     assert sorted(path.name for path in (data_dir / "pushes").iterdir()) == ["0.lock"]
 
 
-async def test_what_is_not_allowed_is_not_pushed(pushing: ModelStage, hub: HubServer, store: ObjectStore) -> None:
+async def test_what_is_not_allowed_is_not_pushed(pushing: ModelStage, hub: HubServer, store: S3Server) -> None:
     for request, status in (
         ({"to": "hf", "repo": "acme/sales-caller"}, 403),
         ({"to": "hf", "repo": "other/mail-caller"}, 403),
@@ -148,7 +157,7 @@ async def test_what_is_not_allowed_is_not_pushed(pushing: ModelStage, hub: HubSe
 
 
 async def test_the_far_side_is_quoted_without_secrets(
-    pushing: ModelStage, hub: HubServer, store: ObjectStore, capfd: pytest.CaptureFixture[str]
+    pushing: ModelStage, hub: HubServer, store: S3Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hub.refusals.append((400, f"the token {hub.token} may not write here"))
     refused = await _push(pushing, TO_HUB, 502)
@@ -165,7 +174,7 @@ async def test_the_far_side_is_quoted_without_secrets(
     assert (hub.repos, store.objects) == ({}, {})
 
 
-async def test_a_torn_checkpoint_does_not_leave(pushing: ModelStage, store: ObjectStore) -> None:
+async def test_a_torn_checkpoint_does_not_leave(pushing: ModelStage, store: S3Server) -> None:
     async with engine_http(pushing.engine) as http:
         model = await create_model(http, "torn-push", project="mail")
         group = await sampled_group(http, "mail/torn-push")
@@ -179,25 +188,25 @@ async def test_a_torn_checkpoint_does_not_leave(pushing: ModelStage, store: Obje
     assert store.puts == []
 
 
-async def test_so_many_at_once(pushing: ModelStage, store: ObjectStore, data_dir: Path) -> None:
-    store.hanging.set()
+async def test_so_many_at_once(pushing: ModelStage, store: S3Server, data_dir: Path) -> None:
+    released = _hanging(store)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(AT_ONCE):
             tasks.create_task(_push(pushing, {"to": "s3"}))
         await until(lambda: len(list((data_dir / "pushes").glob("?"))) == AT_ONCE)
         third = await pushing.service.client.post(f"/models/{CALLER}/push", json={"to": "s3"})
         assert (third.status_code, third.headers["retry-after"]) == (503, "30")
-        store.hanging.clear()
-        store.released.set()
+        released.set()
 
 
 async def test_a_push_has_its_time(
-    model_engine: EngineProcess, data_dir: Path, database_url: str, hub: HubServer, store: ObjectStore
+    model_engine: EngineProcess, data_dir: Path, database_url: str, hub: HubServer, store: S3Server
 ) -> None:
-    store.hanging.set()
+    released = _hanging(store)
     settings = _settings(hub, store) | {"push_timeout_s": 1}
     async with _stage(model_engine, data_dir, database_url, **settings) as stage:
         assert "took longer than 1 s" in (await _push(stage, {"to": "s3"}, 502))["detail"]
+    released.set()
     assert not list((data_dir / "pushes").glob("?"))
 
 
