@@ -155,11 +155,11 @@ async def test_a_queued_run_is_paused_and_cancelled_at_once(data_dir: Path, data
     async with served(settings, ScriptedLoop()) as client:
         run_id = (await client.post("/learn-loop", json={})).json()["run_id"]
         assert (await client.post(f"/runs/{run_id}/pause")).json()["status"] == "paused"
-        cancelled = (await client.post(f"/runs/{run_id}/cancel")).json()
-        assert cancelled["status"] == "cancelled"
-        assert cancelled["started_at"] is None
-        assert cancelled["finished_at"] is not None
         assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
+        assert (await client.post(f"/runs/{run_id}/cancel")).json()["status"] == "cancelled"
+        run = (await client.get(f"/runs/{run_id}")).json()
+        assert run["started_at"] is None
+        assert run["finished_at"] is not None
         assert (await client.post(f"/runs/{run_id}/resume")).status_code == 409
 
 
