@@ -15,12 +15,11 @@ from app.errors import InvalidRequest, Unavailable
 from app.events.log import append
 from app.operations.backend_checks import engine_for, reached
 from app.operations.base_model import Root, root_of
-from app.operations.named import ENVIRONMENT, faults_at, pinned
+from app.operations.named import pinned
 from app.operations.run_disk import REMEDY, need_of, why_too_little
 from app.operations.run_plan import RunPlan, plan_of
 from app.operations.validation import validated
 from app.operations.warm_start import with_warm_start
-from app.runs.documents import resolve_references
 from app.runs.expected_work import ExpectedWork, expected_work
 from app.runs.resume_point import INHERITED
 from app.schemas.run_request import LearnLoopRequest
@@ -72,21 +71,17 @@ async def start_run(
     `save_reply` is called in the transaction that creates the run, so that either both are saved or neither. Raises
     InvalidRequest, ModelBusy, or Unavailable if the request cannot be checked because the engine is unavailable.
     """
-    settings, database = service.settings, service.database
-    plan = replace(plan_of(request, settings, run_id), first_scenario=parent.first_scenario if parent else 0)
+    plan = replace(plan_of(request, service.settings, run_id), first_scenario=parent.first_scenario if parent else 0)
     engine = await engine_for(service, plan)
     root = await root_of(service, plan)
     await service.webhooks.check(request.webhooks)
-    environment, notes = await pinned(database, settings, plan.environment, plan.model.project)
+    environment, notes = await pinned(service.database, service.settings, plan.environment, plan.model.project)
     plan = replace(plan, environment=environment, warnings=tuple(notes))
     if request.warm_start is not None:
         plan = await with_warm_start(service, plan, request.warm_start)
-    with faults_at(ENVIRONMENT, plan.short_fields):
-        whole = await resolve_references(database, settings.data_dir, environment, plan.model.project)
-    state = parent.learned.state if parent and parent.learned else None
-    plan, new = await asyncio.to_thread(validated, plan, root, whole, settings, state)
+    plan, new = await validated(service, plan, root, parent.learned.state if parent and parent.learned else None)
     run = _new_run(plan, engine, parent)
-    expected = await expected_work(database, run)
+    expected = await expected_work(service.database, run)
     if (need := await _fitting(service, plan, root)) is not None:
         expected = replace(expected, disk_bytes=need.total)
     started = Started([], plan.warnings, plan.defaults, expected)

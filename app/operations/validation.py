@@ -1,5 +1,6 @@
 """Completes the plan of a run by building everything that the run will build, so that a bad choice is reported now."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -21,8 +22,9 @@ from app.operations.run_plan import (
     with_defaults,
     with_demonstrations,
 )
+from app.resources import Resources
 from app.runs.configuration import make_environment, make_judge, runner_of
-from app.runs.documents import NewDocument, extract_documents
+from app.runs.documents import NewDocument, extract_documents, resolve_references
 from app.runs.environment_access import EnvironmentAccess
 from app.runs.resume_point import begin_with
 from app.schemas.run_request import LearnLoopRequest
@@ -36,14 +38,24 @@ from training.warm_start import NoOracle
 _JUDGE = ("body", "judge")
 
 
-def validated(
-    plan: RunPlan, root: Root, choice: Choice, settings: Settings, state: Mapping[str, Json] | None
+async def validated(
+    resources: Resources, plan: RunPlan, root: Root, state: Mapping[str, Json] | None
 ) -> tuple[RunPlan, list[NewDocument]]:
     """Return the complete plan, with references to documents and warnings, and the documents to store.
 
-    `choice` is the plan's environment with all documents inserted. The environment is built, begins with `state` and
-    draws a scenario of each split; agent and judge are built. Raises InvalidRequest.
+    The environment is built, begins with `state` and draws a scenario of each split; agent and judge are built. Raises
+    InvalidRequest.
     """
+    settings, project = resources.settings, plan.model.project
+    with faults_at(ENVIRONMENT, plan.short_fields):
+        choice = await resolve_references(resources.database, settings.data_dir, plan.environment, project)
+    return await asyncio.to_thread(_validated, plan, root, choice, settings, state)
+
+
+def _validated(
+    plan: RunPlan, root: Root, choice: Choice, settings: Settings, state: Mapping[str, Json] | None
+) -> tuple[RunPlan, list[NewDocument]]:
+    """`choice` is the plan's environment with all documents inserted."""
     request, base = plan.request, root.base
     with faults_at(ENVIRONMENT, plan.short_fields):
         with closing(make_environment(choice, settings.data_dir, EnvironmentAccess(settings))) as environment:
