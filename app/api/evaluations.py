@@ -11,7 +11,7 @@ from app.api.engine import CurrentEvaluations
 from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures, page
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import StoredEvaluation
+from app.domain.stored_evaluation import RejudgingEvaluation, parse_evaluation
 from app.errors import Conflict
 from app.evaluations import rendering
 from app.evaluations.store import EvaluationStore
@@ -85,7 +85,7 @@ async def get_report(
     job = await store.get(evaluation_id)
     if job.report is None:
         raise Conflict(f"Evaluation {job.id} has no report: it is {job.status}.")
-    if "rejudge" in job.report:
+    if isinstance(parse_evaluation(job.request), RejudgingEvaluation):
         raise Conflict(f"Evaluation {job.id} judged stored rollouts again, so it compares no models.")
     render, media_type, ending = {
         "markdown": (rendering.markdown, "text/markdown", "md"),
@@ -149,7 +149,7 @@ async def resume_evaluation(
     async with service.database() as tx:
         job = await tx.get(EvaluationJob, evaluation_id)
     if job is not None:
-        stored = StoredEvaluation.model_validate(job.request)
+        stored = parse_evaluation(job.request)
         prompted = [each.model for each in stored.models if each.kind == "prompted"]
         check_new_budget(budget, stored.judge, prompted, service.settings)
     await store.resume(evaluation_id, caller.actor, budget)

@@ -4,19 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
-
-from app.domain.stored_request import Budget, Choice
+from app.domain.stored_request import Budget, Choice, Stored
 from environment.base import Split
 from environment.json_type import Json
 from training.rollout.fork import Edit
 from training.statistics.turn_values import most_probes
 
 
-class Contestant(BaseModel):
+class Contestant(Stored):
     """One of the compared models."""
-
-    model_config = ConfigDict(frozen=True)
 
     label: str
     """Its name in the report, unique within the evaluation."""
@@ -29,10 +25,8 @@ class Contestant(BaseModel):
     """Project, name and base model, for a trained model that is not on the engine."""
 
 
-class Trial(BaseModel):
+class Trial(Stored):
     """What a comparison of two models decides: whether the second one gets a promoted name."""
-
-    model_config = ConfigDict(frozen=True)
 
     project: str
     name: str
@@ -52,10 +46,8 @@ class Trial(BaseModel):
     """The release that it is part of, whose traffic decides; None if a won trial promotes the model itself."""
 
 
-class WhatIf(BaseModel):
+class WhatIf(Stored):
     """A fork of a recorded rollout at one turn or more. Each turn is a scenario of the evaluation."""
-
-    model_config = ConfigDict(frozen=True)
 
     trajectory_id: str
     turns: tuple[int, ...]
@@ -76,10 +68,8 @@ class WhatIf(BaseModel):
     """Whether the recorded token ids are known."""
 
 
-class Rejudge(BaseModel):
+class Rejudge(Stored):
     """Which stored rollouts of a run are judged again."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     kinds: tuple[Literal["train", "evaluation"], ...]
@@ -94,10 +84,8 @@ class Rejudge(BaseModel):
     """SHA-256 of the code of judges and environments."""
 
 
-class StoredEvaluation(BaseModel):
-    """Everything that determines an evaluation's results."""
-
-    model_config = ConfigDict(frozen=True)
+class StoredEvaluation(Stored):
+    """What determines the results of an evaluation of any kind. Each kind is a class of its own; see `Evaluation`."""
 
     models: tuple[Contestant, ...]
     environment: Choice
@@ -113,29 +101,86 @@ class StoredEvaluation(BaseModel):
     max_completion_tokens: int
     rollout_timeout_s: float
     concurrency: int
-    trial: Trial | None = None
-    """The trial that the evaluation decides; None if it is only a comparison."""
-    what_if: WhatIf | None = None
-    """The recorded rollout that all rollouts continue; None if they begin at the beginning."""
-    rejudge: Rejudge | None = None
-    """The stored rollouts that are judged again, if no new ones are made."""
     budget: Budget | None = None
     """Spending limits; None for no limits."""
-
-    @classmethod
-    def parse(cls, request: Mapping[str, Json]) -> Self:
-        """Parse the JSON column."""
-        return cls.model_validate(request)
 
     @property
     def slots(self) -> int:
         """Number of rollouts to judge; in a search by bisection, at most."""
-        if self.rejudge is not None:
-            return self.rejudge.rollouts * self.rejudge.repeats
-        scenarios = self.scenarios
-        if self.what_if is not None and self.what_if.search == "bisect":
-            scenarios = min(scenarios, most_probes(scenarios))
-        return len(self.models) * scenarios * self.samples
+        return len(self.models) * self.scenarios * self.samples
+
+    @property
+    def units(self) -> list[list[tuple[int, int]]]:
+        """What intervals are over, here scenarios. Each is given by its rollouts' numbers of scenario and sample."""
+        return [[(scenario, sample) for sample in range(self.samples)] for scenario in range(self.scenarios)]
+
+    @property
+    def listed_by(self) -> dict[str, str]:
+        """The columns by which evaluations of this kind are listed; none for those that are listed by themselves."""
+        return {}
+
+    def stored(self) -> dict[str, Json]:
+        """Return the JSON column, in which the fields of other kinds are null."""
+        return dict.fromkeys(_KINDS) | self.model_dump(mode="json")
+
+
+class Comparison(StoredEvaluation):
+    """Models attempt the same scenarios."""
+
+
+class TrialEvaluation(Comparison):
+    """A comparison of two models that decides a trial, and ends when it is decided."""
+
+    trial: Trial
+
+
+class WhatIfEvaluation(StoredEvaluation):
+    """Rollouts that all continue a recorded one."""
+
+    what_if: WhatIf
+
+    @property
+    def slots(self) -> int:
+        turns = min(self.scenarios, most_probes(self.scenarios)) if self.what_if.search == "bisect" else self.scenarios
+        return len(self.models) * turns * self.samples
+
+    @property
+    def units(self) -> list[list[tuple[int, int]]]:
+        """The continuations, because all have the same scenario."""
+        return [[(turn, sample)] for turn in range(self.scenarios) for sample in range(self.samples)]
+
+    @property
+    def listed_by(self) -> dict[str, str]:
+        return {"trajectory_id": self.what_if.trajectory_id}
+
+
+class RejudgingEvaluation(StoredEvaluation):
+    """Stored rollouts are judged again, and no new ones are made."""
+
+    rejudge: Rejudge
+
+    @property
+    def slots(self) -> int:
+        return self.rejudge.rollouts * self.rejudge.repeats
+
+    @property
+    def listed_by(self) -> dict[str, str]:
+        return {"run_id": self.rejudge.run_id}
+
+
+Evaluation = Comparison | TrialEvaluation | WhatIfEvaluation | RejudgingEvaluation
+"""An evaluation's request. A stored row is of the kind whose field is not null; without any, it is a comparison."""
+_KINDS: Mapping[str, type[Evaluation]] = {
+    "trial": TrialEvaluation,
+    "what_if": WhatIfEvaluation,
+    "rejudge": RejudgingEvaluation,
+}
+
+
+def parse_evaluation(request: Mapping[str, Json]) -> Evaluation:
+    """Parse the JSON column."""
+    kind = next((kind for name, kind in _KINDS.items() if request.get(name) is not None), Comparison)
+    return kind.model_validate(request)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,18 +11,20 @@ from training.tuning import Tuning
 from training.types import RunConfig
 
 
-class _Stored(BaseModel):
+class Stored(BaseModel):
+    """A stored request, or a part of one."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class Choice(_Stored):
+class Choice(Stored):
     """An environment, judge or agent by name, with its settings."""
 
     name: str
     config: Mapping[str, Json] = Field(default_factory=dict)
 
 
-class StoredModel(_Stored):
+class StoredModel(Stored):
     """The model that the run trains."""
 
     project: str
@@ -50,7 +52,7 @@ class Budget:
     max_tokens: int | None = None
 
 
-class KeptCheckpoints(_Stored):
+class KeptCheckpoints(Stored):
     """Which checkpoints to keep in addition to required ones: the best, the latest, multiples of a step, and as many of
     the evaluated ones."""
 
@@ -60,21 +62,21 @@ class KeptCheckpoints(_Stored):
     keep_evaluated: int = 0
 
 
-class NoSignalRule(_Stored):
+class NoSignalRule(Stored):
     """What happens to a run after `after` iterations in a row without a training signal."""
 
     action: Literal["continue", "pause", "fail"] = "continue"
     after: int = 3
 
 
-class DiagnosisRule(_Stored):
+class DiagnosisRule(Stored):
     """What happens to a run when a diagnosis of at least this severity is named."""
 
     action: Literal["warn", "pause"] = "warn"
     severity: Literal["warning", "fault"] = "fault"
 
 
-class StoredWarmStart(_Stored):
+class StoredWarmStart(Stored):
     """Settings of a warm start that are not part of RunConfig."""
 
     demonstrations: Mapping[str, Json]
@@ -86,7 +88,7 @@ class StoredWarmStart(_Stored):
         return self.demonstrations.get("sha256")
 
 
-class StoredRequest(_Stored):
+class StoredRequest(Stored):
     """The accepted request of a run. Fields that older versions did not store default to the behavior of that time."""
 
     environment: Choice

@@ -1,5 +1,6 @@
 """The report of a rejudging. The stored verdicts suffice to compute it again."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -7,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from app.domain.stored_evaluation import Rejudge
-from app.evaluations.rejudgings import StoredGroup
+from app.evaluations.rejudgings import RejudgingStore, StoredGroup
 from environment.json_type import Json
 from training.best_checkpoint import BestCheckpoint, Validation
 from training.statistics.rejudging import (
@@ -25,6 +26,15 @@ _LARGEST = 10
 _LEAST_SCORED = 0.5
 """Share of the rollouts that must have a score for a rejudging to have a finding."""
 Verdicts = Mapping[tuple[str, int], Any]
+
+
+async def stored_rejudge_report(
+    store: RejudgingStore, evaluation_id: str, rejudge: Rejudge, groups: Sequence[StoredGroup]
+) -> dict[str, Json]:
+    """Return the report on the stored verdicts."""
+    verdicts = await store.verdicts(evaluation_id)
+    explanations = await store.explanations(evaluation_id, [row.id for row in _largest(groups, verdicts)])
+    return await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
 
 
 def rejudge_report(
@@ -59,7 +69,7 @@ def rejudge_report(
         "first_changed": first_changed(train) if is_conclusive else None,
         "first_mattering": mattering,
         "noise": None if found is None else asdict(found),
-        "largest": [_change(row, verdicts[row.id, 0], explanations) for row in largest(groups, verdicts)],
+        "largest": [_change(row, verdicts[row.id, 0], explanations) for row in _largest(groups, verdicts)],
         "text": _finding(everything, mattering, found, rejudge.repeats, seen, scored),
     }
 
@@ -70,7 +80,7 @@ def _counted(groups: Sequence[StoredGroup], verdicts: Verdicts) -> tuple[int, in
     return len(finished), sum(verdicts[row.id, 0].reward is not None for row in finished)
 
 
-def largest(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[Any]:
+def _largest(groups: Sequence[StoredGroup], verdicts: Verdicts) -> list[Any]:
     """Return the training rollouts whose reward changes most, at most ten."""
 
     def distance(row: Any) -> float:

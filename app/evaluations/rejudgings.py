@@ -13,7 +13,7 @@ from app.db.database import Database
 from app.db.tables import EvaluationJob, RejudgedRollout, Run, Trajectory
 from app.domain.stored_evaluation import Rejudge
 from app.errors import NotFound
-from app.evaluations.store import with_cost
+from app.evaluations.store import count_verdicts
 from judges.base import JudgeCall
 from training.types import RunConfig
 
@@ -104,9 +104,7 @@ class RejudgingStore:
         async with self._database.begin() as tx:
             await require(tx, lease)
             await tx.execute(insert(RejudgedRollout).on_conflict_do_nothing(), list(verdicts))
-            row = await tx.get_one(EvaluationJob, lease.id)
-            row.done, row.claims = row.done + len(verdicts), 0
-            row.judge = with_cost(row.judge, calls)
+            await count_verdicts(tx, lease, len(verdicts), calls)
 
     async def last_iteration(self, run: Run) -> int | None:
         """Return the last iteration of a run whose rollouts are stored; None without any."""

@@ -82,7 +82,7 @@ def models_without_figures(report: Mapping[str, Json]) -> dict[int, str]:
 def differences(request: StoredEvaluation, rows: Mapping[Slot, Any]) -> list[float]:
     """Return the second model's success minus the first's, for each scenario with figures for both, in order."""
     found = []
-    for unit in _units(request):
+    for unit in request.units:
         first, second = (_unit_figure("success", unit, rows, model) for model in (0, 1))
         if first is not None and second is not None:
             found.append(second - first)
@@ -95,21 +95,13 @@ def _unit_figure(name: str, unit: Sequence[tuple[int, int]], rows: Mapping[Slot,
     return _mean(_figure(name, rows[slot]) for slot in slots if slot in rows)
 
 
-def _units(request: StoredEvaluation) -> list[list[tuple[int, int]]]:
-    """Return what the intervals are over: scenarios, or in a what-if, which has one scenario, its continuations. Each
-    is given by its rollouts' numbers of scenario and sample."""
-    if request.what_if is None:
-        return [[(scenario, sample) for sample in range(request.samples)] for scenario in range(request.scenarios)]
-    return [[(turn, sample)] for turn in range(request.scenarios) for sample in range(request.samples)]
-
-
 def _compared(
     name: str, request: StoredEvaluation, rows: Mapping[Slot, Any], models: Sequence[int]
 ) -> dict[str, Json] | None:
     """Return means and differences from the first model with intervals, by the model's number, and the number of
     scenarios behind them; None without any. Only `models`, given in order, are compared."""
     table = []
-    for unit in _units(request):
+    for unit in request.units:
         figures = [_unit_figure(name, unit, rows, model) for model in models]
         if None not in figures:
             table.append(figures)

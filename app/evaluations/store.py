@@ -18,7 +18,7 @@ from app.domain.evaluation_state import RESUMING, TERMINAL, EvaluationStatus
 from app.domain.event_types import EventType
 from app.domain.release_state import LIVE as LIVE_RELEASE
 from app.domain.run_state import Move
-from app.domain.stored_evaluation import Slot, StoredEvaluation
+from app.domain.stored_evaluation import Comparison, Slot, Trial, TrialEvaluation, parse_evaluation
 from app.errors import Conflict, NotAllowed, NotFound
 from app.evaluations.claims import UNOWNED
 from app.evaluations.publications import NEW
@@ -177,7 +177,7 @@ class EvaluationStore:
         """End a running evaluation with a final status. Does nothing if the lease is lost.
 
         If it is a completed trial that was won, its challenger is promoted in the same transaction. One that failed
-        has a report if some of its models have figures. `publish` says that the report is to be published.
+        has a report if some of its models have figures. `publish` says that comparisons are to be published.
         """
         move, event = _ENDINGS[status]
         async with self._database.begin() as tx:
@@ -185,19 +185,24 @@ class EvaluationStore:
                 await require(tx, lease)
             except LeaseLost:
                 return
+            published = None
             if report is not None and status is EvaluationStatus.COMPLETED:
-                report = await _promote_if_won(tx, lease.id, report)
+                evaluation = parse_evaluation((await tx.get_one(EvaluationJob, lease.id)).request)
+                if isinstance(evaluation, TrialEvaluation):
+                    report = await _promote_if_won(tx, lease.id, evaluation.trial, report)
+                if publish and isinstance(evaluation, Comparison):
+                    published = NEW
             values = {"error": error, "report": report, "finished_at": func.now(), "cancel_requested": False, **UNOWNED}
-            await move_held(tx, lease, move, published=NEW if publish else None, **values)
+            await move_held(tx, lease, move, published=published, **values)
             data = ({"error": error} if error else {}) | (_headlines(report) if report else {})
             await append_to_evaluation(tx, lease.id, event, lease.actor, data)
 
-    async def rows(self, id: str) -> Sequence[Row[Any]]:
+    async def rows(self, id: str) -> dict[Slot, Any]:
         """Return all rollouts without bulky columns, except the score's explanation, which every judged one has."""
         columns: list[ColumnElement[Any]] = [*_COMPACT_COLUMNS, Trajectory.__table__.c.score_explanation]
         query = select(*columns).where(Trajectory.evaluation_id == id)
         async with self._database() as tx:
-            return (await tx.execute(query.order_by(Trajectory.seq))).all()
+            return {Slot.parse(row.slot): row for row in await tx.execute(query.order_by(Trajectory.seq))}
 
     async def messages(self, id: str, slots: Sequence[Slot]) -> dict[str, list[Any]]:
         """Return what a judge reads of those rollouts, by rollout id."""
@@ -226,9 +231,7 @@ class EvaluationStore:
             for verdict in verdicts:
                 columns = {name: value for name, value in verdict.items() if name != "id"}
                 await tx.execute(update(Trajectory).where(Trajectory.id == verdict["id"]).values(**columns))
-            row = await tx.get_one(EvaluationJob, lease.id)
-            row.done, row.claims = row.done + len(verdicts), 0
-            row.judge = with_cost(row.judge, calls)
+            await count_verdicts(tx, lease, len(verdicts), calls)
 
 
 def _allowed(status: str) -> list[str]:
@@ -280,14 +283,13 @@ def _changed_budget(row: EvaluationJob, given: Mapping[str, Any] | None) -> dict
     return budget
 
 
-async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _promote_if_won(tx: AsyncSession, id: str, trial: Trial, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """Promote a won trial's challenger, unless the name has been given to another checkpoint meanwhile or has a live
     release.
 
     Returns the report, in which the decision is then `overtaken`.
     """
-    trial = StoredEvaluation.parse((await tx.get_one(EvaluationJob, id)).request).trial
-    if trial is None or trial.release_id is not None or report["trial"]["decision"] != Decision.PROMOTE:
+    if trial.release_id is not None or report["trial"]["decision"] != Decision.PROMOTE:
         return report
     await lock_promotions(tx, trial.project, trial.name)
     live = exists().where(
@@ -314,11 +316,15 @@ async def _promote_if_won(tx: AsyncSession, id: str, report: Mapping[str, Any]) 
     return report
 
 
-def with_cost(before: Mapping[str, Any], calls: Sequence[JudgeCall]) -> dict[str, Any]:
-    """Add calls to the sums. An unknown price makes the sum of dollars unknown."""
-    sums: dict[str, Any] = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "usd": 0.0, **before}
+async def count_verdicts(
+    tx: AsyncSession, lease: Lease[EvaluationJob], verdicts: int, calls: Sequence[JudgeCall]
+) -> None:
+    """Add saved verdicts and their cost to the sums. An unknown price makes the sum of dollars unknown."""
+    row = await tx.get_one(EvaluationJob, lease.id)
+    row.done, row.claims = row.done + verdicts, 0
+    sums: dict[str, Any] = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0, "usd": 0.0, **row.judge}
     for call in calls:
         for name in ("requests", "prompt_tokens", "completion_tokens"):
             sums[name] += getattr(call, name)
         sums["usd"] = None if sums["usd"] is None or call.cost_usd is None else sums["usd"] + call.cost_usd
-    return sums
+    row.judge = sums

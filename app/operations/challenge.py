@@ -7,7 +7,7 @@ from ulid import ULID
 
 from app.auth.caller import Caller
 from app.db.tables import Promotion, Release
-from app.domain.stored_evaluation import Trial
+from app.domain.stored_evaluation import Trial, TrialEvaluation
 from app.errors import Conflict
 from app.model_registry.checkpoints import Checkpoints
 from app.model_registry.promotions import Promotions
@@ -78,7 +78,7 @@ async def challenge(
         await save_reply(tx, started)
 
     request = _request(asked, champion, model, run.id if run else None)
-    return await starter.start(str(ULID()), request, caller, save, trial), ended
+    return await starter.start(str(ULID()), request, caller, save, TrialEvaluation, trial=trial), ended
 
 
 def _request(asked: Challenge, champion: Promotion, model: ModelName, run_id: str | None) -> EvaluationRequest:

@@ -14,7 +14,7 @@ from app.backends import Connect, connected
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
 from app.domain.event_types import EventType
-from app.domain.stored_evaluation import Contestant, Rejudge, StoredEvaluation, Trial, WhatIf
+from app.domain.stored_evaluation import Comparison, Contestant, Evaluation, StoredEvaluation
 from app.domain.stored_request import Budget, Choice
 from app.errors import InvalidRequest
 from app.events.log import append_to_evaluation
@@ -88,9 +88,10 @@ class EvaluationStarter:
         request: EvaluationRequest,
         caller: Caller,
         save_reply: SaveReply,
-        trial: Trial | None = None,
+        kind: type[Comparison] = Comparison,
+        **fields: Any,
     ) -> StartedEvaluation:
-        """Queue the evaluation, which decides `trial` if one is given.
+        """Queue a comparison, or a trial. `kind` and `fields` are as in `queue`.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
@@ -98,8 +99,11 @@ class EvaluationStarter:
         project = caller.project or (run.model_project if run else self.resources.settings.art_project)
         basis = Basis.of_run(run) if run else None
         if not request.models:
-            request = request.model_copy(update={"models": _models_of(run)})
-        return await self.queue(id, request, caller, save_reply, basis, project, trial=trial)
+            assert run is not None
+            base = ModelToEvaluate(model=run.base_model, label="base")
+            models = [base, ModelToEvaluate(model=run.id, label="trained")]
+            request = request.model_copy(update={"models": models})
+        return await self.queue(id, request, caller, save_reply, basis, project, kind, **fields)
 
     async def queue(
         self,
@@ -109,14 +113,11 @@ class EvaluationStarter:
         save_reply: SaveReply,
         basis: Basis | None,
         project: str,
-        *,
-        trial: Trial | None = None,
-        what_if: WhatIf | None = None,
-        rejudge: Rejudge | None = None,
-        **changes: Any,
+        kind: type[Evaluation],
+        **fields: Any,
     ) -> StartedEvaluation:
-        """Queue an evaluation of the request's models: a plain one, a trial, a what-if, or a rejudging, which has no
-        models. `changes` replace fields of the stored request with values that no request has.
+        """Queue an evaluation of that kind. `fields` are those that only this kind has, and others with values that no
+        request has.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
@@ -125,31 +126,30 @@ class EvaluationStarter:
         labelled = _require_unique_labels([contestant for contestant, _ in found])
         stored = await self._stored(request, basis, project, labelled, noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
-        stored = stored.model_copy(update={"trial": trial, "what_if": what_if, "rejudge": rejudge, **changes})
+        evaluation = kind.model_validate({**dict(stored), **fields})
         job = EvaluationJob(
             id=id,
             project=project,
             status=EvaluationStatus.QUEUED,
-            request=stored.model_dump(mode="json"),
+            request=evaluation.stored(),
             engine=_one_engine([engine for _, engine in found]),
-            total=stored.slots,
+            total=evaluation.slots,
             done=0,
             judge={},
-            trajectory_id=what_if.trajectory_id if what_if else None,
-            run_id=rejudge.run_id if rejudge else None,
+            **evaluation.listed_by,
         )
+        started = StartedEvaluation(job, noted.warnings)
+        created = {
+            "models": [each.label for each in evaluation.models],
+            "environment": evaluation.environment.name,
+            "judge": evaluation.judge.name,
+            "rollouts": job.total,
+        }
         async with self.resources.database.begin() as tx:
             tx.add(job)
             await tx.flush()
-            created = {
-                "models": [each.label for each in stored.models],
-                "environment": stored.environment.name,
-                "judge": stored.judge.name,
-                "rollouts": job.total,
-            }
             await append_to_evaluation(tx, id, EventType.EVALUATION_CREATED, caller.actor, created)
             await tx.refresh(job)
-            started = StartedEvaluation(job, noted.warnings)
             await save_reply(tx, started)
         self.wake_worker()
         return started
@@ -165,30 +165,26 @@ class EvaluationStarter:
     ) -> tuple[Contestant, str | None]:
         """Return the model under a permanent name, and the engine that has it (None for any or no engine)."""
         if asked.prompted is not None:
-            _check_listed(place, asked.prompted, listed)
+            try:
+                listed.model(asked.prompted)
+            except UnknownModel as error:
+                raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
         resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
         await self._check_checkpoint(place, resolved)
-        label, run = asked.label or resolved.name, resolved.run
-        if resolved.backend == embedded.NAME or run is None:
-            engine = run.engine if run else None
-            named = Contestant(
-                label=label, kind="trained", model=resolved.name, step=resolved.step, backend=embedded.NAME
-            )
-            return named, engine
-        spec = model_spec(run)
-        given = {"project": spec.project, "name": spec.name, "base_model": spec.base_model}
-        return (
-            Contestant(
-                label=label,
-                kind="trained",
-                model=resolved.name,
-                step=resolved.step,
-                backend=resolved.backend,
-                spec=given,
-            ),
-            None,
+        run, backend, spec = resolved.run, embedded.NAME, None
+        if run is not None and resolved.backend != embedded.NAME:
+            named, backend = model_spec(run), resolved.backend
+            spec = {"project": named.project, "name": named.name, "base_model": named.base_model}
+        contestant = Contestant(
+            label=asked.label or resolved.name,
+            kind="trained",
+            model=resolved.name,
+            step=resolved.step,
+            backend=backend,
+            spec=spec,
         )
+        return contestant, run.engine if run is not None and spec is None else None
 
     async def _fix_step(self, model: ResolvedModel) -> ResolvedModel:
         """Add the step to a model whose name means its newest checkpoint, which changes. Raises Unavailable."""
@@ -221,7 +217,8 @@ class EvaluationStarter:
         models: tuple[Contestant, ...],
         listed: Models,
     ) -> StoredEvaluation:
-        environment = own.environment if own and request.environment is None else _choice(request.environment)
+        chosen = request.environment or (own.environment if own else EnvironmentChoice())
+        environment = Choice(name=chosen.name, config=chosen.config)
         environment, _ = await pinned(self.resources.database, self.resources.settings, environment, project)
         seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
         default_judge, scenarios = await self._check_environment(environment, request, seed, project)
@@ -264,13 +261,6 @@ class EvaluationStarter:
         return environment.default_judge, request.scenarios if synthetic else len(different(drawn))
 
 
-def _check_listed(place: int, name: str, listed: Models) -> None:
-    try:
-        listed.model(name)
-    except UnknownModel as error:
-        raise InvalidRequest(("body", "models", place, "prompted"), str(error)) from error
-
-
 def check_judge(judge: Choice, listed: Models) -> Judge:
     """Return the judge. Raises InvalidRequest for one that cannot be built."""
     return built_judge(judge, JudgeServices(models=listed), ("body", "judge"))
@@ -293,14 +283,6 @@ async def _steps(connect: Connect, backend: str, model: ModelName) -> frozenset[
         return await found.checkpoints(model.project, model.name)
 
 
-def _models_of(run: Run | None) -> list[ModelToEvaluate]:
-    assert run is not None
-    return [
-        ModelToEvaluate(model=run.base_model, label="base"),
-        ModelToEvaluate(model=run.id, label="trained"),
-    ]
-
-
 def _require_unique_labels(models: list[Contestant]) -> tuple[Contestant, ...]:
     """Check that the labels are unique. Raises InvalidRequest."""
     labels = [each.label for each in models]
@@ -319,8 +301,3 @@ def _one_engine(engines: list[str | None]) -> str | None:
     if len(found) > 1:
         raise InvalidRequest(("body", "models"), "The models are on different engines; no worker reaches all of them.")
     return next(iter(found), None)
-
-
-def _choice(given: EnvironmentChoice | None) -> Choice:
-    chosen = given or EnvironmentChoice()
-    return Choice(name=chosen.name, config=chosen.config)

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from app.auth.caller import Caller
 from app.db.database import Database
 from app.db.tables import EvaluationJob, JudgeCall, Run
-from app.domain.stored_evaluation import Rejudge
+from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
 from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
 from app.evaluations.rejudgings import RejudgingStore
@@ -39,6 +39,7 @@ class Planned:
 
     rejudge: Rejudge
     groups: int
+    environment: Choice
     judge: Choice
     cost: ExpectedCost
 
@@ -86,15 +87,14 @@ class RejudgingStarter:
         built = check_judge(judge, ListedModels(self.evaluations.resources.settings))
         if (reason := unfit(built, await examined(database, run.id))) is not None:
             raise InvalidRequest(("body", "judge"), f"The judge {judge.name} fits no rollout of this run: {reason}.")
-        _environment(own.environment, request)
+        environment = _environment(own.environment, request)
         cost = await _expected(database, run, judge, len(groups) * rejudge.repeats)
-        return Planned(rejudge, len(groups), judge, cost)
+        return Planned(rejudge, len(groups), environment, judge, cost)
 
     async def start(
         self, id: str, run: Run, request: RejudgeRequest, planned: Planned, caller: Caller, save_reply: SaveReply
     ) -> StartedEvaluation:
         """Queue the rejudging. Raises InvalidRequest, Conflict or Unavailable."""
-        own = Basis.of_run(run)
         judge = JudgeChoice(name=planned.judge.name, config=dict(planned.judge.config))
         asked = EvaluationRequest(run_id=run.id, judge=judge, budget=request.budget)
         return await self.evaluations.queue(
@@ -102,8 +102,9 @@ class RejudgingStarter:
             asked,
             caller,
             save_reply,
-            replace(own, environment=_environment(own.environment, request)),
+            replace(Basis.of_run(run), environment=planned.environment),
             run.model_project,
+            RejudgingEvaluation,
             rejudge=planned.rejudge,
             scenarios=planned.groups,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.auth.caller import Caller
 from app.db.tables import Checkpoint, EvaluationJob, Iteration, Run, Trajectory
-from app.domain.stored_evaluation import Slot, StoredEvaluation, WhatIf
+from app.domain.stored_evaluation import Slot, WhatIf, WhatIfEvaluation, parse_evaluation
 from app.errors import Conflict, EnvironmentChanged, InvalidRequest
 from app.operations.named import built_environment, rebuilding
 from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation
@@ -62,14 +62,7 @@ class WhatIfStarter:
         models = request.models or ([source.model] if source.model else [])
         if not models:
             raise Conflict(f"Checkpoint {row.step}, which made rollout {row.id}, was deleted. Name other `models`.")
-        turns = [request.turn] if request.turn is not None else list(range(1, row.turns + 1))
-        if not turns:
-            raise Conflict(f"Rollout {row.id} has no turn to continue from: the model never answered.")
-        if request.search == "all" and (count := len(turns) * request.count) > MAX_ROLLOUTS:
-            message = f"{count} rollouts are more than {MAX_ROLLOUTS}: turns x samples."
-            raise InvalidRequest(("body", "samples"), message)
-        if request.search is not None and row.success is None:
-            raise Conflict(f"Whether rollout {row.id} succeeded is not known, so no turn can have decided it.")
+        turns = _turns_of(request, row)
         edit = _edit_of(request.edit, row)
         try:
             fork = Fork.of(recorded.conversation, turns[-1], edit, source.edits)
@@ -79,19 +72,6 @@ class WhatIfStarter:
         await self._replay(row, recorded, source, fork, request.max_turns)
         if request.seed == "own" and source.own_seed is None:
             raise InvalidRequest(("body", "seed"), "The rollout's own seed is not known, because it was not archived.")
-        what_if = WhatIf(
-            trajectory_id=row.id,
-            turns=tuple(turns),
-            search=request.search,
-            edit=fork.edits[-1] if edit else None,
-            earlier=source.edits,
-            own_seed=source.own_seed if request.seed == "own" else None,
-            state=source.state,
-            counts=not (request.models or edit or request.max_turns or request.judge)
-            and request.temperature in (None, source.temperature)
-            and request.seed != "own",
-            exact=fork.exact,
-        )
         temperature = source.temperature if request.temperature is None else request.temperature
         if request.seed == "own" and row.mode == "greedy":
             temperature = 0.0
@@ -112,7 +92,8 @@ class WhatIfStarter:
             save_reply,
             source.basis,
             source.project,
-            what_if=what_if,
+            WhatIfEvaluation,
+            what_if=_what_if(row, request, source, turns, fork),
             scenarios=len(turns),
             samples=request.count,
             split=row.split,
@@ -179,6 +160,35 @@ def _tools_before(fork: Fork) -> list[str]:
     return sorted({call["function"]["name"] for call in called})
 
 
+def _turns_of(request: WhatIfRequest, row: Trajectory) -> Sequence[int]:
+    """Return the turns to continue from. Raises Conflict, InvalidRequest."""
+    turns = [request.turn] if request.turn is not None else list(range(1, row.turns + 1))
+    if not turns:
+        raise Conflict(f"Rollout {row.id} has no turn to continue from: the model never answered.")
+    if request.search == "all" and (count := len(turns) * request.count) > MAX_ROLLOUTS:
+        message = f"{count} rollouts are more than {MAX_ROLLOUTS}: turns x samples."
+        raise InvalidRequest(("body", "samples"), message)
+    if request.search is not None and row.success is None:
+        raise Conflict(f"Whether rollout {row.id} succeeded is not known, so no turn can have decided it.")
+    return turns
+
+
+def _what_if(row: Trajectory, request: WhatIfRequest, source: _Source, turns: Sequence[int], fork: Fork) -> WhatIf:
+    return WhatIf(
+        trajectory_id=row.id,
+        turns=tuple(turns),
+        search=request.search,
+        edit=fork.edits[-1] if request.edit else None,
+        earlier=source.edits,
+        own_seed=source.own_seed if request.seed == "own" else None,
+        state=source.state,
+        counts=not (request.models or request.edit or request.max_turns or request.judge)
+        and request.temperature in (None, source.temperature)
+        and request.seed != "own",
+        exact=fork.exact,
+    )
+
+
 def _edit_of(edit: MessageEdit | None, row: Trajectory) -> Edit | None:
     if edit is None:
         return None
@@ -221,11 +231,12 @@ def _of_run(
 
 
 def _of_evaluation(job: EvaluationJob, row: Trajectory) -> _Source:
-    own, slot = StoredEvaluation.parse(job.request), Slot.parse(row.slot or "")
+    own, slot = parse_evaluation(job.request), Slot.parse(row.slot or "")
     sampled_by = own.models[slot.model]
     named = {"prompted" if sampled_by.kind == "prompted" else "model": sampled_by.model}
     basis, model = Basis.of_evaluation(own), ModelToEvaluate(**named)
     state, edits = None, tuple[Edit, ...]()
-    if (what_if := own.what_if) is not None:
+    if isinstance(own, WhatIfEvaluation):
+        what_if = own.what_if
         state, edits = what_if.state, what_if.earlier + ((what_if.edit,) if what_if.edit else ())
     return _Source(basis, job.project, own.temperature or 1.0, None, state, model, edits)

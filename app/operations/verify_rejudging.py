@@ -17,11 +17,11 @@ from app.db import json_text
 from app.db.database import Database
 from app.db.tables import EvaluationJob, Run
 from app.domain.evaluation_state import EvaluationStatus
-from app.domain.stored_evaluation import Rejudge, StoredEvaluation
+from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
 from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
-from app.evaluations.rejudge_report import largest, rejudge_report
-from app.evaluations.rejudgings import RejudgingStore, StoredGroup
+from app.evaluations.rejudge_report import stored_rejudge_report
+from app.evaluations.rejudgings import RejudgingStore
 from app.operations.named import built_environment
 from app.operations.verified_figures import VerifiedFigures
 from app.runs.configuration import make_judge
@@ -58,8 +58,7 @@ async def verify_rejudgings(database: Database, data_dir: Path, run: Run, figure
 async def _verify(
     database: Database, data_dir: Path, config: RunConfig, job: EvaluationJob, figures: VerifiedFigures
 ) -> None:
-    request = StoredEvaluation.parse(job.request)
-    assert request.rejudge is not None
+    request = RejudgingEvaluation.model_validate(job.request)
     assert job.report is not None
     store = RejudgingStore(database)
     groups, judge = await store.groups(request.rejudge, config), _judge(request.judge, request.rejudge)
@@ -74,7 +73,7 @@ async def _verify(
                 for row, each in zip(rows, mine, strict=True):
                     if row.id in scores:
                         figures.compare(row.iteration, f"score{where}", each.score, scores[row.id], row.id)
-    recomputed = await _report(store, job.id, request.rejudge, groups)
+    recomputed = json.loads(json_text.dumps(await stored_rejudge_report(store, job.id, request.rejudge, groups)))
     known = {name: value for name, value in recomputed.items() if name in job.report["rejudge"]}  # it may be older
     for name, value in known.items():
         figures.compare(None, f"{name} in the report of rejudging {job.id}", job.report["rejudge"][name], value)
@@ -95,11 +94,3 @@ async def _scores(judge: Judge | None, environment: Environment, rows: Sequence[
     scenario = rollouts[0].scenario
     group = assign_rewards(environment, scenario, rollouts, await judge_group(judge, scenario, rollouts))
     return {each.rollout.id: each.score.value for each in group.rollouts}
-
-
-async def _report(store: RejudgingStore, id: str, rejudge: Rejudge, groups: Sequence[StoredGroup]) -> dict[str, Any]:
-    verdicts = await store.verdicts(id)
-    explanations = await store.explanations(id, [row.id for row in largest(groups, verdicts)])
-    found = await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
-    again: dict[str, Any] = json.loads(json_text.dumps(found))
-    return again

@@ -24,7 +24,7 @@ from app.errors import DATABASE_DOWN
 from app.results.files import ResultsFiles
 from app.runs import diagnoses, ledger
 from app.runs.budget import Clock, Meter
-from app.runs.configuration import make_environment, make_judge, make_player, model_spec
+from app.runs.configuration import make_environment, make_judge, model_spec
 from app.runs.documents import resolve_references, stored_text
 from app.runs.no_signal import check_rule
 from app.runs.reproducibility import save_reproducibility
@@ -35,6 +35,7 @@ from app.worker.driven import Patience, query
 from app.worker.journal_store import Cost, StoredJournal
 from app.worker.measures import count_diagnoses, count_iteration
 from app.worker.own_agents import OwnAgents
+from app.worker.rollout_sessions import LeasedSessions
 from app.worker.save_iteration import iteration_rows, save_iteration, saved_baseline
 from environment.access import Access
 from environment.base import Environment, Json
@@ -273,13 +274,8 @@ class Driver:
             await stack.enter_async_context(aclosing(results))
             async for result in results:
                 clock = time.monotonic()
-                facts = await examine(
-                    result,
-                    request.config,
-                    policy,
-                    environment,
-                    repeats=request.agent is None and traits(choice.name).repeats,
-                )
+                repeats = request.agent is None and traits(choice.name).repeats
+                facts = await examine(result, request.config, policy, environment, repeats=repeats)
                 examine_s = time.monotonic() - clock
                 log.info("iteration examined", run_id=run.id, iteration=result.iteration, seconds=round(examine_s, 4))
                 # Shielded, because a cancelled commit leaves open whether the iteration is saved.
@@ -301,10 +297,9 @@ class Driver:
         return found
 
     async def _player(self, work: _Work, environment: Choice) -> Player | None:
-        """Return the player that replaces the built-in loop, if any."""
-        elsewhere = self.own_agents.of_run(environment, work.run, work.lease, work.main_loop, lambda: work.clock.now())
-        modules = self.own_agents.settings.agent_modules
-        return elsewhere or await asyncio.to_thread(make_player, work.request.agent, environment, modules)
+        project, backend = work.run.model_project, work.run.backend
+        sessions = LeasedSessions(self.database, work.lease, work.main_loop, project=project, backend=backend)
+        return await self.own_agents.player(environment, work.request, sessions, lambda: work.clock.now())
 
     async def _check_rules(self, work: _Work) -> None:
         """Raise NoSignalStop or DiagnosisStop if one of the run's rules stops it now."""

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.agent_sessions.tasks import AgentTasks
-from app.claims.lease import Lease
 from app.db.database import Database
-from app.db.tables import EvaluationJob, Run
 from app.domain.stored_evaluation import Contestant, StoredEvaluation
-from app.domain.stored_request import Choice
-from app.runs.configuration import runner_of
+from app.domain.stored_request import Choice, StoredRequest
+from app.runs.configuration import make_player, runner_of
 from app.security.address_guard import AddressGuard
 from app.security.secret_box import SecretBox, SecretUnreadable, secret_box
 from app.settings import Settings
@@ -21,8 +19,8 @@ from app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
 from app.worker.rollout_sessions import LeasedSessions
 from environment.own_agent.runner import Pull, Push
 from training.backends import embedded
-from training.rollout.agents.remote import Dispatch, RemoteRollouts, SessionRollouts
-from training.rollout.agents.sessions import RolloutSessions
+from training.rollout.agents.remote import Dispatch, SessionRollouts
+from training.rollout.rollout import Player
 
 
 @dataclass(frozen=True)
@@ -32,58 +30,34 @@ class OwnAgents:
     database: Database
     settings: Settings
 
-    def of_run(
+    async def player(
         self,
         environment: Choice,
-        run: Run,
-        lease: Lease[Run],
-        main_loop: asyncio.AbstractEventLoop,
+        request: StoredRequest | StoredEvaluation,
+        sessions: LeasedSessions,
         now: Callable[[], datetime],
-    ) -> RemoteRollouts | None:
-        """Return the rollouts of an agent that runs elsewhere, or None if it runs here. Raises ValueError."""
+        contestant: Contestant | None = None,
+    ) -> Player | None:
+        """Return what makes the rollouts of a run, or of one of an evaluation's models, in place of the built-in loop,
+        if anything does. Raises ValueError."""
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
-            return None
-        mine = LeasedSessions(self.database, lease, main_loop, project=run.model_project, backend=run.backend)
-        dispatch = self._dispatch(runner, mine, main_loop, run.model_project, run.id, now)
-        return SessionRollouts(mine, dispatch, limited=run.stored_request.budget is not None)
-
-    def of_evaluation(
-        self,
-        environment: Choice,
-        job: EvaluationJob,
-        contestant: Contestant,
-        lease: Lease[EvaluationJob],
-        main_loop: asyncio.AbstractEventLoop,
-        now: Callable[[], datetime],
-    ) -> RemoteRollouts | None:
-        """Do the same for one of the models that an evaluation compares. Raises ValueError."""
-        runner = runner_of(environment)
-        if not isinstance(runner, Push | Pull):
-            return None
-        if contestant.kind == "prompted" or contestant.backend not in (None, embedded.NAME):
+            return await asyncio.to_thread(make_player, request.agent, environment, self.settings.agent_modules)
+        if contestant and (contestant.kind == "prompted" or contestant.backend not in (None, embedded.NAME)):
             raise ValueError(
                 f"an agent that lives elsewhere can only be given models of the backend {embedded.NAME}, not "
                 f"{contestant.model}"
             )
-        mine = LeasedSessions(self.database, lease, main_loop, project=job.project, backend=embedded.NAME)
-        dispatch = self._dispatch(runner, mine, main_loop, job.project, job.id, now)
-        return SessionRollouts(mine, dispatch, limited=StoredEvaluation.parse(job.request).budget is not None)
+        dispatch = self._dispatch(runner, sessions, now)
+        return SessionRollouts(sessions, dispatch, limited=request.budget is not None)
 
-    def _dispatch(
-        self,
-        runner: Push | Pull,
-        mine: RolloutSessions,
-        main_loop: asyncio.AbstractEventLoop,
-        project: str,
-        waiting_id: str,
-        now: Callable[[], datetime],
-    ) -> Dispatch:
+    def _dispatch(self, runner: Push | Pull, sessions: LeasedSessions, now: Callable[[], datetime]) -> Dispatch:
         if isinstance(runner, Pull):
-            return PullDispatch(mine, AgentTasks(self.database), main_loop, project, waiting_id)
+            tasks = AgentTasks(self.database)
+            return PullDispatch(sessions, tasks, sessions.main_loop, sessions.project, sessions.lease.id)
         guard = AddressGuard(self.settings.allowed_private_hosts)
         receiver = Receiver(runner.url, self._secrets(runner))
-        return PushDispatch(mine, guard, receiver, self.settings.agents_url, waiting_id, now)
+        return PushDispatch(sessions, guard, receiver, self.settings.agents_url, sessions.lease.id, now)
 
     def _secrets(self, runner: Push) -> list[str]:
         if runner.secret is None:

@@ -45,18 +45,18 @@ class LeasedSessions:
         backend: str,
     ) -> None:
         self._database = database
-        self._lease = lease
-        self._main_loop = main_loop
-        self._project = project
+        self.lease = lease
+        self.main_loop = main_loop
+        self.project = project
         self._backend = backend
         self._store = AgentSessions(database)
         self._calls = SessionCalls(database)
         self._outcomes = Outcomes(self._store)
 
     def _slot(self, iteration: int, entry: str) -> RolloutSlot:
-        if self._lease.table is Run:
-            return RolloutSlot(self._lease.id, iteration, entry)
-        return RolloutSlot(None, iteration, entry, self._lease.id)
+        if self.lease.table is Run:
+            return RolloutSlot(self.lease.id, iteration, entry)
+        return RolloutSlot(None, iteration, entry, self.lease.id)
 
     async def open(
         self,
@@ -73,7 +73,7 @@ class LeasedSessions:
         """See `RolloutSessions`."""
         slot = self._slot(iteration, entry)
         spec = SessionSpec(
-            self._project,
+            self.project,
             PinnedModel(model, model, step, self._backend, slot.run_id),
             timedelta(seconds=ttl_s),
             limits,
@@ -94,31 +94,31 @@ class LeasedSessions:
 
     async def ended(self, session_id: str) -> SessionEnd:
         """See `RolloutSessions`."""
-        return await run_on_loop(self._main_loop, self._outcomes.wait(session_id))
+        return await run_on_loop(self.main_loop, self._outcomes.wait(session_id))
 
     async def end(self, session_id: str, attempt: int, outcome: Outcome) -> SessionEnd:
         """See `RolloutSessions`."""
         try:
-            await query(self._main_loop, lambda: self._store.end(self._owner, session_id, outcome, attempt))
+            await query(self.main_loop, lambda: self._store.end(self._owner, session_id, outcome, attempt))
         except (SessionIsOver, ClaimLost, OutcomeKnown):
             return await self.ended(session_id)
         return SessionEnd(outcome)
 
     async def calls(self, session_id: str) -> list[AnsweredCall]:
         """See `RolloutSessions`."""
-        return await query(self._main_loop, lambda: self._calls.of_last_attempt(session_id))
+        return await query(self.main_loop, lambda: self._calls.of_last_attempt(session_id))
 
     @property
     def _owner(self) -> Caller:
-        return Caller(self._lease.actor, self._project, frozenset())
+        return Caller(self.lease.actor, self.project, frozenset())
 
     async def _under_lease(self, act: Callable[[AsyncSession], Awaitable[OpenedSession]]) -> OpenedSession:
         async def work() -> OpenedSession:
             async with self._database.begin() as tx:
-                await require(tx, self._lease)
+                await require(tx, self.lease)
                 return await act(tx)
 
-        return await query(self._main_loop, work)
+        return await query(self.main_loop, work)
 
 
 def _rollout_session(opened: OpenedSession) -> RolloutSession:

@@ -114,7 +114,7 @@ def held_out_evaluations(service: Service, run: Json) -> dict[str, Json]:
 
 
 def _report(rollouts: Sequence[Json], run: Json) -> Json:
-    from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+    from app.domain.stored_evaluation import Comparison, Contestant, Slot
     from app.evaluations.report import report_of
 
     base, best = run["model"]["base_model"], f"{run['model']['project']}/{run['model']['name']}"
@@ -127,7 +127,7 @@ def _report(rollouts: Sequence[Json], run: Json) -> Json:
         for (is_after, id), samples in by_place.items()
         for sample, each in enumerate(samples)
     ]
-    request = StoredEvaluation.parse(
+    request = Comparison.model_validate(
         {
             **run["request"],
             "models": [

@@ -22,10 +22,6 @@ def prices_of(request: StoredEvaluation, models: Models) -> tuple[Price | None, 
     return tuple(models.model(each.model).price if each.kind == "prompted" else None for each in request.models)
 
 
-def _used(row: Any, price: Price | None) -> Usage:
-    return _with_price(Usage(row.prompt_tokens, row.completion_tokens), price)
-
-
 def _with_price(used: Usage, price: Price | None) -> Usage:
     """Return the usage with its cost."""
     if price is None:
@@ -36,8 +32,8 @@ def _with_price(used: Usage, price: Price | None) -> Usage:
 def saved_usage(job: EvaluationJob, rows: Mapping[Slot, Any], prices: Sequence[Price | None]) -> Usage:
     """Return what the saved rollouts and verdicts used."""
     judge = Usage(job.judge.get("prompt_tokens", 0), job.judge.get("completion_tokens", 0), job.judge.get("usd"))
-    rollouts = (_used(row, prices[slot.model]) for slot, row in rows.items())
-    return sum(rollouts, judge)
+    used = ((Usage(row.prompt_tokens, row.completion_tokens), prices[slot.model]) for slot, row in rows.items())
+    return sum((_with_price(*each) for each in used), judge)
 
 
 def meter_of(

@@ -53,7 +53,5 @@ class EvaluationJobs:
         self, lease: Lease[EvaluationJob], status: RunStatus, error: str | None, result: dict[str, Any] | None
     ) -> None:
         ended = EvaluationStatus(status)
-        is_comparison = result is not None and not {"what_if", "rejudge"} & result.keys()
-        publish = ended is EvaluationStatus.COMPLETED and is_comparison and self.publisher.configured
-        await self.store.finish(lease, ended, error=error, report=result, publish=publish)
+        await self.store.finish(lease, ended, error=error, report=result, publish=self.publisher.configured)
         self.publisher.wake()

@@ -18,7 +18,7 @@ import httpx
 import structlog
 
 from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Slot, StoredEvaluation
+from app.domain.stored_evaluation import Slot, parse_evaluation
 from app.errors import DATABASE_DOWN
 from app.evaluations.publications import Publications
 from app.evaluations.store import EvaluationStore
@@ -110,7 +110,7 @@ class EvaluationPublisher:
         key, base_url = settings.wandb_api_key.get_secret_value(), str(settings.wandb_base_url).rstrip("/")
         # Opened first, so that a wrong key or name is reported without starting a process.
         project = await asyncio.to_thread(open_project, settings.weave_project, key, base_url)
-        rows = {Slot.parse(row.slot): row for row in await self._store.rows(job.id)}
+        rows = await self._store.rows(job.id)
         with tempfile.TemporaryDirectory(prefix="learnloop-weave-") as folder:
             path = Path(folder) / "evaluation.json"
             await asyncio.to_thread(self._write, path, job, rows, project)
@@ -122,7 +122,7 @@ class EvaluationPublisher:
         return urls
 
     def _write(self, path: Path, job: EvaluationJob, rows: Mapping[Slot, Any], project: str) -> None:
-        request = StoredEvaluation.parse(job.request)
+        request = parse_evaluation(job.request)
         assert job.report is not None
         shown = {slot: self._row(row) for slot, row in sorted(rows.items())}
         whole = {

@@ -1,26 +1,24 @@
-"""Judges stored rollouts again. The verdicts on a group in one repeat are saved in one transaction, so a worker that
-takes over judges only what is missing."""
+"""The work of a rejudging: stored rollouts are judged again. The verdicts on a group in one repeat are saved in one
+transaction, so a worker that takes over judges only what is missing."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random
 from typing import Any
 
 from app.aio.event_loops import shielded
-from app.claims.lease import Lease, LeaseLost
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import StoredEvaluation
-from app.evaluations.rejudge_report import largest, rejudge_report
+from app.claims.lease import LeaseLost
+from app.domain.stored_evaluation import RejudgingEvaluation
+from app.evaluations.rejudge_report import stored_rejudge_report
 from app.evaluations.rejudgings import RejudgingStore, StoredGroup
 from app.runs.configuration import make_judge
 from app.runs.stored_rollouts import judged_rollout
-from app.worker.driven import query
-from app.worker.evaluations.budget import EvaluationBudget
+from app.worker.evaluations.state import OpenedEvaluation
 from app.worker.measures import count_judge_calls
 from app.worker.save_iteration import verdict_row
-from environment.base import Environment, Json
+from environment.base import Json
 from judges.base import Judge, Judgement, JudgeServices, VerdictCache
 from training.scoring import assign_rewards, judge_group
 from training.task_errors import first_of_several
@@ -31,26 +29,18 @@ from training.types import Rollout, RunConfig, ScoredRollout
 class Rejudging:
     """A rejudging in progress, on its own event loop."""
 
-    job: EvaluationJob
-    request: StoredEvaluation
+    request: RejudgingEvaluation
+    opened: OpenedEvaluation
+    store: RejudgingStore
     config: RunConfig
     """That of the run."""
-    environment: Environment
     services: JudgeServices
-    store: RejudgingStore
-    lease: Lease[EvaluationJob]
-    main_loop: asyncio.AbstractEventLoop
-    budget: EvaluationBudget
-    gate: asyncio.Semaphore
-    saved: Callable[[int], None]
-    """Called with the number of verdicts that were saved."""
 
     async def report(self) -> dict[str, Json]:
         """Judge everything that is not saved yet, and return the report."""
-        rejudge = self.request.rejudge
-        assert rejudge is not None
-        groups = await query(self.main_loop, lambda: self.store.groups(rejudge, self.config))
-        known = await query(self.main_loop, lambda: self.store.verdicts(self.job.id))
+        rejudge, state, store = self.request.rejudge, self.opened.state, self.store
+        groups = await state.query(lambda: store.groups(rejudge, self.config))
+        known = await state.query(lambda: store.verdicts(state.job.id))
         judges = [
             make_judge(self.request.judge, replace(self.services, cache=_repeated(self.services.cache, repeat)))
             for repeat in range(rejudge.repeats)
@@ -61,34 +51,27 @@ class Rejudging:
                     for repeat, judge in enumerate(judges):
                         if (group.rows[0].id, repeat) not in known:
                             tasks.create_task(self._judge(group, repeat, judge))
-        verdicts = await query(self.main_loop, lambda: self.store.verdicts(self.job.id))
-        shown = [row.id for row in largest(groups, verdicts)]
-        explanations = await query(self.main_loop, lambda: self.store.explanations(self.job.id, shown))
-        found = await asyncio.to_thread(rejudge_report, rejudge, groups, verdicts, explanations)
+        report = await state.query(lambda: stored_rejudge_report(store, state.job.id, rejudge, groups))
+        # The other fields compare models, and every report has them.
         method = {"name": "stored rollouts, judged again", "draws": 0, "level": 0.95}
-        return {
-            "scenarios": len(groups),
-            "samples": rejudge.repeats,
-            "compared": {},
-            "method": method,
-            "models": [],
-            "rejudge": found,
-        }
+        empty = {"compared": {}, "method": method, "models": []}
+        return {"scenarios": len(groups), "samples": rejudge.repeats, **empty, "rejudge": report}
 
     async def _judge(self, group: StoredGroup, repeat: int, judge: Judge) -> None:
-        async with self.gate:
-            rows = await query(self.main_loop, lambda: self.store.whole(group.ids))
+        state, opened = self.opened.state, self.opened
+        async with opened.gate:
+            rows = await state.query(lambda: self.store.whole(group.ids))
             rollouts = [judged_rollout(row) for row in rows]
             order = list(range(len(rollouts)))
             if repeat:  # another order of candidates, because a judge can prefer a place
                 Random(f"{self.request.seed}/{rows[0].id}/{repeat}").shuffle(order)
-            async with self.budget.judging() as judged:
+            async with opened.budget.judging() as judged:
                 judgement = await judge_group(judge, rollouts[0].scenario, [rollouts[place] for place in order])
                 judged(judgement)
         scored = self._scored(rollouts, order, judgement)
         verdicts = [self._row(each, repeat) for each in scored]
-        await shielded(query(self.main_loop, lambda: self.store.keep(self.lease, verdicts, judgement.calls)))
-        self.saved(len(verdicts))
+        await shielded(state.query(lambda: self.store.keep(state.lease, verdicts, judgement.calls)))
+        state.saved(len(verdicts))
         count_judge_calls(judgement.calls)
 
     def _scored(
@@ -98,10 +81,10 @@ class Rejudging:
         finished = [place for place in order if rollouts[place].failure is None]
         scores = dict(zip(finished, judgement.scores, strict=True))
         ordered = Judgement([scores[place] for place in sorted(scores)], judgement.calls)
-        return assign_rewards(self.environment, rollouts[0].scenario, rollouts, ordered).rollouts
+        return assign_rewards(self.opened.environment, rollouts[0].scenario, rollouts, ordered).rollouts
 
     def _row(self, scored: ScoredRollout, repeat: int) -> dict[str, Any]:
-        place = {"evaluation_id": self.job.id, "trajectory_id": scored.rollout.id, "repeat": repeat}
+        place = {"evaluation_id": self.opened.state.job.id, "trajectory_id": scored.rollout.id, "repeat": repeat}
         return place | verdict_row(scored) | {"advantage": scored.advantage}
 
 

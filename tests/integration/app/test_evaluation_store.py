@@ -1,9 +1,17 @@
 """What only evaluations have, beside the leases that they share with runs (tests/integration/app/test_leases.py)."""
 
+from typing import Any
+
+import pytest
+
 from app.db.database import Database
+from app.db.tables import EvaluationJob
+from app.domain.evaluation_state import EvaluationStatus
+from app.evaluations.publications import NEW
 from app.evaluations.store import EvaluationStore
 from judges.base import JudgeCall
 from tests.integration.app.leased_work import Evaluations, claimed
+from tests.stored_evaluations import COMPARISON, REJUDGE, TRIAL, WHAT_IF
 
 
 async def test_a_request_to_cancel_outlives_the_worker_that_did_not_hear_it(database: Database) -> None:
@@ -38,3 +46,17 @@ async def test_what_judging_cost_is_added_up(database: Database) -> None:
     assert (await store.get(id)).judge == {"requests": 3, "prompt_tokens": 30, "completion_tokens": 6, "usd": 1.5}
     await store.keep_verdicts(lease, [], [JudgeCall("correctness", "m", 1, 1, None, 1, 0.1)])
     assert (await store.get(id)).judge["usd"] is None
+
+
+@pytest.mark.parametrize(
+    ("own", "published"),
+    [({}, NEW), ({"trial": TRIAL}, NEW), ({"what_if": WHAT_IF}, None), ({"rejudge": REJUDGE}, None)],
+)
+async def test_only_what_compares_models_is_published(database: Database, own: Any, published: Any) -> None:
+    store = EvaluationStore(database)
+    async with database.begin() as tx:
+        tx.add(EvaluationJob(id="e", project="p", request=COMPARISON | own, total=1))
+    lease = await claimed(Evaluations(database).worker("w"))
+    report = {"models": [], "trial": {"decision": "refuse"}}
+    await store.finish(lease, EvaluationStatus.COMPLETED, report=report, publish=True)
+    assert (await store.get("e")).published == published

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from app.domain.stored_evaluation import Contestant, Slot, StoredEvaluation
+from app.domain.stored_evaluation import Comparison, Contestant, Slot
 from app.domain.stored_request import Choice
 from app.evaluations.rendering import markdown, svg
 from app.evaluations.report import report_of
 from training.statistics.bootstrap import intervals
 
 
-def request(*labels: str, scenarios: int = 2, samples: int = 1) -> StoredEvaluation:
-    return StoredEvaluation(
+def request(*labels: str, scenarios: int = 2, samples: int = 1) -> Comparison:
+    return Comparison(
         models=tuple(Contestant(label=label, kind="prompted", model="openai/x") for label in labels),
         environment=Choice(name="email_search"),
         judge=Choice(name="reference"),

@@ -1,0 +1,273 @@
+"""The work of comparisons, trials and what-ifs: rollouts of all models in the same scenarios, and the verdicts on them.
+
+All models attempt a scenario at about the same time, and its rollouts are judged together, so that a judge can compare
+them. What is saved already is neither made nor judged again.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ulid import ULID
+
+from app.aio.event_loops import shielded
+from app.claims.lease import LeaseLost
+from app.db.database import Database
+from app.db.tables import Trajectory
+from app.domain.stored_evaluation import Slot, StoredEvaluation, TrialEvaluation, WhatIf, WhatIfEvaluation
+from app.evaluations.report import differences, report_of, why_no_figures
+from app.evaluations.what_ifs import values_of, what_if_report
+from app.runs.recorded_rollouts import recorded_rollout
+from app.runs.resume_point import state_after
+from app.runs.stored_rollouts import stored_rollout
+from app.worker.evaluations.state import OpenedEvaluation
+from app.worker.measures import count_judge_calls, count_rollouts
+from app.worker.save_iteration import rollout_row, verdict_row
+from environment.base import Json, Scenario
+from judges.base import Judge
+from training.backends.base import BackendUnavailable
+from training.rollout.agents.remote import RolloutName
+from training.rollout.chat import Chat
+from training.rollout.environment_calls import off_loop
+from training.rollout.fork import Fork
+from training.rollout.rollout import Player, RolloutLimits, rollout
+from training.rollout_tasks import seed_of
+from training.scoring import assign_rewards, judge_group
+from training.statistics.sequential import Decision, Evidence, Rule, evidence
+from training.statistics.turn_values import next_probe
+from training.task_errors import first_of_several
+from training.types import FailureKind, Rollout
+
+
+@dataclass(frozen=True)
+class ComparisonWork:
+    """A comparison in progress, on its own event loop."""
+
+    request: StoredEvaluation
+    opened: OpenedEvaluation
+    judge: Judge
+    chats: Sequence[Chat]
+    players: Sequence[Player | None]
+    """The player that replaces the built-in loop, if any, for each model."""
+    rollout_kind: ClassVar[str] = "evaluation"
+
+    async def report(self) -> dict[str, Json]:
+        """Make and judge everything that is not saved yet, and return the report."""
+        await self._scenarios(0, self.request.scenarios, await self._rows())
+        return await self._figures(await self._rows())
+
+    async def _drawn(self, start: int, end: int) -> Sequence[Scenario]:
+        """Return the scenarios from number `start` to before `end`."""
+        request, environment = self.request, self.opened.environment
+        return await off_loop(environment, environment.scenarios, request.split, end - start, request.seed, start)
+
+    def _seed(self, slot: Slot) -> int:
+        """Return the seed of a rollout: the same for all models, so that only the models differ."""
+        return seed_of(self.request.seed, "evaluation", self.request.split, slot.scenario, slot.sample)
+
+    def _fork(self, slot: Slot) -> Fork | None:
+        return None
+
+    async def _rows(self) -> dict[Slot, Any]:
+        state = self.opened.state
+        return await state.query(lambda: state.store.rows(state.job.id))
+
+    async def _messages(self, slots: Sequence[Slot]) -> dict[str, list[Json]]:
+        state = self.opened.state
+        return await state.query(lambda: state.store.messages(state.job.id, slots))
+
+    async def _figures(self, rows: Mapping[Slot, Any]) -> dict[str, Json]:
+        """Return the report on the models."""
+        costs = []
+        for model, price in enumerate(self.opened.state.prices):
+            mine = [row for slot, row in rows.items() if slot.model == model]
+            tokens = sum(row.prompt_tokens for row in mine), sum(row.completion_tokens for row in mine)
+            costs.append(None if price is None else price.of(*tokens))
+        return await asyncio.to_thread(report_of, self.request, list(rows.values()), costs)
+
+    async def _scenarios(self, start: int, end: int, saved: Mapping[Slot, Any]) -> None:
+        """Make and judge the scenarios from number `start` to before `end`. No task is left running."""
+        scenarios = await self._drawn(start, end)
+        with first_of_several(LeaseLost):
+            async with asyncio.TaskGroup() as group:
+                for number, scenario in enumerate(scenarios, start):
+                    group.create_task(self._scenario(number, scenario, saved))
+                    await asyncio.sleep(0)  # lets the first rollouts start before all tasks are created
+
+    async def _scenario(self, number: int, scenario: Scenario, saved: Mapping[Slot, Any]) -> None:
+        models, samples = range(len(self.request.models)), range(self.request.samples)
+        slots = [Slot(model, number, sample) for model in models for sample in samples]
+        kept = {slot: saved[slot] for slot in slots if slot in saved}
+        if len(kept) == len(slots) and all(row.score_explanation is not None for row in kept.values()):
+            return
+        async with asyncio.TaskGroup() as group:
+            making = {slot: group.create_task(self._rollout(slot, scenario)) for slot in slots if slot not in kept}
+        again = await self._messages(list(kept)) if kept else {}
+        rollouts = [
+            stored_rollout(scenario, kept[slot], again[kept[slot].id]) if slot in kept else making[slot].result()
+            for slot in slots
+        ]
+        state, environment = self.opened.state, self.opened.environment
+        async with self.opened.budget.judging() as judged:
+            judgement = await judge_group(self.judge, scenario, rollouts)
+            judged(judgement)
+        scored = (await off_loop(environment, assign_rewards, environment, scenario, rollouts, judgement)).rollouts
+        verdicts = [
+            {"id": each.rollout.id, "why_no_success": each.why_no_success} | verdict_row(each) for each in scored
+        ]
+        await shielded(state.query(lambda: state.store.keep_verdicts(state.lease, verdicts, judgement.calls)))
+        state.saved()
+        count_judge_calls(judgement.calls)
+
+    async def _rollout(self, slot: Slot, scenario: Scenario) -> Rollout:
+        """Make a rollout and save it.
+
+        Raises BackendUnavailable if the rollout gave up on an unavailable endpoint, because that says nothing about the
+        model.
+        """
+        request, opened, chat = self.request, self.opened, self.chats[slot.model]
+        limits = RolloutLimits(
+            request.max_turns, request.max_completion_tokens, request.rollout_timeout_s, request.temperature
+        )
+        async with opened.gate, opened.budget.rollout(slot.model, scenario) as reservation:
+            made = await rollout(
+                opened.environment,
+                scenario,
+                chat,
+                limits,
+                id=str(ULID()),
+                seed=self._seed(slot),
+                reservation=reservation,
+                agent=self.players[slot.model],
+                fork=self._fork(slot),
+                name=RolloutName(0, str(slot)),
+                now=lambda: opened.clock.now().timestamp(),
+            )
+            opened.budget.saw(made)
+        if chat.remembers and made.failure is not None and made.failure.kind is FailureKind.BACKEND_AWAY:
+            raise BackendUnavailable(made.error)
+        state, contestant = opened.state, request.models[slot.model]
+        row = rollout_row(made) | {
+            "evaluation_id": state.job.id,
+            "slot": str(slot),
+            "project": state.job.project,
+            "kind": self.rollout_kind,
+            "mode": "sampled" if request.temperature else "greedy",
+            "model": contestant.model,
+            "step": contestant.step,
+            "score_parts": {},
+            "reward_parts": {},
+        }
+        await shielded(state.query(lambda: state.store.keep_rollout(state.lease, row)))
+        count_rollouts(self.rollout_kind, [made])
+        state.saved(1)
+        return made
+
+
+@dataclass(frozen=True)
+class TrialWork(ComparisonWork):
+    """A trial in progress."""
+
+    request: TrialEvaluation
+
+    async def report(self) -> dict[str, Json]:
+        """Make and judge scenarios until the trial is decided, and return the report.
+
+        It has no verdict if one of the models never answered, because that is no evidence for the other one.
+        """
+        request, saved = self.request, await self._rows()
+        rule = Rule(request.trial.alpha, request.trial.margin, request.trial.look_every)
+        found = Evidence(0, 0.0, 0.0)
+        for start in range(0, request.scenarios, rule.look_every):
+            end = min(start + rule.look_every, request.scenarios)
+            await self._scenarios(start, end, saved)
+            # Only the scenarios up to this look, so that a worker that takes over sees the same evidence at each look.
+            seen = {slot: row for slot, row in (await self._rows()).items() if slot.scenario < end}
+            if any(why_no_figures(model, seen) for model in range(len(request.models))):
+                return await self._figures(await self._rows())
+            found = evidence(differences(request, seen), rule)
+            if found.decision(rule) is not Decision.CONTINUE:
+                break
+        return await self._figures(await self._rows()) | {"trial": _verdict(found, rule)}
+
+
+@dataclass(frozen=True)
+class ForkedRollout:
+    """The recorded rollout of a what-if, and its forks by the number of the turn in the request."""
+
+    row: Trajectory
+    scenario: Scenario
+    forks: Sequence[Fork]
+    state: Mapping[str, Any] | None
+
+    @classmethod
+    async def read(cls, database: Database, what_if: WhatIf) -> "ForkedRollout":
+        """Read the rollout."""
+        async with database() as tx:
+            row = await tx.get(Trajectory, what_if.trajectory_id)
+        assert row is not None  # deleting it deletes the what-if
+        recorded = await recorded_rollout(database, row)
+        forks = [Fork.of(recorded.conversation, turn, what_if.edit, what_if.earlier) for turn in what_if.turns]
+        return cls(row, recorded.scenario, forks, await state_after(database, what_if.state))
+
+
+@dataclass(frozen=True)
+class WhatIfWork(ComparisonWork):
+    """A what-if in progress. Each turn is a scenario."""
+
+    request: WhatIfEvaluation
+    forked: ForkedRollout
+    rollout_kind = "what_if"
+
+    async def report(self) -> dict[str, Json]:
+        """Make and judge the continuations that are not saved yet, and return the report."""
+        if self.request.what_if.search == "bisect":
+            await self._bisect()
+        else:
+            await self._scenarios(0, self.request.scenarios, await self._rows())
+        rows = await self._rows()
+        messages = await self._messages(list(rows))
+        report = await asyncio.to_thread(what_if_report, self.request, self.forked.row, rows, messages)
+        return await self._figures(rows) | {"what_if": report}
+
+    async def _drawn(self, start: int, end: int) -> Sequence[Scenario]:
+        return [self.forked.scenario] * (end - start)
+
+    def _seed(self, slot: Slot) -> int:
+        what_if = self.request.what_if
+        if what_if.own_seed is not None:
+            return what_if.own_seed
+        return seed_of(self.request.seed, "what_if", what_if.turns[slot.scenario], slot.sample)
+
+    def _fork(self, slot: Slot) -> Fork:
+        return self.forked.forks[slot.scenario]
+
+    async def _bisect(self) -> None:
+        """Continue from one turn after the other, until the turn that decided the rollout is found."""
+        before = None
+        # A turn whose continuations could not be judged has no value. It is asked for again, which ends the search.
+        while (number := self._next_turn(saved := await self._rows())) not in (None, before):
+            await self._scenarios(number, number + 1, saved)
+            before = number
+
+    def _next_turn(self, rows: Mapping[Slot, Any]) -> int | None:
+        """Return the number of the next turn to sample continuations before; None at the end of the search."""
+        turns = self.request.what_if.turns
+        values = values_of((turns[slot.scenario], row) for slot, row in rows.items())
+        found = next_probe(values, len(turns), bool(self.forked.row.success))
+        return None if found is None else turns.index(found)
+
+
+def _verdict(found: Evidence, rule: Rule) -> dict[str, Json]:
+    """Return a trial's decision and the evidence for it."""
+    decision = found.decision(rule)
+    return {
+        "decision": "undecided" if decision is Decision.CONTINUE else str(decision),
+        "pairs": found.pairs,
+        "log_wealth_better": found.better,
+        "log_wealth_not_by_margin": found.not_by_margin,
+        "alpha": rule.alpha,
+        "margin": rule.margin,
+        "look_every": rule.look_every,
+    }

@@ -1,0 +1,58 @@
+"""The state of driving an evaluation, whatever its kind."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from app.aio.retry import Result
+from app.claims.lease import Lease
+from app.db.clock import DatabaseTime
+from app.db.tables import EvaluationJob
+from app.domain.stored_evaluation import Evaluation
+from app.evaluations.store import EvaluationStore
+from app.runs.budget import Meter
+from app.worker.driven import Patience, query
+from app.worker.evaluations.budget import EvaluationBudget
+from environment.base import Environment
+from judges.prices import Price
+from training.phases import Phase
+from training.types import Progress
+
+
+@dataclass
+class DriveState:
+    """State of driving one evaluation. It outlasts a backend that is away."""
+
+    job: EvaluationJob
+    request: Evaluation
+    store: EvaluationStore
+    lease: Lease[EvaluationJob]
+    main_loop: asyncio.AbstractEventLoop
+    meter: Meter
+    prices: Sequence[Price | None]
+    note: Callable[[Progress], None]
+    patience: Patience
+    done: int
+    """Number of saved rollouts or verdicts."""
+
+    async def query(self, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Use the database on the service's event loop, and retry while it is down."""
+        return await query(self.main_loop, act)
+
+    def saved(self, rollouts: int = 0) -> None:
+        """Record that rollouts or verdicts were saved, which is progress."""
+        self.done += rollouts
+        self.patience.progressed()
+        self.note(Progress(0, Phase.EVALUATE, self.done, self.request.slots))
+
+
+@dataclass(frozen=True)
+class OpenedEvaluation:
+    """An evaluation whose environment is open."""
+
+    state: DriveState
+    environment: Environment
+    budget: EvaluationBudget
+    gate: asyncio.Semaphore
+    """Limits how many of its rollouts or judgements are made at the same time."""
+    clock: DatabaseTime
