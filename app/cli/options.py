@@ -50,7 +50,6 @@ def own_url(purpose: str) -> Any:
     return typer.Option("--url", envvar=URL_VARIABLE, help=help)
 
 
-Url = Annotated[str, typer.Option(envvar=URL_VARIABLE, help="URL of the service.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document to stdout.")]
 EndRelease = Annotated[
     bool, typer.Option("--end-release", help="End a live release of the name, which otherwise prevents this.")

@@ -8,11 +8,12 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import figure, percent
-from app.cli.client import Service
+from app.cli.client import HERE, ServiceAt
 from app.cli.evaluations import watch_evaluation
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import plain, print_json, progress, results
+from app.cli.options import AsJson
+from app.cli.terminal import plain, print_result, print_warnings, progress
 from environment.json_type import Json
+from learnloop.operations import segment
 
 
 def rejudge(
@@ -36,7 +37,7 @@ def rejudge(
     ] = 1,
     max_usd: Annotated[float | None, typer.Option(help="Pause before it costs more US dollars than this.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would judge and cost.")] = False,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Score a run's stored rollouts again. The run stays as it is. Ctrl-C stops watching only."""
@@ -49,22 +50,15 @@ def rejudge(
         "budget": None if max_usd is None else {"max_usd": max_usd},
         "dry_run": dry_run,
     }
-    with Service(url) as service:
-        body = {name: value for name, value in request.items() if value is not None}
-        accepted = service.call("POST", f"/runs/{run_id}/rejudge", json=body)
-        if not dry_run:
-            for warning in accepted["warnings"]:
-                progress.print(plain(warning), style="yellow", soft_wrap=True)
-            progress.print(plain(_plan(accepted)), soft_wrap=True)
-            ended = watch_evaluation(service, accepted["evaluation_id"])
+    body = {name: value for name, value in request.items() if value is not None}
+    accepted = service.call("POST", f"/runs/{segment(run_id)}/rejudge", json=body)
     if dry_run:
-        print_json(accepted) if as_json else results.print(plain(_plan(accepted)), soft_wrap=True)
+        print_result(accepted, as_json, plain(_plan(accepted)))
         return
-    if as_json:
-        print_json(ended)
-    else:
-        for line in _lines(ended):
-            results.print(line, soft_wrap=True)
+    print_warnings(accepted)
+    progress.print(plain(_plan(accepted)), soft_wrap=True)
+    ended = watch_evaluation(service, accepted["evaluation_id"])
+    print_result(ended, as_json, *_lines(ended))
     raise typer.Exit(0 if ended["status"] == "completed" else 1)
 
 

@@ -8,32 +8,36 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import figure, percent
-from app.cli.client import Service, ServiceRefused
+from app.cli.client import HERE, Service, ServiceAt, ServiceRefused
 from app.cli.evaluations import chosen_models, watch_evaluation
-from app.cli.options import DEFAULT_URL, AsJson, Url
-from app.cli.terminal import Failure, plain, print_json, progress, results
+from app.cli.options import AsJson
+from app.cli.terminal import Failure, plain, print_result, print_warnings
 from environment.json_type import Json
+from learnloop.operations import segment
 
 TrajectoryId = Annotated[str, typer.Argument(metavar="TRAJECTORY_ID")]
+_Search = Annotated[
+    Literal["bisect", "all"] | None,
+    typer.Option(help="Instead of --turn: look for the turn that decided the rollout."),
+]
+_Model = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Model that continues, as for `learnloop eval`. Repeatable. \\[default: the checkpoint that made it]"
+    ),
+]
+_Prompted = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
+]
 
 
 def what_if(
     trajectory_id: TrajectoryId,
     turn: Annotated[int | None, typer.Option(min=1, help="First turn that is sampled anew, from 1.")] = None,
-    search: Annotated[
-        Literal["bisect", "all"] | None,
-        typer.Option(help="Instead of --turn: look for the turn that decided the rollout."),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Model that continues, as for `learnloop eval`. Repeatable. \\[default: the checkpoint that made it]"
-        ),
-    ] = None,
-    prompted: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
-    ] = None,
+    search: _Search = None,
+    model: _Model = None,
+    prompted: _Prompted = None,
     samples: Annotated[int | None, typer.Option(min=1, max=64, help="Continuations by each model.")] = None,
     seed: Annotated[
         str | None, typer.Option(help="Seed of sampling, or `own`: that of the rollout, which is then made again.")
@@ -50,7 +54,7 @@ def what_if(
     append: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Message of the user before the turn. TEXT can be @FILE.")
     ] = None,
-    url: Url = DEFAULT_URL,
+    service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Continue a recorded rollout from a turn on, and compare how it ends. Ctrl-C stops watching only."""
@@ -63,35 +67,33 @@ def what_if(
         "models": chosen_models(model, prompted),
         "edit": _edit(edit, edit_tool, append),
     }
-    with Service(url) as service:
-        body = {name: value for name, value in request.items() if value is not None}
-        try:
-            accepted = service.call("POST", f"/trajectories/{trajectory_id}/what-if", json=body)
-        except ServiceRefused as error:
-            if error.status == 404:
-                raise Failure(f"there is no trajectory {trajectory_id!r}") from error
-            raise
-        for warning in accepted["warnings"]:
-            progress.print(plain(warning), style="yellow", soft_wrap=True)
-        ended = watch_evaluation(service, accepted["evaluation_id"])
-        values = service.call("GET", f"/trajectories/{trajectory_id}/turn-values") if search else None
-    if as_json:
-        print_json(ended if values is None else ended | {"turn_values": values})
-    else:
-        for line in [*_report_lines(ended), *(_value_lines(values) if values else ())]:
-            results.print(line, soft_wrap=True)
+    accepted = _start(service, trajectory_id, request)
+    print_warnings(accepted)
+    ended = watch_evaluation(service, accepted["evaluation_id"])
+    values = _turn_values(service, trajectory_id) if search else None
+    lines = [*_report_lines(ended), *(_value_lines(values) if values else ())]
+    print_result(ended if values is None else ended | {"turn_values": values}, as_json, *lines)
     raise typer.Exit(0 if ended["status"] == "completed" else 1)
 
 
-def turn_values(trajectory_id: TrajectoryId, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def turn_values(trajectory_id: TrajectoryId, service: ServiceAt = HERE, as_json: AsJson = False) -> None:
     """Show which turn decided a rollout, by the continuations of its what-ifs."""
-    with Service(url) as service:
-        found = service.call("GET", f"/trajectories/{trajectory_id}/turn-values")
-    if as_json:
-        print_json(found)
-        return
-    for line in _value_lines(found):
-        results.print(line, soft_wrap=True)
+    found = _turn_values(service, trajectory_id)
+    print_result(found, as_json, *_value_lines(found))
+
+
+def _turn_values(service: Service, trajectory_id: str) -> Json:
+    return service.call("GET", f"/trajectories/{segment(trajectory_id)}/turn-values")
+
+
+def _start(service: Service, trajectory_id: str, request: Json) -> Json:
+    body = {name: value for name, value in request.items() if value is not None}
+    try:
+        return service.call("POST", f"/trajectories/{segment(trajectory_id)}/what-if", json=body)
+    except ServiceRefused as error:
+        if error.status == 404:
+            raise Failure(f"there is no trajectory {trajectory_id!r}") from error
+        raise
 
 
 def _edit(message: str | None, tool_result: str | None, append: str | None) -> Json:
