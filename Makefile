@@ -53,11 +53,12 @@ test: $(INSTALLED) ## all tests but the long ones
 test-all: $(INSTALLED) ## all tests
 	$(RUN_TESTS) $(ARGS)
 
-check: $(INSTALLED) ## lint, formatting, imports, dependencies, types, the OpenAPI file, the dashboard and the documentation's links
+check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, types, the OpenAPI file, the dashboard and the documentation's links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/deptry app environment judges learnloop training
+	$(BIN)/python -m scripts.check_functions
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard
 	$(BIN)/python -m scripts.docs_site
