@@ -16,7 +16,7 @@ from app.cli.base_reports import print_verdict, state_of
 from app.cli.options import AsJson, DataDir
 from app.cli.phase_bar import PhaseBar
 from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, folded, print_json, print_list, progress, results
+from app.cli.terminal import Failure, failing_on, folded, print_json, print_list, progress, results
 from training.base_model_files import added_base_models, base_model_fault, data_dir_of, place_of_added
 from training.base_report import Severity, written
 from training.base_verdicts import BaseVerdicts, Verdict
@@ -140,10 +140,8 @@ def _on_this_machine(name: str, source: str | None, settings: "Settings") -> Ite
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".download-", dir=settings.data_dir) as folder:
         progress.print(f"Downloading {source} from {settings.hf_endpoint}", soft_wrap=True)
-        try:
+        with failing_on(HubError):
             yield download_whole(source, str(settings.hf_endpoint).rstrip("/"), token, Path(folder))
-        except HubError as error:
-            raise Failure(str(error)) from error
 
 
 def _require_new(name: str, data_dir: Path) -> None:
@@ -167,10 +165,8 @@ def add_base(
     with PhaseBar() as bar:
         from training.engine.registry import base_examination, base_model_import
 
-        try:
+        with failing_on(base_model_import.CannotAdd):
             verdict = base_model_import.add(source or base_model_import.packaged(name), place, bar)
-        except base_model_import.CannotAdd as error:
-            raise Failure(str(error)) from error
         verdict = base_examination.ask_for_calls(
             place, data_dir_of(place), verdict, prompts=prompts, device=device, progress=bar
         )

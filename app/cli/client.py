@@ -9,7 +9,7 @@ import httpx
 import typer
 
 from app.cli.options import DEFAULT_URL, URL_VARIABLE
-from app.cli.terminal import Failure
+from app.cli.terminal import Failure, failing_on
 from environment.json_type import Json
 from learnloop import APIError, Unreachable, operations
 from learnloop.http_settings import http_settings
@@ -38,10 +38,8 @@ class Service:
 
     def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
         """Raises Failure if the URL is not valid."""
-        try:
+        with failing_on(ValueError):
             self.http = httpx.Client(**http_settings(url, None, timeout_s))
-        except ValueError as error:
-            raise Failure(str(error)) from error
         self._steps = SyncSteps(self.http)
         self.url = url.rstrip("/")
 

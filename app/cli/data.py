@@ -18,7 +18,7 @@ from app.cli import imports
 from app.cli.client import HERE, ServiceAt
 from app.cli.options import AsJson, DataDir, config_file
 from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, plain, print_deleted, print_json, print_list, progress, results
+from app.cli.terminal import Failure, failing_on, plain, print_deleted, print_json, print_list, progress, results
 from learnloop.operations import segment
 
 if TYPE_CHECKING:
@@ -119,10 +119,8 @@ def prepare(
 
     given = dict(locals())
     flags = {key: given[key] for key in _RECIPE_FLAGS}
-    try:
+    with failing_on(BadRecipe):
         recipe = read_recipe(config, flags)
-    except BadRecipe as error:
-        raise Failure(str(error)) from error
     _report(prepared(recipe, settings_with(data_dir=data_dir)), as_json)
 
 
@@ -169,21 +167,17 @@ def tasks(
     # The caller chose this command or URL, and could use it without us.
     hosts = None if url is None else [httpx.URL(url).host]
     settings = settings_with(environment_commands=command and [command], environment_hosts=hosts)
-    try:
+    with failing_on(UnknownModel):
         writer = ListedModels(settings).model(model)
-    except UnknownModel as error:
-        raise Failure(str(error)) from error
     server = HttpServer(url) if url is not None else StdioServer(tuple(shlex.split(command or "")))
 
     async def write(advance: Callable[[int], None]) -> list[dict[str, Any]]:
         return await write_tasks(writer, await tools_of(server, EnvironmentAccess(settings)), count, advance)
 
-    try:
+    with failing_on(EpisodeFailed, NotWritten, OSError):
         with _bar() as advance:
             written = asyncio.run(write(lambda done: advance("tasks", done, count)))
         path.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    except (EpisodeFailed, NotWritten, OSError) as error:
-        raise Failure(str(error)) from error
     results.print(plain(f"{len(written)} tasks are in {path}. Read them before you train on them."))
 
 

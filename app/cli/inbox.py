@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.cli.options import AsJson, DataDir
 from app.cli.serve import data_directory
-from app.cli.terminal import Failure, print_json, results
+from app.cli.terminal import Failure, failing_on, print_json, results
 
 if TYPE_CHECKING:
     from environment.base import Split
@@ -44,10 +44,8 @@ def import_(
     from environment.email_search.inbox import InboxError
 
     path = _path(name, data_dir)
-    try:
+    with failing_on(MailSourceError, InboxError):
         report = import_mail(sources, path)
-    except (MailSourceError, InboxError) as error:
-        raise Failure(str(error)) from error
     sizes = _question_sizes(name, path)
     if as_json:
         print_json({"inbox": name, "path": str(path), **asdict(report), "questions": sizes})
@@ -86,10 +84,8 @@ def make(
     if path.exists():
         raise Failure(f"inbox {name!r} already exists; choose another name")
     made = list(_distinct_worlds(seed, worlds))
-    try:
+    with failing_on(InboxError, OSError):
         emails = write_inbox(path, (mail for world in made for mail in world.emails))
-    except (InboxError, OSError) as error:
-        raise Failure(str(error)) from error
     questions = questions_path(path)
     with questions.open("w", encoding="utf-8") as lines:
         for world in made:
@@ -114,10 +110,8 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
         raise Failure(
             f"there is no inbox {name!r} in {path.parent}; import one with: learnloop inbox import {name} PATH"
         )
-    try:
+    with failing_on(InboxError):
         inbox = Inbox(path)
-    except InboxError as error:
-        raise Failure(str(error)) from error
     figures = asdict(inbox.stats())
     inbox.close()
     sizes = _question_sizes(name, path)
@@ -136,11 +130,8 @@ def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
 
     if not questions_path(path).is_file():
         return None
-    try:
-        with closing(ImportedEmailSearch(path, name)) as environment:
-            return split_sizes(environment.questions)
-    except ValueError as error:
-        raise Failure(str(error)) from error
+    with failing_on(ValueError), closing(ImportedEmailSearch(path, name)) as environment:
+        return split_sizes(environment.questions)
 
 
 def _question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
@@ -152,10 +143,8 @@ def _question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
 def _path(name: str, data_dir: Path | None) -> Path:
     from environment.email_search.environment import inbox_path
 
-    try:
+    with failing_on(ValueError):
         return inbox_path(data_directory(data_dir), name)
-    except ValueError as error:
-        raise Failure(str(error)) from error
 
 
 def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":

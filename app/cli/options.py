@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.terminal import Failure, progress
+from app.cli.terminal import Failure, failing_on, progress
 from environment.installation import shipped
 from training.protocol.model_name import ModelName
 
@@ -30,10 +30,8 @@ def config_file(given: str) -> Path:
 def named_model(name: str, with_step: str = "") -> ModelName:
     """Return a model or promoted name. Raises Failure if it is none or names a checkpoint; `with_step` says how else
     the step is given."""
-    try:
+    with failing_on(ValueError):
         model = ModelName.parse(name)
-    except ValueError as error:
-        raise Failure(str(error)) from error
     if model.step is not None:
         raise Failure(f"{name!r} names a checkpoint; give PROJECT/NAME{with_step}")
     return model

@@ -19,7 +19,18 @@ from app.cli.rejudge import rejudge
 from app.cli.run_edit import edit
 from app.cli.run_report import print_run, verdict_text
 from app.cli.run_request import BadRunFile, overlay, parse_settings
-from app.cli.terminal import Failure, json_text, number, plain, print_json, print_result, progress, results, say, whole
+from app.cli.terminal import (
+    failing_on,
+    json_text,
+    number,
+    plain,
+    print_json,
+    print_result,
+    progress,
+    results,
+    say,
+    whole,
+)
 from app.cli.watching import ENDED, RunDisplay, follow
 from learnloop.operations import segment
 
@@ -119,11 +130,9 @@ def fork(
     as_json: AsJson = False,
 ) -> None:
     """Start a new run from a checkpoint of this one, optionally with other settings."""
-    try:
+    with failing_on(BadRunFile):
         changed = overlay({}, parse_settings(settings or []))
         request = overlay(changed, {"checkpoint": checkpoint, "model.name": name})
-    except BadRunFile as error:
-        raise Failure(str(error)) from error
     _print_moved(service.ask_of(run_id, "fork", request), as_json)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from app.cli.client import HERE, Service, ServiceAt
 from app.cli.options import AsJson
 from app.cli.run_request import BadRunFile, overlay, read_run_file
-from app.cli.terminal import Failure, confirm, folded, print_json, print_list, print_result, results, say
+from app.cli.terminal import Failure, confirm, failing_on, folded, print_json, print_list, print_result, results, say
 from environment.json_type import Json
 
 app = typer.Typer(
@@ -44,10 +44,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a schedule, and show when it is due."""
-    try:
+    with failing_on(BadRunFile):
         run = read_run_file(file)
-    except BadRunFile as error:
-        raise Failure(str(error)) from error
     given = {"promoted_name": promoted_name, "least_new_tasks": least_new_tasks, "window_days": window_days}
     body = {"name": name, "cron": cron, "run": run, "then": then}
     body = overlay(body, {**given, "project": project})

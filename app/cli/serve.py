@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.options import DataDir
-from app.cli.terminal import Failure
+from app.cli.terminal import Failure, failing_on
 from training.engine_libraries import missing_libraries
 from training.private_directory import keep_private
 
@@ -71,10 +71,8 @@ def settings_with(**flags: Any) -> "Settings":
     """
     from app.settings import SettingsError, load_settings
 
-    try:
+    with failing_on(SettingsError):
         found = load_settings(**{name: value for name, value in flags.items() if value is not None})
-    except SettingsError as error:
-        raise Failure(str(error)) from error
     keep_private(found.data_dir)
     return found
 

@@ -5,7 +5,8 @@ Neither gets control characters unless it is a terminal, so both can be piped an
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from typing import Any
 
@@ -37,6 +38,15 @@ progress = Terminal(highlight=False, markup=False, emoji=False, stderr=True)
 
 class Failure(Exception):
     """Ends a command with exit code 1. The message says what failed and how to fix it."""
+
+
+@contextmanager
+def failing_on(*foreseen: type[Exception]) -> Iterator[None]:
+    """Turn foreseen errors of the block into a Failure with the same message."""
+    try:
+        yield
+    except foreseen as error:
+        raise Failure(str(error)) from error
 
 
 def print_json(document: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.base_reports import print_verdict
 from app.cli.bases import HUB_ID, add_base
-from app.cli.terminal import Failure, progress
+from app.cli.terminal import Failure, failing_on, progress
 from training.base_model_files import added_base_models, fingerprint
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ def _downloaded(hub_id: str, settings: "Settings") -> Path:
     from app.datasets.hub import MODEL, HubError, download
 
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
-    try:
+    with failing_on(HubError):
         return download(hub_id, str(settings.hf_endpoint).rstrip("/"), token, settings.data_dir / "hub", MODEL)
-    except HubError as error:
-        raise Failure(str(error)) from error
 
 
 def _from_files(path: Path, data_dir: Path) -> FoundBase:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.data import prepared
-from app.cli.terminal import Failure
+from app.cli.terminal import Failure, failing_on
 from training.types import RunConfig
 
 if TYPE_CHECKING:
@@ -38,19 +38,9 @@ def mailbox_of(emails: Sequence[str], settings: "Settings") -> Mailbox:
         return Mailbox(None, None, RunConfig().evaluation.test_scenarios)
     from app.datasets.recipe import BadRecipe, read_recipe
 
-    try:
-        recipe = read_recipe(
-            None,
-            {
-                "name": _NAME,
-                "emails": list(emails),
-                "question_count": _QUESTIONS,
-                "max_body_characters": _LONGEST_BODY,
-                "drop_copies": True,
-            },
-        )
-    except BadRecipe as error:
-        raise Failure(str(error)) from error
+    settled = {"name": _NAME, "question_count": _QUESTIONS, "max_body_characters": _LONGEST_BODY, "drop_copies": True}
+    with failing_on(BadRecipe):
+        recipe = read_recipe(None, {**settled, "emails": list(emails)})
     return _of_version(prepared(recipe, settings).version)
 
 
