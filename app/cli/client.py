@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 import httpx
 import typer
 
-from app.cli.options import DEFAULT_URL, URL_VARIABLE
 from app.cli.terminal import Failure, failing_on
 from environment.json_type import Json
 from learnloop import APIError, Unreachable, operations
-from learnloop.http_settings import http_settings
+from learnloop.http_settings import DEFAULT_URL, URL_VARIABLE, http_settings
 from learnloop.operations import segment
 from learnloop.steps import SyncSteps
 

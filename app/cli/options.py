@@ -7,10 +7,8 @@ import typer
 
 from app.cli.terminal import Failure, failing_on, progress
 from environment.installation import shipped
+from learnloop.http_settings import URL_VARIABLE
 from training.protocol.model_name import ModelName
-
-DEFAULT_URL = "http://127.0.0.1:8000"
-URL_VARIABLE = "LEARNLOOP_URL"
 
 
 def config_file(given: str) -> Path:

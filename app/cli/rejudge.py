@@ -11,6 +11,7 @@ from app.cli.charts import figure, percent
 from app.cli.client import HERE, ServiceAt
 from app.cli.evaluations import watch_evaluation
 from app.cli.options import AsJson
+from app.cli.run_request import overlay
 from app.cli.terminal import plain, print_result, print_warnings, progress
 from environment.json_type import Json
 from learnloop.operations import segment
@@ -41,16 +42,8 @@ def rejudge(
     as_json: AsJson = False,
 ) -> None:
     """Score a run's stored rollouts again. The run stays as it is. Ctrl-C stops watching only."""
-    iterations = {name: value for name, value in (("first", first), ("last", last)) if value is not None}
-    request = {
-        "judge": _judge(judge),
-        "kinds": kind,
-        "iterations": iterations or None,
-        "repeats": repeats,
-        "budget": None if max_usd is None else {"max_usd": max_usd},
-        "dry_run": dry_run,
-    }
-    body = {name: value for name, value in request.items() if value is not None}
+    given = {"judge": _judge(judge), "kinds": kind, "iterations.first": first, "iterations.last": last}
+    body = overlay({"repeats": repeats, "dry_run": dry_run}, {**given, "budget.max_usd": max_usd})
     accepted = service.call("POST", f"/runs/{segment(run_id)}/rejudge", json=body)
     if dry_run:
         print_result(accepted, as_json, plain(_plan(accepted)))
