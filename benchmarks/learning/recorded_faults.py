@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.learning.examined_run import TINY
 from benchmarks.learning.healthy_runs import Recorded, plan_of, read
@@ -58,8 +59,8 @@ def _in_rollouts(share: float, *names: str) -> Change:
     """Return a fault that shows in that share of the rollouts."""
 
     def change(rng: random.Random, group: GroupFacts) -> GroupFacts:
-        count = _share(rng, share, group.rollouts)
-        return replace(group, **dict.fromkeys(names, count))
+        counts: dict[str, Any] = dict.fromkeys(names, _share(rng, share, group.rollouts))
+        return replace(group, **counts)
 
     return _groups(change)
 
