@@ -114,17 +114,18 @@ class EvaluationStarter:
         basis: Basis | None,
         project: str,
         kind: type[Evaluation],
+        built: NotedModels | None = None,
         **fields: Any,
     ) -> StartedEvaluation:
         """Queue an evaluation of that kind. `fields` are those that only this kind has, and others with values that no
-        request has.
+        request has. `built` are the models that its judge asked for when it was built; None if it was not built yet.
 
         Raises InvalidRequest, NotFound, Conflict or Unavailable.
         """
-        noted = NotedModels(ListedModels(self.resources.settings))
+        noted = built or NotedModels(ListedModels(self.resources.settings))
         found = [await self._resolve_model(place, each, caller, noted) for place, each in enumerate(request.models)]
         labelled = _require_unique_labels([contestant for contestant, _ in found])
-        stored = await self._stored(request, basis, project, labelled, noted)
+        stored = await self._stored(request, basis, project, labelled, None if built else noted)
         noted.check_budget(request.budget.max_usd if request.budget else None)
         evaluation = kind.model_validate({**dict(stored), **fields})
         job = EvaluationJob(
@@ -215,7 +216,7 @@ class EvaluationStarter:
         own: Basis | None,
         project: str,
         models: tuple[Contestant, ...],
-        listed: Models,
+        listed: Models | None,
     ) -> StoredEvaluation:
         chosen = request.environment or (own.environment if own else EnvironmentChoice())
         environment = Choice(name=chosen.name, config=chosen.config)
@@ -223,7 +224,8 @@ class EvaluationStarter:
         seed = (own.seed if own else HELD_OUT_SEED) if request.seed is None else request.seed
         default_judge, scenarios = await self._check_environment(environment, request, seed, project)
         judge = own.judge if own and request.judge is None else judge_with_defaults(request.judge, default_judge)
-        check_judge(judge, listed)
+        if listed is not None:
+            check_judge(judge, listed)
         agent = own.agent if own else None
         if request.agent is not None:
             agent = Choice(name=request.agent.name, config=request.agent.config)

@@ -14,13 +14,12 @@ from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
 from app.domain.stored_request import Choice
 from app.errors import Conflict, InvalidRequest
 from app.evaluations.rejudgings import RejudgingStore
-from app.listed_models import ListedModels
+from app.listed_models import ListedModels, NotedModels
 from app.operations.fitting_judges import examined, unfit
 from app.operations.run_plan import judge_with_defaults
 from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation, check_judge
 from app.schemas.evaluations import EvaluationRequest
 from app.schemas.rejudgings import ExpectedCost, RejudgeRequest
-from app.schemas.run_request import JudgeChoice
 from environment.registry import traits
 from training.source_code import source_hash
 
@@ -41,6 +40,8 @@ class Planned:
     groups: int
     environment: Choice
     judge: Choice
+    models: NotedModels
+    """The models that the judge asked for when it was built."""
     cost: ExpectedCost
 
     @property
@@ -84,27 +85,27 @@ class RejudgingStarter:
             raise InvalidRequest(("body", "iterations"), f"{message} Judge fewer iterations at a time.")
         rejudge = rejudge.model_copy(update={"rollouts": rollouts})
         judge = own.judge if request.judge is None else judge_with_defaults(request.judge, own.judge.name)
-        built = check_judge(judge, ListedModels(self.evaluations.resources.settings))
+        models = NotedModels(ListedModels(self.evaluations.resources.settings))
+        built = check_judge(judge, models)
         if (reason := unfit(built, await examined(database, run.id))) is not None:
             raise InvalidRequest(("body", "judge"), f"The judge {judge.name} fits no rollout of this run: {reason}.")
         environment = _environment(own.environment, request)
         cost = await _expected(database, run, judge, len(groups) * rejudge.repeats)
-        return Planned(rejudge, len(groups), environment, judge, cost)
+        return Planned(rejudge, len(groups), environment, judge, models, cost)
 
     async def start(
         self, id: str, run: Run, request: RejudgeRequest, planned: Planned, caller: Caller, save_reply: SaveReply
     ) -> StartedEvaluation:
         """Queue the rejudging. Raises InvalidRequest, Conflict or Unavailable."""
-        judge = JudgeChoice(name=planned.judge.name, config=dict(planned.judge.config))
-        asked = EvaluationRequest(run_id=run.id, judge=judge, budget=request.budget)
         return await self.evaluations.queue(
             id,
-            asked,
+            EvaluationRequest(run_id=run.id, budget=request.budget),
             caller,
             save_reply,
-            replace(Basis.of_run(run), environment=planned.environment),
+            replace(Basis.of_run(run), environment=planned.environment, judge=planned.judge),
             run.model_project,
             RejudgingEvaluation,
+            planned.models,
             rejudge=planned.rejudge,
             scenarios=planned.groups,
         )
