@@ -13,8 +13,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.client import Service
-from app.cli.report import REPORT_TIMEOUT_S, write_report
+from app.cli.client import PATIENCE_S, Service
+from app.cli.report import write_report
 from app.cli.service_process import own_service
 from environment.json_type import Json
 
@@ -57,7 +57,7 @@ async def take_pictures(browser: "Browser", service: Service, run: Json, folder:
 
 
 def _write_report(service: Service, run_id: str, file: Path) -> None:
-    with Service(service.url, timeout_s=REPORT_TIMEOUT_S) as patient:
+    with Service(service.url, timeout_s=PATIENCE_S) as patient:
         write_report(patient, run_id, file)
 
 
