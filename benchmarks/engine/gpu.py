@@ -1,4 +1,4 @@
-"""Measure an ART-E iteration on one GPU, next to the physical limit: `python -m benchmarks.engine.gpu`.
+"""Measure an ART-E iteration on one GPU, next to the physical limit, TRL and vLLM: `python -m benchmarks.engine.gpu`.
 
 A model too large for one GPU (72B) is measured on as many as it needs. With `--gpus 2` each GPU has a process with the
 whole model and makes its share of the rollouts; all take the training step together.
@@ -7,7 +7,7 @@ The work has the shape of agent_008 (openpipe-art, examples/art-e): 12 groups of
 1,000 tokens (900 of them shared by all), replies of 60 and tool results of 500 tokens, then one GRPO step on a LoRA
 adapter of rank 8 on all linear layers. Weights and tokens are random and lengths are forced, which is valid for speed
 and memory but not for learning. The engine's sampler, policy and training step are called directly, without HTTP,
-tokenizer or environment. Needs one GPU.
+tokenizer or environment. Needs one GPU, and for `--peer` vLLM and the packages of the extra `bench`.
 """
 
 import argparse
@@ -37,6 +37,11 @@ PEAK_FLOPS, BANDWIDTH = 790e12, 4.3e12
 """Measured on one H200: bfloat16 products of 8192 x 8192 x 8192, and bytes read and written by a copy."""
 DATASHEET_FLOPS = 989e12
 LONG_PROMPTS, LONG_PROMPT = 4, 30_000
+PEERS = (
+    ("TRL with vLLM", "benchmarks.engine.gpu_trl"),
+    ("vLLM", "benchmarks.engine.gpu_vllm"),
+    ("vLLM in fp8", "benchmarks.engine.gpu_vllm", "--quantization", "fp8"),
+)
 
 
 def qwen(kind: Any, **shape: Any) -> PreTrainedConfig:
@@ -469,6 +474,7 @@ def main() -> int:
     parser.add_argument("--models", default="0.6B,1.7B,8B,14B", help="some of them, with commas")
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--long", default="", help="models that do two turns of 4 conversations of 30,000 tokens too")
+    parser.add_argument("--peer", default="", help="models for which TRL does the same, and vLLM the rollouts")
     parser.add_argument(
         "--gpus", type=int, default=1, help="processes with a GPU each, which share out rollouts and the training step"
     )
@@ -499,6 +505,7 @@ def main() -> int:
         )
         print(json.dumps(measure(ours, options.iterations, options.gpus)))
         return 0
+    failed = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; random weights, forced lengths", flush=True)
     for name in options.models.split(","):
         weights = ("--training-weights", options.training_weights, *(["--uneven"] if options.uneven else []))
@@ -507,7 +514,16 @@ def main() -> int:
         if name in options.long.split(","):
             long = _together(name, 0, 1, *weights)
             print(f"{name:5} long {json.dumps({key: round(value, 4) for key, value in long.items()})}", flush=True)
-    return 0
+        if name in options.peer.split(","):
+            for label, *arguments in PEERS:
+                try:
+                    peer = {key: round(value, 4) for key, value in _alone(*arguments, name).items()}
+                except SystemExit as error:  # a failing peer does not stop the others
+                    sys.stderr.write(f"{error}\n")
+                    failed = True
+                    continue
+                print(f"{name:5} {label} {json.dumps(peer)}", flush=True)
+    return int(failed)
 
 
 def _together(name: str, iterations: int, gpus: int, *weights: str) -> dict[str, float]:
