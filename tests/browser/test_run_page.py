@@ -17,7 +17,7 @@ from tests.browser.visit import Visit
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
 from tests.integration.app import test_budgets as budgets
-from tests.integration.app.served import run_with, served, settings_for, start
+from tests.integration.app.served import ended, run_with, served, settings_for, start
 from tests.integration.app.test_diagnoses import MALFORMED
 from tests.integration.app.test_diagnoses import RUN as DIAGNOSED
 from tests.integration.app.test_engine_process import _CHILD, _pid
@@ -68,7 +68,7 @@ async def test_charts_show_what_there_is_and_lead_to_the_rollouts(
 async def test_a_used_up_budget_asks_for_a_higher_one(visit: Visit, data_dir: Path, database_url: str) -> None:
     async with budgets.service(data_dir, database_url) as (client, _):
         run_id = await start(client, budgets.RUN | {"budget": {"max_tokens": 5_000}})
-        assert (await budgets.ended(client, run_id))["status"] == "paused"
+        assert (await ended(client, run_id))["status"] == "paused"
         await visit.open(str(client.base_url).rstrip("/"), f"/runs/{run_id}")
         await expect(visit.text("Paused: the budget of 5,000 tokens is used up")).to_be_visible()
         assert await visit.inaccessible() == []

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 
 from tests.fakes.engine import make_engine, odd_share, sampled_group
 from tests.fakes.worker_pool import Following, Pool, worker_pool
-from training.engine.computing import NewModel, PolicyStep
+from training.engine.computing import PolicyStep
 from training.engine.engine import Engine, TrainResult
+from training.engine.registry.model_record import NewModel
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.trajectories import Group

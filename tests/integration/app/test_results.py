@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
+from sqlalchemy import ColumnElement
 from sqlalchemy.exc import InterfaceError
 
+from app.db.database import Database
 from app.db.tables import Trajectory
-from app.results.documents import Results
+from app.results import documents
 from app.results.files import ResultsFiles
 from app.worker import drive
 from judges.base import JudgeCall
@@ -269,16 +271,17 @@ async def test_a_disk_that_was_full_gets_what_it_missed(data_dir: Path, database
 async def test_trajectories_are_read_once_for_both_of_their_files(
     data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, trajectories = [], Results._trajectories
+    read, trajectories = [], documents.trajectories
 
-    def noted(results: Results, run_id: str, iteration: int) -> AsyncIterator[Sequence[Trajectory]]:
-        read.append(iteration)
-        return trajectories(results, run_id, iteration)
+    def noted(database: Database, limit: int, *mine: ColumnElement[bool]) -> AsyncIterator[Sequence[Trajectory]]:
+        _, iteration = mine
+        read.append(iteration.compile().params)
+        return trajectories(database, limit, *mine)
 
-    monkeypatch.setattr(Results, "_trajectories", noted)
+    monkeypatch.setattr(documents, "trajectories", noted)
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run = await completed(client, iterations=1)
-        assert read == [0, 1]
+        assert read == [{"iteration_1": 0}, {"iteration_1": 1}]
         assert {path.name: path.read_bytes() for path in _folder(data_dir, run).iterdir()} == await _downloads(
             client, run
         )

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.diagnosed_run import CONFIG, SMALL, TINY, examined, named
+from benchmarks.learning.examined_run import TINY
+from tests.fakes.diagnosed_run import CONFIG, SMALL, examined, named
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.faulty_engine import Planted
 from training.backends.embedded import EmbeddedBackend, EmbeddedPolicy, connect

@@ -11,8 +11,9 @@ import pytest
 from tests.conditions import until
 from tests.fakes.tiny_model import make_tiny_model
 from tests.fakes.worker_pool import Following, Pool, worker_pool
-from training.engine.computing import BusySeconds, EngineStopped, NewModel, PolicyStep, WorkerLost
+from training.engine.computing import BusySeconds, EngineStopped, PolicyStep, WorkerLost
 from training.engine.engine import TrainResult
+from training.engine.registry.model_record import NewModel
 from training.engine.registry.registry import Registry
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import SampleRequest
