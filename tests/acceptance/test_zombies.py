@@ -13,6 +13,6 @@ from benchmarks.durability.zombies import zombies
 
 @pytest.mark.long
 async def test_a_worker_that_comes_back_changes_nothing(data_dir: Path) -> None:
-    result = await zombies(data_dir, rounds=1, ttl_s=1.0)
+    result = await zombies(data_dir, rounds=1, ttl_s=3.0)
     assert result["violations"] == []
     assert result["freezes"] == len(POINTS)
