@@ -51,7 +51,7 @@ def held_out_table(evaluations: Sequence[Json]) -> Table:
     split = headline(evaluations)[0]["split"]
     figures = held_out_figures(evaluations, split)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"{figures['held_out']['scenarios']} held-out tasks ({split})", no_wrap=True)
+    table.add_column(f"{_tasks(figures['held_out'])} ({split})", no_wrap=True)
     table.add_column("before", justify="right", no_wrap=True)
     table.add_column("after", justify="right", no_wrap=True, style="bold")
     table.add_column("change", justify="right", no_wrap=True)
@@ -65,12 +65,17 @@ def held_out_table(evaluations: Sequence[Json]) -> Table:
     tested = held_out_figures(evaluations, "test")["held_out"]
     if split != "test" and tested["sampled"]["after"] is not None:
         table.add_section()
-        table.add_row(Text(f"{tested['scenarios']} held-out tasks (test), best checkpoint", style="bold"))
+        table.add_row(Text(f"{_tasks(tested)} (test), best checkpoint", style="bold"))
         _add_share(table, "success, sampled", tested["sampled"])
         _add_share(table, "success, greedy", tested["greedy"])
         if on_all := tested.get("on_all"):
             _add_all(table, on_all)
     return table
+
+
+def _tasks(figures: Json) -> str:
+    count = figures["scenarios"]
+    return f"{count} held-out task{'s' * (count != 1)}"
 
 
 def _add_all(table: Table, on_all: Json) -> None:

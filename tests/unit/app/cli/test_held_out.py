@@ -1,0 +1,22 @@
+"""The table of held-out figures in the terminal."""
+
+import pytest
+from rich.console import Console
+
+from app.cli.held_out import held_out_table
+
+
+@pytest.mark.parametrize(("count", "heading"), [(1, "1 held-out task "), (2, "2 held-out tasks ")])
+def test_the_heading_counts_the_tasks(count: int, heading: str) -> None:
+    figures = {"success": 0.5, "mean_reward": 0.1, "malformed": 0.0, "turns": 3.0, "scenarios": count}
+    rows = [
+        {"split": split, "mode": mode, "iteration": iteration, "step": iteration} | figures
+        for split in ("validation", "test")
+        for mode in ("sampled", "greedy")
+        for iteration in (0, 2)
+    ]
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(held_out_table(rows))
+    assert f"{heading}(validation)" in shown.get()
+    assert f"{heading}(test), best checkpoint" in shown.get()
