@@ -176,6 +176,8 @@ def main() -> None:
             work = Evaluation(options.scenarios, options.what_if)
             account, found = under_kills(work, directory, options.kills, rng, {})
     judge(found | {"undisturbed_s": round(seconds, 1), "same": account == expected}, _MUST_BE)
+    if found["kills"] < options.kills:
+        raise SystemExit(f"it ended after {found['kills']} of {options.kills} kills: give it more --scenarios")
 
 
 if __name__ == "__main__":
