@@ -1,5 +1,6 @@
 """Causes that contradict a record or a default: one contradiction is enough to name them."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from statistics import fmean
@@ -7,7 +8,7 @@ from statistics import fmean
 from environment.json_type import Json
 from training.base_defaults import Base, factor_from_usual, usual_rate
 from training.diagnosis import request_limits
-from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.detector import AllFacts, Detector
 from training.diagnosis.diagnosis import DiagnosisSettings, Remedy, Severity, Span
 from training.diagnosis.facts import Facts, Probe, Readings, Replay
 from training.diagnosis.spans import spans_while
@@ -23,6 +24,17 @@ _LOW_TEMPERATURE = 0.3
 """Temperature below which the rollouts of a group are alike because of it."""
 _LEAST_NOISE = 1e-6
 """Nats: float32 sums in another order differ by less."""
+
+
+class Contradiction(Detector):
+    """Detects that the records of an iteration contradict each other."""
+
+    @abstractmethod
+    def contradicts(self, each: Facts) -> bool | None:
+        """Return whether they do; None where that cannot be told."""
+
+    def spans(self, facts: AllFacts) -> list[Span]:
+        return contradiction_spans(facts, self.contradicts)
 
 
 class SamplerIsNotTrainer(Detector):
@@ -103,7 +115,7 @@ class WeightsUnchanged(Detector):
             f"Raise the learning rate from {rate:g} to {raised:g}: an update below the precision of the weights is "
             "lost. If the rate is not small, the trainer does not apply its steps."
         )
-        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": raised})
+        return self.fork(facts, span, text, learning_rate=raised)
 
     def not_examined(self, facts: AllFacts) -> str | None:
         reported = any(each.weights_sha256 for each in facts)
@@ -134,23 +146,17 @@ class UnusualLearningRate(Detector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         usual = default_rate(self.settings, facts)
-        request = {"checkpoint": step_before(facts, span.first), "learning_rate": usual}
-        return Remedy(f"Use the learning rate {usual:g}.", request)
+        return self.fork(facts, span, f"Use the learning rate {usual:g}.", learning_rate=usual)
 
 
-class NothingVaries(Detector):
+class NothingVaries(Contradiction):
     """The temperature is so low that the rollouts of a group are alike."""
 
     severity = Severity.WARNING
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        is_low = self.config.temperature < _LOW_TEMPERATURE
-
-        def contradicts(each: Facts) -> bool | None:
-            alike, groups = _alike(each)
-            return 2 * alike > groups if is_low and groups else None
-
-        return contradiction_spans(facts, contradicts)
+    def contradicts(self, each: Facts) -> bool | None:
+        alike, groups = _alike(each)
+        return 2 * alike > groups if self.config.temperature < _LOW_TEMPERATURE and groups else None
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         alike, groups = self._counted(facts, span)
@@ -169,8 +175,7 @@ class NothingVaries(Detector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         usual = RunConfig().temperature
-        request = {"checkpoint": step_before(facts, span.first), "temperature": usual}
-        return Remedy(f"Sample at temperature {usual:g}.", request)
+        return self.fork(facts, span, f"Sample at temperature {usual:g}.", temperature=usual)
 
 
 def _alike(each: Facts) -> tuple[int, int]:
@@ -179,16 +184,11 @@ def _alike(each: Facts) -> tuple[int, int]:
     return sum(not group.weight for group in groups), len(groups)
 
 
-class StalePolicy(Detector):
+class StalePolicy(Contradiction):
     """Rollouts come from an older policy than the run allows."""
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        most = self.config.pipeline.max_staleness
-
-        def contradicts(each: Facts) -> bool | None:
-            return None if each.staleness is None else each.staleness > most
-
-        return contradiction_spans(facts, contradicts)
+    def contradicts(self, each: Facts) -> bool | None:
+        return None if each.staleness is None else each.staleness > self.config.pipeline.max_staleness
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         oldest = max(each.staleness or 0 for each in facts if each.iteration >= span.first)
@@ -205,18 +205,15 @@ class StalePolicy(Detector):
         }
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        request = {"checkpoint": step_before(facts, span.first), "pipeline": {"max_staleness": 0}}
-        return Remedy("Sample each iteration with the newest policy.", request)
+        text = "Sample each iteration with the newest policy."
+        return self.fork(facts, span, text, pipeline={"max_staleness": 0})
 
 
-class ParserDrift(Detector):
+class ParserDrift(Contradiction):
     """Tool calls were recorded that are not what this service reads in the same replies."""
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        def contradicts(each: Facts) -> bool | None:
-            return any(found.different for found in each.readings.values()) if each.readings else None
-
-        return contradiction_spans(facts, contradicts)
+    def contradicts(self, each: Facts) -> bool | None:
+        return any(found.different for found in each.readings.values()) if each.readings else None
 
     def _newest(self, facts: AllFacts, span: Span) -> tuple[str, Readings]:
         """Return the readings that differ in the span's first iteration, and of what."""
@@ -251,13 +248,13 @@ class ParserDrift(Detector):
         return None if read else "The backend has a parser of its own, or does not report the bytes of its tokens."
 
 
-class EnvironmentFlaky(Detector):
+class EnvironmentFlaky(Contradiction):
     """The environment answered the same tool calls differently."""
 
     severity = Severity.WARNING
 
-    def spans(self, facts: AllFacts) -> list[Span]:
-        return contradiction_spans(facts, lambda each: None if each.replay is None else each.replay.differs)
+    def contradicts(self, each: Facts) -> bool | None:
+        return None if each.replay is None else each.replay.differs
 
     def _replay(self, facts: AllFacts, span: Span) -> Replay:
         found = next(each.replay for each in facts if each.iteration == span.first)

@@ -11,11 +11,6 @@ AllFacts = Sequence[Facts]
 """Facts of a run's iterations in order, from the baseline on."""
 
 
-def step_before(facts: AllFacts, iteration: int) -> int:
-    """Return the policy's step before an iteration, for a fork that starts before the cause."""
-    return next((each.step for each in reversed(facts) if each.iteration < iteration), facts[0].step)
-
-
 class Detector(ABC):
     """Detects one cause. Subclasses say when it is true, how serious it is, what the facts show, and the remedy."""
 
@@ -44,3 +39,8 @@ class Detector(ABC):
     def not_examined(self, facts: AllFacts) -> str | None:
         """Return why the cause cannot be examined, or None if it is."""
         return None
+
+    def fork(self, facts: AllFacts, span: Span, text: str, **changes: Json) -> Remedy:
+        """Return the remedy of a fork that starts before the cause and changes these fields of the request."""
+        step = next((each.step for each in reversed(facts) if each.iteration < span.first), facts[0].step)
+        return Remedy(text, {"checkpoint": step, **changes})

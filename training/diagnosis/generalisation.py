@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from environment.json_type import Json
-from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.detector import AllFacts, Detector
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts
 from training.diagnosis.held_out import evaluations, evidence_of_fall, training_success
@@ -156,8 +156,7 @@ class Forgets(Detector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         text = "Go back to the checkpoint before it, and keep the policy close to its base (kl_penalty_coef)."
-        request = {"checkpoint": step_before(facts, span.first), "train_options": {"kl_penalty_coef": 0.05}}
-        return Remedy(text, request)
+        return self.fork(facts, span, text, train_options={"kl_penalty_coef": 0.05})
 
 
 def _solved(facts: AllFacts) -> list[str]:

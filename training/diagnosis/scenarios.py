@@ -6,7 +6,7 @@ from itertools import islice
 
 from environment.json_type import Json
 from training.diagnosis import request_limits
-from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.detector import AllFacts, Detector
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts, GroupFacts
 from training.diagnosis.share_detector import ShareDetector
@@ -105,15 +105,14 @@ class TooHard(ShareDetector):
         return f"In {self.percent(facts, span)} of the groups no rollout succeeded, so there is little to learn from."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        checkpoint = step_before(facts, span.first)
         if facts[-1].has_oracle and self.config.warm_start is None:
             text = "Learn from the environment's own demonstrations first (warm_start)."
-            return Remedy(text, {"checkpoint": checkpoint, "warm_start": {"demonstrations": {"oracle": 64}}})
+            return self.fork(facts, span, text, warm_start={"demonstrations": {"oracle": 64}})
         more = min(2 * self.config.rollouts_per_group, request_limits.ROLLOUTS)
         text = (
             f"Make {more} rollouts of each scenario, so that a rare success is seen, or show the model how: warm_start."
         )
-        return Remedy(text, {"checkpoint": checkpoint, "rollouts_per_group": more})
+        return self.fork(facts, span, text, rollouts_per_group=more)
 
 
 class TooEasy(ShareDetector):

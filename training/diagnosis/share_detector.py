@@ -1,6 +1,5 @@
 """Causes that are a share, of rollouts, calls, pairs or groups, above a bound."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
 from environment.json_type import Json
@@ -11,18 +10,19 @@ from training.diagnosis.shares import Observed, share_spans
 
 
 class ShareDetector(Detector):
-    """Detects that more than `bound` of something shows a symptom. Subclasses count it in a group."""
+    """Detects that more than `bound` of something shows a symptom. Subclasses count it in a group if it is no `symptom`
+    of rollouts."""
 
     severity = Severity.NOTE
     bound: float
     symptom: str | None = None
-    """Under which name the facts have examples of it."""
+    """Under which name the facts have counts and examples of it."""
     unit = "rollouts"
     """What is counted."""
 
-    @abstractmethod
     def count(self, group: GroupFacts) -> tuple[float, float]:
         """Return how many of the group's units show the symptom, and how many could show it."""
+        return getattr(group, str(self.symptom)), group.rollouts
 
     def bound_of(self, facts: AllFacts) -> float:
         """Return the largest share of a run in order."""
@@ -79,10 +79,12 @@ class ShareDetector(Detector):
         return figures | {"trajectories": examples[:MAX_EXAMPLES]}
 
 
-def above_baseline(facts: AllFacts, detector: ShareDetector) -> float:
-    """Return a bound above the baseline's share, because a base can begin badly and recover: from 0.4 to 0.6."""
-    affected, units = detector.count(facts[0].evaluated) if facts[0].evaluated else (0.0, 0.0)
-    return round(min(max(0.4, affected / units + 0.1 if units else 0.0), 0.6), 4)
+class ShareAboveBaseline(ShareDetector):
+    """Has a bound above the baseline's share, because a base can begin badly and recover: from 0.4 to 0.6."""
+
+    def bound_of(self, facts: AllFacts) -> float:
+        affected, units = self.count(facts[0].evaluated) if facts[0].evaluated else (0.0, 0.0)
+        return round(min(max(0.4, affected / units + 0.1 if units else 0.0), 0.6), 4)
 
 
 def newest(facts: AllFacts, span: Span, texts: Callable[[Facts], Iterable[str]]) -> list[str]:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from environment.json_type import Json
 from training.diagnosis import request_limits
-from training.diagnosis.detector import AllFacts, step_before
+from training.diagnosis.detector import AllFacts
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Form, GroupFacts
-from training.diagnosis.share_detector import ShareDetector, above_baseline, newest
+from training.diagnosis.share_detector import ShareAboveBaseline, ShareDetector, newest
 
 _SHOWN = 3
 """Number of messages or forms that the evidence has."""
@@ -19,9 +19,6 @@ class InfrastructureFailures(ShareDetector):
     severity = Severity.WARNING
     bound = 0.1
     symptom = "infrastructure"
-
-    def count(self, group: GroupFacts) -> tuple[float, float]:
-        return group.infrastructure, group.rollouts
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         share = self.percent(facts, span)
@@ -38,14 +35,13 @@ class InfrastructureFailures(ShareDetector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         failures, _ = self._totals(facts, span)
-        checkpoint = step_before(facts, span.first)
         if 2 * self._timeouts(facts, span) >= failures:
             limit = min(2 * self.config.rollout_timeout_s, request_limits.TIMEOUT_S)
             text = f"Give rollouts more time: {limit:g} s instead of {self.config.rollout_timeout_s:g} s."
-            return Remedy(text, {"checkpoint": checkpoint, "rollout_timeout_s": limit})
+            return self.fork(facts, span, text, rollout_timeout_s=limit)
         fewer = max(1, self.config.concurrency // 2)
         text = f"Make fewer rollouts simultaneously: {fewer} instead of {self.config.concurrency}."
-        return Remedy(text, {"checkpoint": checkpoint, "concurrency": fewer})
+        return self.fork(facts, span, text, concurrency=fewer)
 
 
 class AgentErrors(ShareDetector):
@@ -54,9 +50,6 @@ class AgentErrors(ShareDetector):
     severity = Severity.WARNING
     bound = 0.1
     symptom = "agent_errors"
-
-    def count(self, group: GroupFacts) -> tuple[float, float]:
-        return group.agent_errors, group.rollouts
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"{self.percent(facts, span)} of the rollouts failed because the agent did."
@@ -76,9 +69,6 @@ class TruncatedReplies(ShareDetector):
     bound = 0.1
     symptom = "truncated"
 
-    def count(self, group: GroupFacts) -> tuple[float, float]:
-        return group.truncated, group.rollouts
-
     def summary(self, facts: AllFacts, span: Span) -> str:
         share, limit = self.percent(facts, span), self.config.max_completion_tokens
         return f"{share} of the rollouts have a reply that was cut off at {limit} tokens."
@@ -88,21 +78,14 @@ class TruncatedReplies(ShareDetector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         limit = min(2 * self.config.max_completion_tokens, request_limits.COMPLETION_TOKENS)
-        request = {"checkpoint": step_before(facts, span.first), "max_completion_tokens": limit}
-        return Remedy(f"Allow replies of {limit} tokens.", request)
+        return self.fork(facts, span, f"Allow replies of {limit} tokens.", max_completion_tokens=limit)
 
 
-class OutOfTurns(ShareDetector):
+class OutOfTurns(ShareAboveBaseline):
     """Rollouts end because their turns are used up."""
 
     severity = Severity.WARNING
     symptom = "out_of_turns"
-
-    def count(self, group: GroupFacts) -> tuple[float, float]:
-        return group.out_of_turns, group.rollouts
-
-    def bound_of(self, facts: AllFacts) -> float:
-        return above_baseline(facts, self)
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return (
@@ -117,20 +100,14 @@ class OutOfTurns(ShareDetector):
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         turns = min(2 * self._limit(facts), request_limits.TURNS)
-        return Remedy(f"Allow {turns} turns.", {"checkpoint": step_before(facts, span.first), "max_turns": turns})
+        return self.fork(facts, span, f"Allow {turns} turns.", max_turns=turns)
 
 
-class MalformedReplies(ShareDetector):
+class MalformedReplies(ShareAboveBaseline):
     """Most replies are no valid tool calls."""
 
     severity = Severity.WARNING
     symptom = "malformed"
-
-    def count(self, group: GroupFacts) -> tuple[float, float]:
-        return group.malformed, group.rollouts
-
-    def bound_of(self, facts: AllFacts) -> float:
-        return above_baseline(facts, self)
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"{self.percent(facts, span)} of the rollouts ended with a reply that is not a valid tool call."
@@ -142,10 +119,9 @@ class MalformedReplies(ShareDetector):
         }
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        from_the_start = span.first <= self.config.supervised_iterations + 1
-        if not from_the_start:
+        if span.first > self.config.supervised_iterations + 1:
             text = "Go back to the checkpoint before it, and let each step move the policy less (max_kl)."
-            return Remedy(text, {"checkpoint": step_before(facts, span.first), "train_options": {"max_kl": 0.005}})
+            return self.fork(facts, span, text, train_options={"max_kl": 0.005})
         if facts[-1].has_oracle:
             text = "Learn the form of tool calls from the environment's own demonstrations first (warm_start)."
             return Remedy(text, {"checkpoint": facts[0].step, "warm_start": {"demonstrations": {"oracle": 64}}})
@@ -155,7 +131,7 @@ class MalformedReplies(ShareDetector):
         )
 
 
-class ToolErrors(ShareDetector):
+class ToolErrors(ShareAboveBaseline):
     """Most tool calls are answered by an error."""
 
     symptom = "tool_errors"
@@ -164,9 +140,6 @@ class ToolErrors(ShareDetector):
 
     def count(self, group: GroupFacts) -> tuple[float, float]:
         return group.tool_errors, group.tool_calls
-
-    def bound_of(self, facts: AllFacts) -> float:
-        return above_baseline(facts, self)
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"{self.percent(facts, span)} of the tool calls were answered by an error."

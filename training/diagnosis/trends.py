@@ -10,7 +10,7 @@ from statistics import fmean, median
 from environment.json_type import Json
 from training.diagnosis import request_limits
 from training.diagnosis.contradictions import lowered_rate, raised_rate
-from training.diagnosis.detector import AllFacts, Detector, step_before
+from training.diagnosis.detector import AllFacts, Detector
 from training.diagnosis.diagnosis import Remedy, Severity, Span
 from training.diagnosis.facts import Facts
 from training.diagnosis.held_out import is_rising, training_success
@@ -27,23 +27,23 @@ class Trend(Detector):
     lasts = 3
     """Number of iterations in which it must hold."""
     bound: float
+    is_low = True
+    """Whether figures below the bound are beyond it, or those from the bound up."""
 
     @abstractmethod
     def figure(self, before: AllFacts, each: Facts) -> float | None:
         """Return an iteration's figure, given those before it; None if it has none."""
-
-    @abstractmethod
-    def is_beyond(self, figure: float) -> bool:
-        """Return whether the figure is beyond the bound."""
 
     def spans(self, facts: AllFacts) -> list[Span]:
         return spans_while(self._holds(facts), lasts=self.lasts, clear_after=_CLEAR_AFTER)
 
     def _holds(self, facts: AllFacts) -> Iterator[tuple[int, bool | None]]:
         for place, each in enumerate(facts):
-            figure = self.figure(facts[:place], each)
-            is_beyond = figure is not None and self.is_beyond(figure)
-            yield each.iteration, None if figure is None else is_beyond and not is_rising(facts[: place + 1])
+            if (figure := self.figure(facts[:place], each)) is None:
+                yield each.iteration, None
+                continue
+            is_beyond = figure < self.bound if self.is_low else figure >= self.bound
+            yield each.iteration, is_beyond and not is_rising(facts[: place + 1])
 
     def evidence(self, facts: AllFacts, span: Span) -> Mapping[str, Json]:
         figures = self._figures(facts, span)
@@ -70,25 +70,23 @@ class StaleRollouts(Trend):
 
     bound = 0.03
     """Nats per token. Runs of the tiny model learned at 0.003 and partly unlearned at 0.033 (docs/staleness.md)."""
+    is_low = False
 
     def figure(self, before: AllFacts, each: Facts) -> float | None:
         return each.kl_div if each.staleness else None
-
-    def is_beyond(self, figure: float) -> bool:
-        return figure >= self.bound
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"The trained policy is {self.latest(facts, span):.3f} nats a token away from the one that sampled."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        checkpoint, most = step_before(facts, span.first), self.config.pipeline.max_staleness
+        most = self.config.pipeline.max_staleness
         if most >= 4:
-            options: dict[str, Json] = {"importance_sampling_level": "sequence", "epsilon_high": 1.0}
+            options = {"importance_sampling_level": "sequence", "epsilon_high": 1.0}
             text = "Weigh whole rollouts by how likely the policy still finds them, or allow less staleness."
-            return Remedy(text, {"checkpoint": checkpoint, "train_options": options})
+            return self.fork(facts, span, text, train_options=options)
         fewer = max(0, most - 1)
         text = f"Allow a staleness of {fewer} instead of {most}."
-        return Remedy(text, {"checkpoint": checkpoint, "pipeline": {"max_staleness": fewer}})
+        return self.fork(facts, span, text, pipeline={"max_staleness": fewer})
 
 
 class EntropyCollapse(Trend):
@@ -112,9 +110,6 @@ class EntropyCollapse(Trend):
             return 1.0
         return entropy / start
 
-    def is_beyond(self, figure: float) -> bool:
-        return figure < self.bound
-
     def summary(self, facts: AllFacts, span: Span) -> str:
         share = 100 * self.latest(facts, span)
         return f"The policy's entropy is {share:.0f}% of that at the beginning, and most groups have no signal."
@@ -122,7 +117,7 @@ class EntropyCollapse(Trend):
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         rate = lowered_rate(self.settings, facts, self.config.learning_rate / 2)
         text = f"Go back to the checkpoint before it, and use the learning rate {rate:g}."
-        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": rate})
+        return self.fork(facts, span, text, learning_rate=rate)
 
 
 class StepsShortened(Trend):
@@ -137,16 +132,13 @@ class StepsShortened(Trend):
         warms_up = each.iteration - self.config.supervised_iterations <= self.config.warmup_iterations
         return 1.0 if share is not None and warms_up else share
 
-    def is_beyond(self, figure: float) -> bool:
-        return figure < self.bound
-
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"Of a step, {100 * self.latest(facts, span):.0f}% remain when it is shortened to max_kl."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         rate = lowered_rate(self.settings, facts, self.config.learning_rate * self.latest(facts, span))
         text = f"Use the learning rate {rate:.2g}, which needs less shortening."
-        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": float(f"{rate:.2g}")})
+        return self.fork(facts, span, text, learning_rate=float(f"{rate:.2g}"))
 
 
 class StepsTooSmall(Trend):
@@ -160,16 +152,12 @@ class StepsTooSmall(Trend):
     def figure(self, before: AllFacts, each: Facts) -> float | None:
         return each.metrics.get("step_kl")
 
-    def is_beyond(self, figure: float) -> bool:
-        return figure < self.bound
-
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"A step moves the policy by {self.latest(facts, span):.1g} nats a token, which is next to nothing."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         rate = raised_rate(self.settings, facts)
-        text = f"Raise the learning rate to {rate:g}."
-        return Remedy(text, {"checkpoint": step_before(facts, span.first), "learning_rate": rate})
+        return self.fork(facts, span, f"Raise the learning rate to {rate:g}.", learning_rate=rate)
 
 
 class FewGroupsDecide(Trend):
@@ -182,16 +170,12 @@ class FewGroupsDecide(Trend):
         weights = [group.weight for group in (*each.groups, *each.replacements)]
         return sum(weights) ** 2 / sum(weight**2 for weight in weights) if len(weights) >= 4 and any(weights) else None
 
-    def is_beyond(self, figure: float) -> bool:
-        return figure < self.bound
-
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"The gradient is that of {self.latest(facts, span):.1f} groups: the others have little or no signal."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
         more = min(2 * self.config.groups_per_iteration, request_limits.GROUPS)
-        request = {"checkpoint": step_before(facts, span.first), "groups_per_iteration": more}
-        return Remedy(f"Roll out {more} scenarios in an iteration.", request)
+        return self.fork(facts, span, f"Roll out {more} scenarios in an iteration.", groups_per_iteration=more)
 
 
 class LengthGrowth(Trend):
@@ -199,6 +183,7 @@ class LengthGrowth(Trend):
 
     bound = 1.5
     """Times the median number of sampled tokens of the first three iterations."""
+    is_low = False
 
     def figure(self, before: AllFacts, each: Facts) -> float | None:
         first = [one.completion_tokens for one in before if one.completion_tokens][:3]
@@ -206,20 +191,15 @@ class LengthGrowth(Trend):
             return None
         return each.completion_tokens / fmean(first) if len(first) == 3 else 1.0
 
-    def is_beyond(self, figure: float) -> bool:
-        return figure >= self.bound
-
     def summary(self, facts: AllFacts, span: Span) -> str:
         return f"Rollouts are {self.latest(facts, span):.1f} times as long as in the first iterations, and not better."
 
     def remedy(self, facts: AllFacts, span: Span) -> Remedy:
-        checkpoint = step_before(facts, span.first)
         if self.config.train_options.get("token_weighting") == "token":
             text = "Weigh rollouts equally instead of their tokens: long ones weigh more today."
-            return Remedy(text, {"checkpoint": checkpoint, "train_options": {"token_weighting": "trajectory"}})
+            return self.fork(facts, span, text, train_options={"token_weighting": "trajectory"})
         limit = max(1, self.config.max_completion_tokens // 2)
-        text = f"Limit a reply to {limit} tokens."
-        return Remedy(text, {"checkpoint": checkpoint, "max_completion_tokens": limit})
+        return self.fork(facts, span, f"Limit a reply to {limit} tokens.", max_completion_tokens=limit)
 
 
 def _without_signal(each: Facts) -> float:
