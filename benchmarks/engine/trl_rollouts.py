@@ -1,6 +1,6 @@
 """Compare the seconds of a GRPO iteration and a rollout: our loop and TRL's GRPOTrainer. Needs the extra `bench`.
 
-    python -m benchmarks.engine.trl_rollouts [--rounds 3] [--threads 1 [--workers 1]] [--json]
+    python -m benchmarks.engine.trl_rollouts [--rounds 3] [--threads 1 [--workers 1]]
 
 Both train the included base model on the same questions about the same synthetic inboxes, with the same prompts, tools,
 reward, numbers of rollouts and turns, learning rate, and number of threads. They alternate by iteration after an
@@ -123,7 +123,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of each side")
     parser.add_argument("--workers", type=int, default=1, help="processes of our engine that sample")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
     machine = processes.machine()
@@ -132,7 +131,6 @@ def main() -> None:
     )
     config = run_config(1, 0)
     rollouts = config.groups_per_iteration * config.rollouts_per_group
-    sides = {"learnloop": figures(ours, rollouts), "trl": figures(theirs, rollouts)}
     ratios = [other.seconds / own.seconds for own, other in zip(ours, theirs, strict=True)]
     result = {
         "trl_version": version("trl"),
@@ -141,21 +139,14 @@ def main() -> None:
         "trl_micro_batch": options.trl_micro_batch,
         "threads": options.threads,
         "workers": options.workers,
-        **sides,
+        "learnloop": figures(ours, rollouts),
+        "trl": figures(theirs, rollouts),
         "times_faster": round(statistics.median(ratios), 2),
         "times_faster_by_round": [round(ratio, 2) for ratio in ratios],
         "goal": GOAL,
         "machine": machine,
     }
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{rollouts} rollouts an iteration, {options.rounds} iterations of each side, TRL {result['trl_version']}")
-    print(f"{'':>22}  {'learnloop':>10}  {'TRL':>10}")
-    for name, value in sides["learnloop"].items():
-        print(f"{name.replace('_', ' '):>22}  {value:>10,.3f}  {sides['trl'][name]:>10,.3f}")
-    verdict = "reached" if result["times_faster"] >= GOAL else "not reached"
-    print(f"a rollout is {result['times_faster']:.1f} times faster than TRL's (goal {GOAL:.0f}: {verdict})")
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure how much a demo's agent learns, over several seeds: `make bench-learning`.
 
 Runs `learnloop demo --json` for one environment, once per seed and each in a fresh directory; prints the held-out
-figures with mean and spread.
+figures with mean and spread, and the documents of the demos, as JSON.
 """
 
 import argparse
@@ -11,9 +11,6 @@ import sys
 import tempfile
 from statistics import mean, stdev
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 GOALS = {"email_search": {"sampled": 0.35, "greedy": 0.25}, "sales_email": {"sampled": 0.25}}
 """Required rise in held-out success, by environment and mode."""
@@ -46,40 +43,15 @@ def summary(documents: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def figures_table(documents: list[dict[str, Any]]) -> Table:
-    """Build a table with a row per seed."""
-    table = Table("seed", "sampled", "greedy", "reward", "malformed", "seconds", "tokens/s", box=None, pad_edge=False)
-    for document in documents:
-        pairs = (document["held_out"]["sampled"], document["held_out"]["greedy"], document["mean_reward"])
-        table.add_row(
-            str(document["seed"]),
-            *(f"{pair['before']:.2f} -> {pair['after']:.2f}" for pair in (*pairs, document["malformed"])),
-            f"{document['seconds']:.0f}",
-            f"{document['tokens_per_s']:,.0f}",
-        )
-    return table
-
-
 def main() -> None:
     """Run the seeds in turn and print what was learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--environment", choices=GOALS, default="email_search")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, help="the demo's own number if none is given")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
     documents = [run_demo(arguments.environment, seed, arguments.iterations) for seed in arguments.seeds]
-    result = summary(documents)
-    if arguments.json:
-        print(json.dumps({**result, "runs": documents}, indent=2))
-        return
-    console = Console(highlight=False)
-    console.print(figures_table(documents))
-    for mode in GOALS[arguments.environment]:
-        rise = result[mode]
-        verdict = "reached" if rise["reached"] else "not reached"
-        figures = f"{rise['mean']:+.2f} (spread {rise['spread']:.2f})"
-        console.print(f"held-out success, {mode}: {figures}, goal {rise['goal']:+.2f} {verdict}")
+    print(json.dumps({**summary(documents), "runs": documents}, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare our RULER ranking and ART's `ruler_score_group` with the truth, using the same judge model.
 
-    python -m benchmarks.learning.ruler [--groups 200] [--attempts 6] [--json]
+    python -m benchmarks.learning.ruler [--groups 200] [--attempts 6]
 
 The judge is a scripted server (tests/fakes/scripted_judge.py) that knows the true score of every attempt, and adds a
 bias for attempts it reads first, noise, and malformed replies. Both sides use it over HTTP and get the same groups. A
@@ -171,29 +171,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in asdict(Options()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
-    parser.add_argument("--json", action="store_true")
     arguments = vars(parser.parse_args())
-    as_json = arguments.pop("json")
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     result = asyncio.run(compare(Options(**arguments)))
-    if as_json:
-        print(json.dumps(result, indent=2))
-        return
-    options = result["options"]
-    print(
-        f"{options['groups']} groups of {options['attempts']}; a judge with {options['bias']:+g} for what comes first, "
-        f"noise {options['noise']:g}, {options['malformed']:.0%} malformed replies"
-    )
-    print(f"{'':>22}  {'correlation':>11}  {'lost':>4}  {'requests':>8}  {'tokens':>9}")
-    for name, label in (("learnloop", "ours"), ("art", "ART ruler_score_group"), ("repeated", "ours, repeated")):
-        side = result[name]
-        print(
-            f"{label:>22}  {side['correlation']:>11.3f}  {side['lost']:>4}  {side['requests']:>8}  {side['tokens']:>9,}"
-        )
-    print(
-        f"the repeated run costs {result['repeat_saves']:.0%} fewer tokens; goals",
-        "reached" if result["reached"] else "missed",
-    )
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,12 @@ import asyncio
 import json
 import multiprocessing
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -33,6 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks.learning.engine_learning import CONFIG, Agent, evaluated, rewarded_groups
+from benchmarks.processes import engine
 from environment.base import Scenario
 from environment.email_search.environment import SyntheticEmailSearch
 from judges.base import Candidate, Judgement
@@ -42,7 +42,6 @@ from training.rollout_schedule import sampled_after
 from training.types import EvaluationConfig, PipelineConfig
 
 _SHOWN = {"kl_div": "kl", "clipped_share": "clipped", "step_share": "step_share"}
-_START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,25 +179,6 @@ async def timed(url: str, staleness: int, judge_s: float, iterations: int, seed:
     }
 
 
-@contextmanager
-def engine(flags: Sequence[str]) -> Iterator[str]:
-    """Run a real engine process; yield the URL of its API."""
-    with tempfile.TemporaryDirectory() as directory:
-        ready = Path(directory) / "ready.json"
-        command = [sys.executable, "-m", "training.engine", "--data-dir", directory, "--ready-file", str(ready), *flags]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            deadline = time.monotonic() + _START_S
-            while not ready.exists():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("the engine did not start")
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{json.loads(ready.read_text())['port']}/v1"
-        finally:
-            process.terminate()
-            process.wait()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.learning.staleness",
@@ -218,7 +198,10 @@ def main() -> int:
     parser.add_argument("--engine", type=shlex.split, default=[], metavar="FLAGS", help="further flags of its engine")
     options = parser.parse_args()
     if options.wall is not None:
-        with engine(["--device", options.device, *options.engine]) as url:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            engine(Path(directory), "--device", options.device, *options.engine) as url,
+        ):
             for seed, staleness in product(options.seeds, options.staleness):
                 print(
                     json.dumps(asyncio.run(timed(url, staleness, options.wall, options.iterations, seed))), flush=True

@@ -9,9 +9,6 @@ import json
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import processes
 from environment.base import Environment
 from environment.email_search.environment import SyntheticEmailSearch
@@ -63,20 +60,13 @@ async def measure(base_url: str, scenarios: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Print a table, or JSON with --json."""
+    """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=int, default=128)
-    parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory, processes.engine(Path(directory)) as base_url:
         found = asyncio.run(measure(base_url, options.scenarios))
-    if options.as_json:
-        print(json.dumps(found))
-        return
-    table = Table("environment", "sampled", "greedy", box=None, pad_edge=False)
-    for name, rates in found.items():
-        table.add_row(name, f"{rates['sampled']:.2f}", f"{rates['greedy']:.2f}")
-    Console().print(table)
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ import argparse
 import asyncio
 import gc
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -104,19 +102,15 @@ async def _claimed(database: Database, leases: RunClaims) -> Lease[Run]:
 
 
 @contextmanager
-def service(directory: Path, database: str, port: int, rollouts_per_s: float) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run the service with scripted runs; yield once it answers."""
+def service(directory: Path, database: str, rollouts_per_s: float) -> Iterator[tuple[int, int]]:
+    """Run the service with scripted runs; yield its process id and its port once it answers."""
+    port = free_port()
     flags = [f"--database={database}", f"--data-dir={directory / 'service'}", f"--port={port}", f"--runs={_RUNS}"]
     flags.append(f"--pause={_RUNS / rollouts_per_s}")
-    with (directory / "service.log").open("ab") as log:
-        child = subprocess.Popen([sys.executable, "-m", "benchmarks.service.control_plane_service", *flags], stderr=log)
-    try:
+    with processes.module("benchmarks.service.control_plane_service", *flags) as child:
         with Service(f"http://127.0.0.1:{port}") as client:
             processes.wait_for(child, processes.answers(client))
-        yield child
-    finally:
-        child.terminate()
-        child.wait()
+        yield child.pid, port
 
 
 def request_figures(pid: int, port: int, seconds: float) -> dict[str, Any]:
@@ -175,19 +169,12 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any
     async with migrated(directory) as store:
         found["journal"] = await journal_figures(store.database, options.rollouts)
         for name, rate in _RATES.items():
-            with _fresh(directory, store.url, rate) as (child, port):
-                found["requests"][name] = await asyncio.to_thread(request_figures, child.pid, port, options.seconds)
+            with service(directory, store.url, rate) as (pid, port):
+                found["requests"][name] = await asyncio.to_thread(request_figures, pid, port, options.seconds)
             await _cancel_all(store.database)
-        with _fresh(directory, store.url, _NO_PAUSE) as (child, port):
-            found["memory"] = await asyncio.to_thread(memory_figures, child.pid, port, options.memory, _RUNS)
+        with service(directory, store.url, _NO_PAUSE) as (pid, port):
+            found["memory"] = await asyncio.to_thread(memory_figures, pid, port, options.memory, _RUNS)
     return found
-
-
-@contextmanager
-def _fresh(directory: Path, url: str, rate: float) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    port = free_port()
-    with service(directory, url, port, rate) as child:
-        yield child, port
 
 
 async def _cancel_all(database: Database) -> None:

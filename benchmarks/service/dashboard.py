@@ -1,6 +1,6 @@
 """Measure the dashboard on a run of 1,000 iterations and 10,000 trajectories in headless Chromium.
 
-    python -m benchmarks.service.dashboard [--iterations 1000] [--trajectories 10000] [--events 30] [--json]
+    python -m benchmarks.service.dashboard [--iterations 1000] [--trajectories 10000] [--events 30]
 
 The rows are inserted directly into Postgres; nothing is trained. Prints the seconds from opening the address until the
 run's figures and charts are there, the milliseconds from an iteration's commit until it is on the screen, and the
@@ -297,13 +297,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--trajectories", type=int, default=10_000)
     parser.add_argument("--events", type=int, default=30)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if CHROMIUM is None:
         sys.exit("no Chromium on PATH")
     with tempfile.TemporaryDirectory(prefix="learnloop-bench-") as directory:
         found = asyncio.run(measure(Path(directory), options))
-    print(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    print(json.dumps(found, indent=2))
     goals = {
         "usable_s": GOAL_USABLE_S,
         "update_p50_ms": GOAL_UPDATE_MS,

@@ -1,6 +1,6 @@
 """Measure how much of a run's wall time is spent outside sampling, training and tools.
 
-    python -m benchmarks.service.iteration_overhead [--iterations 6] [--json]
+    python -m benchmarks.service.iteration_overhead [--iterations 6]
 
 After a short warm-up run, drives a run in a real service and compares its wall time in the database with the busy
 seconds of the engine's compute thread (its counters in `GET /health`). The rest is overhead: HTTP, JSON, judging,
@@ -12,8 +12,6 @@ service's log; most of it is the probe, which asks the engine for a few tokens.
 
 import argparse
 import json
-import math
-import subprocess
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -24,12 +22,11 @@ import httpx
 from app.cli.client import Service
 from app.cli.service_process import free_port
 from benchmarks import processes
-from benchmarks.durability.harness import serving
+from benchmarks.durability.harness import Watched, serving
 
 GOAL = 0.02
 EXAMINING_GOAL = 0.01
 _WARM_UP = {"iterations": 1, "groups_per_iteration": 2, "evaluation": {"scenarios": 2, "test_scenarios": 2}}
-_PAUSE_S = 0.25
 
 
 def busy_seconds(data_dir: Path) -> dict[str, float]:
@@ -43,19 +40,16 @@ def measure(data_dir: Path, iterations: int, seed: int) -> dict[str, Any]:
     """Return figures of one run's wall time and the engine's busy time."""
     request = {"environment": {"name": "email_search"}, "iterations": iterations, "seed": seed}
     with serving(data_dir, free_port(), timeout_s=120) as it:
-        child, service = it.child, it.client
-        completed(child, service, {**request, **_WARM_UP})
+        completed(it.client, {**request, **_WARM_UP})
         before = busy_seconds(data_dir)
-        run = completed(child, service, request)
+        run = completed(it.client, request)
         after = busy_seconds(data_dir)
-        page = httpx.get(
-            f"{service.url}/runs/{run['run_id']}/iterations", params={"limit": 100}, trust_env=False
-        ).json()
+        rows = list(it.client.iterations(run["run_id"]))
     examining_s = examined_seconds(data_dir / "service.log", run["run_id"])
     sampling, training = (after[name] - before[name] for name in ("sampling", "training"))
     wall_s = (datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(run["started_at"])).total_seconds()
-    train_s = sum(each["timing"]["train_s"] for each in page["items"])
-    judge_s = sum(each["timing"]["judge_s"] for each in page["items"])
+    train_s = sum(each["timing"]["train_s"] for each in rows)
+    judge_s = sum(each["timing"]["judge_s"] for each in rows)
     return {
         "iterations": iterations,
         "wall_s": round(wall_s, 2),
@@ -81,43 +75,20 @@ def examined_seconds(service_log: Path, run_id: str) -> float:
     return sum(float(line["seconds"]) for line in lines if line["run_id"] == run_id)
 
 
-def completed(child: "subprocess.Popen[bytes]", service: Service, request: dict[str, Any]) -> Any:
-    """Start a run and return it once completed. Raises RuntimeError if it ends otherwise."""
-    run_id = service.start_run(request)["run_id"]
-
-    def over() -> bool:
-        return service.run(run_id)["status"] not in ("queued", "running")
-
-    processes.wait_for(child, over, pause_s=_PAUSE_S, most_s=math.inf)
-    run = service.run(run_id)
-    if run["status"] != "completed":
-        raise RuntimeError(f"the run {run_id} is {run['status']}: {run['error']}")
-    return run
+def completed(service: Service, request: dict[str, Any]) -> Any:
+    """Start a run and return it once completed. Raises AssertionError if it ends otherwise."""
+    return Watched(service, f"/runs/{service.start_run(request)['run_id']}").completed()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     machine = processes.machine()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         result = measure(Path(directory), options.iterations, options.seed) | {"machine": machine}
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{options.iterations} iterations with their evaluations: {result['wall_s']:.1f} s")
-    print(f"sampling {result['sampling_s']:.1f} s, training {result['training_s']:.1f} s")
-    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f} s" for name, value in result["outside_parts_s"].items())
-    verdict = "reached" if result["outside_share"] < GOAL else "not reached"
-    print(f"outside {result['outside_s']:.2f} s: {parts}")
-    print(f"share outside: {result['outside_share']:.1%} (goal: under {GOAL:.0%}, {verdict})")
-    verdict = "reached" if result["examining_share"] < EXAMINING_GOAL else "not reached"
-    print(
-        f"examining for diagnoses: {result['examining_s']:.2f} s, {result['examining_share']:.1%} "
-        f"(goal: under {EXAMINING_GOAL:.0%}, {verdict})"
-    )
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure the service's latency while it trains, its memory, and its start-up time.
 
-    python -m benchmarks.service.service_under_load [--paced 20] [--flat-out 10] [--json]
+    python -m benchmarks.service.service_under_load [--paced 20] [--flat-out 10]
 
 Starts `learnloop serve` in a fresh directory, posts a learn-loop, and sends `GET /runs/{id}`: first
 ten times a second over one connection, then over four as fast as they are answered. The run is cancelled at the end.
@@ -122,28 +122,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--paced", type=float, default=20.0, help="seconds of ten requests a second")
     parser.add_argument("--flat-out", type=float, default=10.0, help="seconds of four connections without pause")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     machine = processes.machine()
     with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
         result = measure(Path(directory), options.paced, options.flat_out) | {"machine": machine}
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"HTTP answers after {result['answers_after_s']:.2f} s (goal {GOALS['answers_after_s']:.0f}),", end=" ")
-    print(f"the engine is ready after {result['ready_after_s']:.2f} s")
-    print(f"GET /runs/{{id}} while it trains (goal: p99 under {GOALS['p99_ms']:.0f} ms)")
-    print(f"{'':>28}  {'requests/s':>10}  {'p50':>8}  {'p95':>8}  {'p99':>8}  {'max':>8}")
-    for name in ("paced", "flat_out"):
-        row = result[name]
-        times = "  ".join(f"{row[key]:>5.1f} ms" for key in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
-        print(f"{LOADS[name]:>28}  {row['requests_per_s']:>10,.0f}  {times}")
-    peak = result["peak_mb"]
-    print(f"peak memory: engine {peak['engine']} MB (goal {GOALS['engine_mb']:.0f}),", end=" ")
-    print(f"API {peak['api']} MB (goal {GOALS['api_mb']:.0f}), Postgres {peak['postgres']} MB")
+    print(json.dumps(result, indent=2))
 
-
-LOADS = {"paced": "one connection, 10 a second", "flat_out": f"{_CONNECTIONS} connections, no pause"}
 
 if __name__ == "__main__":
     main()
