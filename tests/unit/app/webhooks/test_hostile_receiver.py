@@ -54,6 +54,13 @@ async def test_a_head_without_end_is_no_reply() -> None:
         assert receiver.sent < MOST_TAKEN
 
 
+async def test_a_receiver_that_is_not_there_is_an_error() -> None:
+    async with hostile_provider(endless_head) as receiver:
+        pass
+    reply = await _sent(receiver.url, FRONTEND_ID)
+    assert (reply.status, (reply.error or "").startswith("ConnectError")) == (None, True)
+
+
 async def test_no_reply_at_all_meets_the_deadline() -> None:
     async def silent(_: HostileProvider, writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
@@ -63,7 +70,7 @@ async def test_no_reply_at_all_meets_the_deadline() -> None:
     assert reply.error == "no answer within 0.2 s"
 
 
-@pytest.mark.parametrize("status", [301, 303, 307, 308])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_no_redirect_is_followed(status: int) -> None:
     async with hostile_provider(saying(b"")) as elsewhere:
         async with hostile_provider(redirecting(status, elsewhere)) as receiver:
