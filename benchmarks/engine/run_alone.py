@@ -23,7 +23,8 @@ from training.engine.cpu_mode import set_cpu_mode
 from training.engine.engine import Engine
 from training.engine.registry.model_record import Target
 from training.engine.registry.registry import Registry
-from training.engine.sampling.sampler import Sample, Sampler, SampleRequest
+from training.engine.sampling.requests import Sample, SampleRequest
+from training.engine.sampling.sampler import Sampler
 from training.engine.weights.flash_attention import use_newest
 
 Conversation = list[SampleRequest]

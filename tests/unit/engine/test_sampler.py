@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.fakes.tiny_model import make_tiny_model
 from training.engine.lanes import Lanes
-from training.engine.sampling.sampler import (
+from training.engine.sampling.requests import (
     ContextTooLong,
     NonFiniteLogits,
     OutOfMemory,
     Sample,
     SampleCancelled,
-    Sampler,
     SampleRequest,
     UnknownWeights,
 )
+from training.engine.sampling.sampler import Sampler
 from training.engine.weights.attention import round_up
 from training.engine.weights.kv_cache import KVCache, Piece
 from training.engine.weights.paged_cache import PAGE, PagedCache

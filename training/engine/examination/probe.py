@@ -12,7 +12,8 @@ from importlib.resources import files
 
 from environment.json_type import Json
 from training.base_report import FormatCount
-from training.engine.sampling.sampler import Sample, SampleCancelled, Sampler, SampleRequest
+from training.engine.sampling.requests import Sample, SampleCancelled, SampleRequest
+from training.engine.sampling.sampler import Sampler
 from training.engine.tokens import BadConversation, ChatTokenizer, Message
 from training.engine.weights.weights import Weights
 

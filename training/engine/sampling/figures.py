@@ -1,6 +1,7 @@
 """Figures about the sampler's work and load, for monitoring the engine."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(slots=True)
@@ -31,7 +32,13 @@ class SamplingFigures:
     """Number of tokens that the caches have room for."""
     cache_bytes: int
     """Memory that the caches can come to take, in bytes."""
-    decode_steps: int
-    sampled_tokens: int
-    prefilled_tokens: int
-    reused_tokens: int
+    decode_steps: int = 0
+    sampled_tokens: int = 0
+    prefilled_tokens: int = 0
+    reused_tokens: int = 0
+
+
+def total(parts: Iterable[SamplingFigures]) -> SamplingFigures:
+    """Return the sums of several samplers' figures."""
+    found = [asdict(each) for each in parts]
+    return SamplingFigures(**{each.name: sum(one[each.name] for one in found) for each in fields(SamplingFigures)})

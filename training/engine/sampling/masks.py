@@ -9,7 +9,7 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import PriorityQueue
 from typing import TYPE_CHECKING
 
@@ -115,11 +115,6 @@ class ReplyMasks:
         return self._mask
 
 
-def wait_for_all(replies: Sequence[ReplyMasks]) -> None:
-    """Wait for the masks of all these replies, for at most GRACE_S."""
-    wait([each._future() for each in replies], GRACE_S)
-
-
-def wait_for_one(replies: Sequence[ReplyMasks]) -> None:
-    """Wait for the mask of any of these replies, for at most GRACE_S."""
-    wait([each._future() for each in replies], GRACE_S, FIRST_COMPLETED)
+def wait_for(replies: Sequence[ReplyMasks], until: str = ALL_COMPLETED) -> None:
+    """Wait for the masks of all these replies, or until the first is there, for at most GRACE_S."""
+    wait([each._future() for each in replies], GRACE_S, until)

@@ -7,38 +7,22 @@ replies.
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from training.engine.sampling.batch import Request
-from training.engine.sampling.figures import Counts, SamplingFigures
+from training.engine.sampling.figures import Counts, SamplingFigures, total
 from training.engine.sampling.masks import MaskThreads, ReplyMasks
 from training.engine.sampling.requests import (
     ContextTooLong,
     Done,
-    NonFiniteLogits,
     OnToken,
-    OutOfMemory,
-    Sample,
     SampleCancelled,
     SampleRequest,
-    SamplingError,
     UnknownWeights,
 )
 from training.engine.sampling.rows import CACHE_BYTES
 from training.engine.sampling.scheduler import Scheduler
 from training.engine.weights.weights import Batchable, Weights
-
-__all__ = [
-    "ContextTooLong",
-    "NonFiniteLogits",
-    "OutOfMemory",
-    "Sample",
-    "SampleCancelled",
-    "SampleRequest",
-    "Sampler",
-    "SamplingError",
-    "UnknownWeights",
-]
 
 
 class Sampler:
@@ -71,15 +55,7 @@ class Sampler:
     @property
     def figures(self) -> SamplingFigures:
         """Figures over all weights. Can be read from any thread."""
-        schedulers = list(self._schedulers)
-        return SamplingFigures(
-            batch_size=sum(each.batch_size for each in schedulers),
-            requests_waiting=sum(each.requests_waiting for each in schedulers),
-            cache_tokens=sum(each.cache_tokens for each in schedulers),
-            cache_capacity_tokens=sum(each.cache_capacity_tokens for each in schedulers),
-            cache_bytes=sum(each.cache_bytes for each in schedulers),
-            **asdict(self._counts),
-        )
+        return replace(total(each.load for each in list(self._schedulers)), **asdict(self._counts))
 
     def set_weights(
         self,

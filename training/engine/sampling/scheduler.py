@@ -5,6 +5,7 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,9 +17,9 @@ import torch
 from training.engine.memory import downloading, is_out_of_memory, uploaded
 from training.engine.sampling.batch import Request
 from training.engine.sampling.cache_slots import Match
-from training.engine.sampling.figures import Counts
+from training.engine.sampling.figures import Counts, SamplingFigures
 from training.engine.sampling.gathering import Gathering
-from training.engine.sampling.masks import wait_for_all, wait_for_one
+from training.engine.sampling.masks import wait_for
 from training.engine.sampling.requests import NonFiniteLogits, OutOfMemory, Sample
 from training.engine.sampling.rows import Rows
 from training.engine.sampling.sample_tokens import Allowed, sample_tokens, uniforms
@@ -132,24 +133,12 @@ class Scheduler:
         return self._rows.bytes
 
     @property
-    def batch_size(self) -> int:
-        """Conversations that are decoded together now."""
-        return len(self._active)
-
-    @property
-    def requests_waiting(self) -> int:
-        """Requests that are not decoded yet."""
-        return len(self._waiting) + len(self._filling)
-
-    @property
-    def cache_tokens(self) -> int:
-        """Tokens whose keys and values the cache holds; pages that rows share count once."""
-        return self._rows.tokens
-
-    @property
-    def cache_capacity_tokens(self) -> int:
-        """Tokens that the cache has room for."""
-        return self._rows.capacity_tokens
+    def load(self) -> SamplingFigures:
+        """Its conversations and its cache; all its other figures are 0."""
+        waiting = len(self._waiting) + len(self._filling)
+        return SamplingFigures(
+            len(self._active), waiting, self._rows.tokens, self._rows.capacity_tokens, self._rows.bytes
+        )
 
     def can_decode(self, key: str) -> bool:
         """Whether stop strings can be looked for."""
@@ -190,7 +179,7 @@ class Scheduler:
                     for request in list(self._active.values()):
                         self._fail(request, _named(error))
         elif not self._filling:
-            wait_for_one([each.masks for each in self._requests() if each.masks and each.late])
+            wait_for([each.masks for each in self._requests() if each.masks and each.late], FIRST_COMPLETED)
         self._compact()
 
     # Prefill: all known tokens but the last, which the next decode step feeds.
@@ -447,7 +436,7 @@ class Scheduler:
         if not len(constrained):
             return active, logits, None
         requests = {int(place): self._active[int(active[place])] for place in constrained}
-        wait_for_all([request.masks for request in requests.values() if request.masks])
+        wait_for([request.masks for request in requests.values() if request.masks])
         bits = {}
         for place, request in requests.items():
             try:
