@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from pydantic import TypeAdapter
+
 CALLS = "calls"
 """Name of the finding about what the probe counted."""
 
@@ -112,22 +114,8 @@ def written(report: Report) -> dict[str, Any]:
 
 
 def read(document: Any) -> Report | None:
-    """Return the report of a JSON document, or None for null. Raises KeyError, TypeError or ValueError for others."""
-    if document is None:
-        return None
-    defects = document["defects"]
-    return Report(
-        findings=tuple(
-            Finding(each["name"], Severity(each["severity"]), each["found"], each["remedy"])
-            for each in document["findings"]
-        ),
-        defects=Defects(
-            tuple(defects["untrained_marks"]),
-            bool(defects["repeated_head"]),
-            tuple(defects["stop_ids"]),
-            bool(defects["doubled_braces"]),
-        ),
-        parameters=int(document["parameters"]),
-        tool_format=document["tool_format"],
-        probe=tuple(FormatCount(**each) for each in document["probe"]),
-    )
+    """Return the report of a JSON document, or None for null. Raises ValueError for others."""
+    return _REPORT.validate_python(document)
+
+
+_REPORT: TypeAdapter[Report | None] = TypeAdapter(Report | None)

@@ -9,7 +9,7 @@ group is judged alone.
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -187,18 +187,6 @@ def _is_part(entry: EntryName, kept: Mapping[str, str]) -> bool:
     return entry.kind == "judge" and entry.number is not None and str(EntryName("judge", entry.purpose)) in kept
 
 
-def _rollout_usage(value: Mapping[str, Mapping[str, float | int | bool]]) -> Usage:
-    return _tokens([value["metrics"]])
-
-
-def _calls_usage(value: Sequence[Json]) -> Usage:
-    return _tokens(usages_of(value))
-
-
-def _judgements_usage(value: list[dict[str, list[dict[str, object]]]]) -> Usage:
-    return usage_of_calls(JudgeCall(**call) for judgement in value for call in judgement["calls"])  # type: ignore[arg-type]
-
-
 def _tokens(metrics: Iterable[Mapping[str, float | int | bool]]) -> Usage:
     all_of_them = list(metrics)
     return Usage(
@@ -214,8 +202,8 @@ def _opening_bytes(environment: Environment, scenario: Scenario) -> int:
 
 
 _USAGE_BY_KIND: Mapping[str, Callable[[Json], Usage]] = {
-    "rollout": _rollout_usage,
-    "calls": _calls_usage,
-    "judge": _judgements_usage,
+    "rollout": lambda value: _tokens([value["metrics"]]),
+    "calls": lambda value: _tokens(usages_of(value)),
+    "judge": lambda value: usage_of_calls(JudgeCall(**call) for judgement in value for call in judgement["calls"]),
 }
 """Functions that return the usage in an entry, by the entry's kind."""

@@ -285,12 +285,7 @@ def _load_history(history: "Trajectory | History", value: Mapping[str, Json]) ->
 
 def dump_judgements(judgements: list[Judgement]) -> str:
     """Return the verdicts on the groups of a phase, in the order of the groups, as JSON."""
-    return json.dumps(
-        [
-            {"scores": [asdict(score) for score in each.scores], "calls": [asdict(call) for call in each.calls]}
-            for each in judgements
-        ]
-    )
+    return json.dumps(list(map(asdict, judgements)))
 
 
 def load_judgements(text: str) -> list[Judgement]:

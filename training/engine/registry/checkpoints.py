@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,9 @@ class Manifest:
     model: str
     base_model: str
     parent: str | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
     created: str = ""
     """Creation time in RFC 3339, UTC."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     optimizer_files: Mapping[str, FileDigest] = field(default_factory=dict)
 
@@ -112,12 +112,10 @@ def write(
         unfinished.rename(place)
         _sync(parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk with its own error class
-        shutil.rmtree(unfinished, ignore_errors=True)
         why = error.strerror if isinstance(error, OSError) else error
         raise CheckpointNotWritten(f"checkpoint {manifest.step} could not be written: {why}") from error
-    except BaseException:
+    finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     return Checkpoint(place, complete)
 
 
@@ -242,24 +240,7 @@ def _sync(path: Path) -> None:
 
 def to_json(manifest: Manifest) -> str:
     """Return the manifest as the text of its file."""
-
-    def files(digests: Mapping[str, FileDigest]) -> dict[str, Any]:
-        return {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in digests.items()}
-
-    return json.dumps(
-        {
-            "format": 1,
-            "step": manifest.step,
-            "model": manifest.model,
-            "base_model": manifest.base_model,
-            "parent": manifest.parent,
-            "created": manifest.created,
-            "metrics": dict(manifest.metrics),
-            "files": files(manifest.files),
-            "optimizer_files": files(manifest.optimizer_files),
-        },
-        indent=2,
-    )
+    return json.dumps({"format": 1, **asdict(manifest)}, indent=2)
 
 
 def from_json(value: Any) -> Manifest:
@@ -275,8 +256,8 @@ def from_json(value: Any) -> Manifest:
         str(value["model"]),
         str(value["base_model"]),
         value["parent"],
-        value["metrics"],
         str(value["created"]),
+        value["metrics"],
         files(value["files"]),
         files(value["optimizer_files"]),
     )

@@ -239,9 +239,8 @@ class Registry:
                 model_files.name_base(directory, self.base_directory(record.base_model), record.base_model)
             return hashed
 
-        manifest = Manifest(
-            parent.step + 1, record.full_name, record.base_model, f"{record.full_name}@{parent.step}", dict(metrics)
-        )
+        named = (record.full_name, record.base_model, f"{record.full_name}@{parent.step}")
+        manifest = Manifest(parent.step + 1, *named, metrics=dict(metrics))
         written = checkpoints.write(
             record.directory / model_files.CHECKPOINTS, manifest, fill, partial(self._keep, record)
         )
