@@ -14,18 +14,16 @@ from tests.fakes.tiny_model import make_tiny_model
 from training.base_model_files import place_of_added
 from training.base_report import Defects, Finding, FormatCount, Report, Severity, read, written
 from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine import base_probe
-from training.engine.base_check import check
-from training.engine.base_probe import Silent
+from training.engine import base_check
+from training.engine.base_check import Silent, check
 from training.engine.examination.examine import examine
 from training.engine.examination.marks import untrained
 from training.engine.examination.rows import HEADS, Rows, open_rows
 from training.engine.registry import base_examination
 from training.engine.registry.base_examination import ask_for_calls, with_probe
-from training.engine.registry.base_mends import mend, single_braces
+from training.engine.registry.base_mends import mend, single_braces, tie_head
 from training.engine.registry.base_model_import import add
 from training.engine.registry.base_models import parameter_count
-from training.engine.registry.head_file import tie_head
 from training.engine.tokens import ChatTokenizer
 
 
@@ -326,8 +324,8 @@ def test_of_a_base_elsewhere_it_is_said_what_to_write(tmp_path: Path, monkeypatc
 
 def test_a_probe_that_needs_too_much_memory_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = make_tiny_model(tmp_path / "base")
-    monkeypatch.setattr(base_probe, "CHECK_BYTES", 1 << 16)
-    monkeypatch.setattr(base_probe, "_CPU_COPIES", 0)
+    monkeypatch.setattr(base_check, "CHECK_BYTES", 1 << 16)
+    monkeypatch.setattr(base_check, "_CPU_COPIES", 0)
     found = ask_for_calls(base, tmp_path, Verdict(None, Report(())), prompts=1, device="cpu", progress=Silent())
     assert (found.fault, found.report and _found(found.report)["calls"].severity) == (None, Severity.WARNING)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from training.base_model_files import place_of_added
 from training.base_report import CALLS, Finding, FormatCount, Report, Severity
 from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine.base_check import NotChecked, check
-from training.engine.base_probe import OnProgress, probe_base
+from training.engine.base_check import NotChecked, OnProgress, check, probe_base
 from training.protocol.tool_formats.chosen import FILE, choose, chosen_format
 from training.protocol.tool_formats.formats import FORMATS
 

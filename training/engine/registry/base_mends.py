@@ -2,12 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+import shutil
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from training.base_report import Defects, Finding, Severity
-from training.engine.registry.head_file import tie_head
+
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_INDEX = "model.safetensors.index.json"
 
 _NAME = r"(?P<quote>\\?[\"'])name(?P=quote)\s*:"
 _INNER = r"(?:[^{}]|\{[^{}]*\}|\{\{[^{}]*\}\})*"
@@ -140,6 +144,66 @@ _CHANGES: dict[str, Callable[[dict[str, Any], Collection[str], Collection[str]],
 
 def _content(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
+
+
+def tie_head(directory: Path) -> bool:
+    """Store the embedding once where the files have it a second time, as output head: keep the head's values under the
+    embedding's name. Return whether the files had both.
+
+    The head's are the more exact ones where the two were quantized differently. The files must be intact.
+    """
+    headers = {path: _header(path) for path in sorted(directory.glob("*.safetensors"))}
+    held = {name: path for path, header in headers.items() for name in header if name in (_EMBEDDING, _HEAD)}
+    if held.keys() != {_EMBEDDING, _HEAD}:
+        return False
+    for path in {*held.values()}:
+        _write_tied(path, headers[path])
+    _change(directory / "config.json", lambda config: {**config, "tie_word_embeddings": True})
+    if (index := directory / _INDEX).is_file():
+        _change(index, lambda found: {**found, "weight_map": _tied_map(found["weight_map"])})
+    return True
+
+
+def _tied_map(weight_map: Mapping[str, str]) -> dict[str, str]:
+    files = {**weight_map, _EMBEDDING: weight_map[_HEAD]}
+    return {name: file for name, file in files.items() if name != _HEAD}
+
+
+def _header(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header: dict[str, Any] = json.loads(file.read(length))
+    return header
+
+
+def _write_tied(path: Path, header: Mapping[str, Any]) -> None:
+    """Write a file again without its embedding, and with its head as embedding."""
+    kept = {name: tensor for name, tensor in header.items() if name not in ("__metadata__", _EMBEDDING)}
+    ranges = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1], name) for name, tensor in kept.items())
+    new: dict[str, Any] = {"__metadata__": header["__metadata__"]} if "__metadata__" in header else {}
+    position = 0
+    for start, end, name in ranges:
+        stored = {**kept[name], "data_offsets": [position, position + end - start]}
+        new[_EMBEDDING if name == _HEAD else name] = stored
+        position += end - start
+    text = json.dumps(new, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with path.open("rb") as source, unfinished.open("wb") as target:
+        (length,) = struct.unpack("<Q", source.read(8))
+        target.write(struct.pack("<Q", len(text)) + text)
+        for start, end, _ in ranges:
+            source.seek(8 + length + start)
+            for piece in _pieces(source, end - start):
+                target.write(piece)
+    shutil.copymode(path, unfinished)
+    unfinished.replace(path)
+
+
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while size and (piece := file.read(min(size, 16 << 20))):
+        size -= len(piece)
+        yield piece
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from typing import Any
 from environment.installation import install_command
 from training.base_model_files import base_model_fault, data_dir_of, stray_file
 from training.base_verdicts import BaseVerdicts, Verdict
-from training.engine.base_check import NotChecked, check
-from training.engine.base_probe import OnProgress, Silent
+from training.engine.base_check import NotChecked, OnProgress, Silent, check
 from training.engine.registry.base_mends import mend
 from training.protocol.tool_formats.chosen import hub_name, note
 
