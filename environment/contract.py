@@ -162,11 +162,15 @@ class _CheckedEnvironment:
         self._contract.call(self._inner.close)
 
 
-class _CheckedReflective:
-    """Checks of the Reflective methods."""
+class _Checks:
+    """Checks of the methods of an optional protocol."""
 
     _contract: _Contract
     _inner: Any
+
+
+class _CheckedReflective(_Checks):
+    """Checks of the Reflective methods."""
 
     def showcase(self, seed: int) -> Scenario:
         return self._contract.scenario("showcase", self._contract.call(self._inner.showcase, seed))
@@ -181,11 +185,8 @@ class _CheckedReflective:
         self._contract.call(self._inner.restore, state, allowed=(ValueError,))
 
 
-class _CheckedSolvable:
+class _CheckedSolvable(_Checks):
     """Checks of the Solvable methods."""
-
-    _contract: _Contract
-    _inner: Any
 
     def solution(self, scenario: Scenario) -> Sequence[ToolCall | str]:
         turns = self._contract.call(self._inner.solution, scenario)
@@ -194,11 +195,8 @@ class _CheckedSolvable:
         return turns
 
 
-class _CheckedExplained:
+class _CheckedExplained(_Checks):
     """Checks of the Explained method."""
-
-    _contract: _Contract
-    _inner: Any
 
     def why_no_success(self, scenario: Scenario, outcome: Outcome, score: float | None) -> str | None:
         why: Any = self._contract.call(self._inner.why_no_success, scenario, outcome, score)

@@ -5,7 +5,7 @@ from sqlalchemy import update
 from app.claims.lease import Lease
 from app.db.database import Database
 from app.db.tables import Run
-from training.backends.base import Reproducibility
+from training.protocol.model_facts import Reproducibility
 
 
 async def save_reproducibility(database: Database, lease: Lease[Run], found: Reproducibility) -> None:

@@ -56,10 +56,6 @@ def filtered(emails: Iterable[Email], wanted: MailFilter, counts: FilterCounts) 
                 return
 
 
-def _addresses(mailboxes: Iterable[str]) -> set[str]:
-    return {address.casefold() for each in mailboxes for _, address in people(each)}
-
-
 def _is_new(mail: Email, contents: set[bytes]) -> bool:
     """Whether this content has not been seen before."""
     # Digests keep the contents of a million mails within some 100 MB.

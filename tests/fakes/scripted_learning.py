@@ -12,10 +12,11 @@ from typing import Any, cast
 from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
 from tests.policies import train
-from training.backends.base import Backend, Endpoint, ModelSpec, Policy, Reproducibility, TrainOutcome, TrainRequest
+from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome, TrainRequest
 from training.budget import RunBudget
 from training.journal import Journal
 from training.phases import Phase
+from training.protocol.model_facts import Reproducibility
 from training.rollout.rollout import Player
 from training.types import (
     Evaluation,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from environment.base import Json
+from training.protocol.model_facts import MeasuredToken, Reproducibility
 from training.protocol.tool_formats.formats import ToolFormat
 from training.tuning import Tuning
 
@@ -98,17 +99,6 @@ class TrainOutcome:
 
     step: int
     metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Reproducibility:
-    """Whether sampling and training with the same seed give the same weights, bit for bit, and the reason."""
-
-    reproducible: bool
-    reason: str
-    fingerprint: str | None = None
-    """Hash of everything besides the requests that determines the samples of the policy's newest checkpoint; None if
-    unknown."""
 
 
 class BackendUnavailable(Exception):
@@ -231,17 +221,6 @@ class CountingPolicy(Policy, Protocol):
     async def overlong(self, demonstrations: Sequence[Mapping[str, Json]]) -> Overlong:
         """Return which of the demonstrations are too long to train on. Raises BackendUnavailable, or ValueError if
         they are refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredToken:
-    """The last of these token ids, with its log-probability given those before it: as the sampler recorded it, and of
-    the trained weights before and after a step."""
-
-    token_ids: Sequence[int]
-    recorded: float
-    before: float
-    after: float
 
 
 @runtime_checkable

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 from environment.base import Json
 from training.backends.base import (
     Endpoint,
-    MeasuredToken,
     ModelSpec,
     Overlong,
-    Reproducibility,
     StepConflict,
     SupervisedRequest,
     TrainRequest,
 )
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
 from training.base_defaults import TINY_BASE
+from training.protocol.model_facts import MeasuredToken, Reproducibility
 from training.protocol.model_name import ModelName
 from training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
 from training.tuning import Tuning

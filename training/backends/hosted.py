@@ -25,7 +25,6 @@ from training.backends.base import (
     ModelSpec,
     NotAccepted,
     OnTrained,
-    Reproducibility,
     StepConflict,
     TrainingFailed,
     TrainingInterrupted,
@@ -34,6 +33,7 @@ from training.backends.base import (
     TrainRequest,
 )
 from training.backends.train_options import AS_PPO, as_sent
+from training.protocol.model_facts import Reproducibility
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model

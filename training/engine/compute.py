@@ -16,9 +16,9 @@ import torch
 from training.engine.computing import BusySeconds, EngineStopped, ModelDeleted, TrainingTask
 from training.engine.engine import Engine, Training
 from training.engine.registry.model_record import ModelRecord, NewModel, Target
-from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
+from training.protocol.model_facts import Reproducibility
 
 log = structlog.get_logger(__name__)
 

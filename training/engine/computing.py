@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from training.engine.engine import Engine, Training, TrainResult
 from training.engine.registry.model_record import ModelRecord, NewModel, Target
-from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import OnToken, Sample, SampleRequest
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress
 from training.engine.trainer.sft import Example, SftOptions
 from training.engine.trainer.trajectories import Group
+from training.protocol.model_facts import Reproducibility
 
 
 class EngineStopped(Exception):

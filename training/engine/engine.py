@@ -29,14 +29,13 @@ from training.engine.registry.base_models import parameter_count
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import BadModelDirectory, ModelRecord, StepTaken, Target, UnknownModel
 from training.engine.registry.registry import Registry
-from training.engine.reproducibility import Reproducibility, check
+from training.engine.reproducibility import check
 from training.engine.sampling.requests import Done, OnToken, Sample, SampleRequest
 from training.engine.sampling.sampler import Sampler
 from training.engine.tokenizers import Tokenizers
 from training.engine.tokens import ChatTokenizer
 from training.engine.trainer.grpo_loss import TrainOptions
 from training.engine.trainer.grpo_step import Progress, grpo_step
-from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.peers import Alone, Peers, digest
 from training.engine.trainer.policy import Model, Policy, load_checkpoint, load_policy
 from training.engine.trainer.sft import Example, SftOptions, sft_step, supervised_sequences
@@ -52,6 +51,7 @@ from training.engine.trainer.trajectories import (
 from training.engine.weights.flash_attention import use_newest
 from training.engine.weights.fp8 import check_device
 from training.engine.weights.weights import Updatable, Weights, snapshot
+from training.protocol.model_facts import MeasuredToken, Reproducibility
 
 if TYPE_CHECKING:  # imports transformers
     from training.engine.trainer.pretrained import SharedBases

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from training.engine.cpu_mode import CPUINFO
 from training.engine.registry.checkpoints import Manifest
-from training.engine.reproducibility import Reproducibility
+from training.protocol.model_facts import Reproducibility
 from training.source_code import source_hash
 from training.tuning import Tuning
 

@@ -8,7 +8,6 @@ their mode (see cpu_mode.py) and on the shapes, so it is measured with the shape
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from torch import Tensor
 from training.engine.cpu_mode import MKL_MODE
 from training.engine.weights.attention import MIN_ROWS, attend
 from training.engine.weights.weights import Weights
+from training.protocol.model_facts import Reproducibility
 
 _ROWS = (MIN_ROWS, 8, 12, 15, 16, 31, 48, 64, 129)
 """Row counts of products: those of decoded batches and some of prefilled pieces, which can have any."""
@@ -24,17 +24,6 @@ _ALL_ROWS = 160
 _KEYS = (64, 144, 320)
 """Numbers of cached tokens that attention covers. The queries see only the first `_SEEN` of them."""
 _SEEN = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Reproducibility:
-    """Whether the same seed gives bit-identical samples and weights, and why."""
-
-    reproducible: bool
-    reason: str
-    fingerprint: str | None = None
-    """For a single model, the hash of all that determines its samples besides the requests (fingerprint.py), or None if
-    it is unknown."""
 
 
 def check(weights: Weights, threads: int) -> Reproducibility:

@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.conditions import until
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop, ScriptedPolicy
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import ModelSpec, Reproducibility
+from training.backends.base import ModelSpec
+from training.protocol.model_facts import Reproducibility
 
 
 class OnProcessors(ScriptedBackend):

@@ -7,7 +7,7 @@ import pytest
 from training.engine import fingerprint as module
 from training.engine.fingerprint import fingerprint
 from training.engine.registry.checkpoints import FileDigest, Manifest
-from training.engine.reproducibility import Reproducibility
+from training.protocol.model_facts import Reproducibility
 from training.tuning import Tuning
 
 EXACT = Reproducibility(True, "alike with one thread (MKL_CBWR=AVX2,STRICT)")

@@ -13,7 +13,7 @@ import structlog
 from training.engine.computing import Computing, Steps, TrainingTask
 from training.engine.engine import StepConflict, TrainResult
 from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.measured_token import MeasuredToken
+from training.protocol.model_facts import MeasuredToken
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ from training.engine.engine import StepConflict
 from training.engine.http.base_checks import BaseChecks
 from training.engine.http.chat_request import MAX_TOP_LOGPROBS
 from training.engine.http.errors import ApiError, read_body
-from training.engine.http.jobs import Job, JobEvent, Jobs, new_job
+from training.engine.http.jobs import Job, Jobs, new_job
 from training.engine.http.sampled_turns import SampledTurns
 from training.engine.http.training_data import TrainingData
 from training.engine.registry.base_models import context_length, parameter_count
@@ -40,7 +40,6 @@ MAX_WAIT_S = 30.0
 MAX_SCORED_TOKENS = 1_024
 """Maximum number of tokens of replies that one request scores. Each is a request to the sampler."""
 _SCORED_AT_ONCE = 64
-DEFAULT_PAGE = 20
 MAX_PAGE = 1000
 
 ONLY_MODEL = "x-only-model"
@@ -381,7 +380,7 @@ class TrainingApi:
         job = self.jobs.get(request.path_params["job_id"])
         wait_s = _number(request, "wait_s", 0.0, MAX_WAIT_S)
         events = await job.wait(request.query_params.get("after"), wait_s)
-        return _page(request, [_event_json(event) for event in events], MAX_PAGE, cut=True)
+        return _page(request, list(map(asdict, events)), MAX_PAGE, cut=True)
 
     async def _data_at(self, request: Request, url: str) -> list[Json]:
         """Read the conversations behind a URL. Senders restricted to one model cannot read files, which may belong to
@@ -449,10 +448,6 @@ def _checkpoint_json(record: ModelRecord, checkpoint: Checkpoint) -> dict[str, J
     }
 
 
-def _event_json(event: JobEvent) -> dict[str, Json]:
-    return {"id": event.id, "type": event.type, "data": event.data}
-
-
 def _job_json(job: Job) -> dict[str, Json]:
     return {
         "id": job.id,
@@ -460,7 +455,7 @@ def _job_json(job: Job) -> dict[str, Json]:
         "status": job.status,
         "expected_step": job.expected_step,
         "warnings": list(job.warnings),
-        "events": [_event_json(event) for event in job.events],
+        "events": list(map(asdict, job.events)),
     }
 
 

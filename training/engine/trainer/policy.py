@@ -18,7 +18,6 @@ from training.engine.lanes import Lanes
 from training.engine.memory import free_bytes, is_out_of_memory, release_reserved
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.trainer.joined_layers import JoinedLayers
-from training.engine.trainer.measured_token import MeasuredToken
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import packed_batches
 from training.engine.trainer.padded_batches import Batch, padded_batches
@@ -30,6 +29,7 @@ from training.engine.weights.joined import has_kernels, join
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.llama_modules import LlamaModel
 from training.engine.weights.tensor_file import write_tensors
+from training.protocol.model_facts import MeasuredToken
 from training.tuning import Tuning
 
 if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do without

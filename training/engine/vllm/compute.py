@@ -23,7 +23,6 @@ from training.engine.engine import Engine
 from training.engine.registry.base_models import vocabulary_size
 from training.engine.registry.checkpoints import ADAPTER_FILE, MANIFEST_FILE
 from training.engine.registry.model_record import Target
-from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import (
     ContextTooLong,
@@ -38,6 +37,7 @@ from training.engine.vllm.protocol import BadReply, Reply, completion, scored, s
 from training.engine.vllm.running import RunningVllm, VllmLost, VllmRefused
 from training.engine.vllm.server import VllmServer
 from training.engine.vllm.turns import Turns
+from training.protocol.model_facts import Reproducibility
 
 log = structlog.get_logger(__name__)
 

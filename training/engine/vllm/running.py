@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import structlog
 
 from environment.json_type import Json
 from training.engine.registry.checkpoints import OPTIMIZER_FILE
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.vllm.protocol import BadReply, figures
 from training.protocol.lines import lines_of
-
-log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 

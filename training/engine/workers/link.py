@@ -7,19 +7,19 @@ can be pickled. They name files by path, so all processes must see the same data
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from training.engine.computing import BusySeconds, Steps
 from training.engine.devices import DeviceFigures
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import ModelRecord, Target
-from training.engine.reproducibility import Reproducibility
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.sampling.requests import SampleRequest
 from training.engine.trainer.grpo_step import Progress
-from training.engine.trainer.measured_token import MeasuredToken
+from training.protocol.model_facts import MeasuredToken, Reproducibility
 
 
 class LinkClosed(Exception):
@@ -212,6 +212,27 @@ class Report:
 
 
 HEARTBEAT_S = 1.0
+
+
+class PipeEnd:
+    """An end of a link through a pipe on this machine."""
+
+    def __init__(self, pipe: "Connection[Any, Any]", other: str) -> None:
+        """`other` names what is at the other end."""
+        self._pipe = pipe
+        self._closed = f"the {other} has ended"
+
+    def receive(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise LinkClosed(self._closed) from error
+
+    def send(self, message: ToWorker | Report) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise LinkClosed(self._closed) from error
 
 
 class WorkerEnd(Protocol):

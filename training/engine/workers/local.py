@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-from training.engine.workers.link import FrontEnd, LinkClosed, Report, ToWorker, WorkerSpec
+from training.engine.workers.link import FrontEnd, PipeEnd, Report, ToWorker, WorkerSpec
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 _LOOPBACK = "127.0.0.1"
@@ -62,29 +62,17 @@ def gpu(number: int) -> str:
     return visible.split(",")[number] if visible else str(number)
 
 
-class _LocalWorker:
+class _LocalWorker(PipeEnd):
     host = _LOOPBACK
 
     def __init__(self, process: ForkServerProcess, pipe: "Connection[ToWorker, Report]") -> None:
+        super().__init__(pipe, "worker")
         self._process = process
-        self._pipe = pipe
         self._ending = threading.Lock()
 
     @property
     def place(self) -> str:
         return f"process {self._process.pid}"
-
-    def receive(self) -> Report:
-        try:
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise LinkClosed("the worker has ended") from error
-
-    def send(self, message: ToWorker) -> None:
-        try:
-            self._pipe.send(message)
-        except OSError as error:
-            raise LinkClosed("the worker has ended") from error
 
     def end(self) -> None:
         with self._ending:

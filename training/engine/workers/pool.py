@@ -5,7 +5,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import structlog
@@ -22,8 +22,7 @@ from training.engine.engine import StepConflict, TrainResult
 from training.engine.registry.checkpoints import Checkpoint
 from training.engine.registry.model_record import BadModelDirectory, ModelRecord, NewModel, StepTaken, Target
 from training.engine.registry.registry import Registry
-from training.engine.reproducibility import Reproducibility
-from training.engine.sampling.figures import SamplingFigures
+from training.engine.sampling.figures import SamplingFigures, total
 from training.engine.sampling.requests import OnToken, Sample, SampleRequest
 from training.engine.tokenizers import Tokenizers
 from training.engine.trainer.peers import TrainerLost
@@ -44,6 +43,7 @@ from training.engine.workers.link import (
     WorkerFigures,
     WorkerSpec,
 )
+from training.protocol.model_facts import Reproducibility
 
 log = structlog.get_logger(__name__)
 
@@ -295,8 +295,7 @@ class WorkerPool:
 
     @property
     def sampling(self) -> SamplingFigures:
-        found = [asdict(each.sampling) for each in self._figures]
-        return SamplingFigures(**{each.name: sum(one[each.name] for one in found) for each in fields(SamplingFigures)})
+        return total(each.sampling for each in self._figures)
 
     @property
     def busy_seconds(self) -> BusySeconds:

@@ -5,7 +5,7 @@ import signal
 from multiprocessing.connection import Connection
 
 from training.engine.logs import configure_logs
-from training.engine.workers.link import LinkClosed, Report, ToWorker, WorkerSpec
+from training.engine.workers.link import PipeEnd, Report, ToWorker, WorkerSpec
 from training.garbage import freeze_gc
 
 with freeze_gc():
@@ -13,26 +13,9 @@ with freeze_gc():
     from training.engine.workers.worker import serve
 
 
-class _PipeEnd:
-    def __init__(self, pipe: "Connection[Report, ToWorker]") -> None:
-        self._pipe = pipe
-
-    def receive(self) -> ToWorker:
-        try:
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise LinkClosed("the front has ended") from error
-
-    def send(self, report: Report) -> None:
-        try:
-            self._pipe.send(report)
-        except OSError as error:
-            raise LinkClosed("the front has ended") from error
-
-
 def run(spec: WorkerSpec, pipe: "Connection[Report, ToWorker]", environment: dict[str, str]) -> None:
     """Run a worker in this process until the front ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the front, which ends its workers
     os.environ.update(environment)
     configure_logs()
-    serve(spec, _PipeEnd(pipe))
+    serve(spec, PipeEnd(pipe, "front"))
