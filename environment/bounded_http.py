@@ -35,49 +35,29 @@ class AnswerLimits:
 class BoundedTransport(httpx.AsyncBaseTransport):
     """Raises AnswerRefused instead of reading beyond the limits, regardless of which code reads the answer."""
 
-    def __init__(
-        self,
-        inner: httpx.AsyncBaseTransport,
-        limits: AnswerLimits,
-        on_refusal: Callable[[AnswerRefused], None] = lambda refused: None,
-    ) -> None:
-        """`on_refusal` serves callers of a library that swallows the error."""
+    def __init__(self, inner: httpx.AsyncBaseTransport, limits: AnswerLimits) -> None:
         self._inner = inner
         self._limits = limits
-        self._on_refusal = on_refusal
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        ask_uncompressed(request)
+        request.headers["accept-encoding"] = "identity"
         response = await self._inner.handle_async_request(request)
-        try:
-            return bounded(response, self._limits, self._on_refusal)
-        except AnswerRefused:
+        if (encoding := response.headers.get("content-encoding", "identity")).lower() != "identity":
+            refused = AnswerRefused(
+                f"the server's answer is compressed ({encoding[:20]}), which it was asked not to be"
+            )
+            self.note(refused)
             await response.aclose()
-            raise
+            raise refused
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _Bounded(response.stream, self._limits, self.note)
+        return response
+
+    def note(self, refused: AnswerRefused) -> None:
+        """Hook for users of a library that swallows the error."""
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-
-def ask_uncompressed(request: httpx.Request) -> None:
-    """Ask the server for an uncompressed answer."""
-    request.headers["accept-encoding"] = "identity"
-
-
-def bounded(
-    response: httpx.Response,
-    limits: AnswerLimits,
-    on_refusal: Callable[[AnswerRefused], None] = lambda refused: None,
-) -> httpx.Response:
-    """Return the response, which must be unread, with limits on reading its body. Raises AnswerRefused."""
-
-    if (encoding := response.headers.get("content-encoding", "identity")).lower() != "identity":
-        refused = AnswerRefused(f"the server's answer is compressed ({encoding[:20]}), which it was asked not to be")
-        on_refusal(refused)
-        raise refused
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    response.stream = _Bounded(response.stream, limits, on_refusal)
-    return response
 
 
 def json_values(text: bytes) -> int:
@@ -102,11 +82,11 @@ def parse_retry_after(header: str | None, now: datetime) -> float | None:
 
 class _Bounded(httpx.AsyncByteStream):
     def __init__(
-        self, inner: httpx.AsyncByteStream, limits: AnswerLimits, on_refusal: Callable[[AnswerRefused], None]
+        self, inner: httpx.AsyncByteStream, limits: AnswerLimits, note: Callable[[AnswerRefused], None]
     ) -> None:
         self._inner = inner
         self._limits = limits
-        self._on_refusal = on_refusal
+        self._note = note
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = values = 0
@@ -121,7 +101,7 @@ class _Bounded(httpx.AsyncByteStream):
     def _check(self, count: int, most: int, what: str) -> None:
         if count > most:
             refused = AnswerTooLarge(f"the server's answer has more than {most:,} {what}")
-            self._on_refusal(refused)
+            self._note(refused)
             raise refused
 
     async def aclose(self) -> None:

@@ -72,7 +72,7 @@ class _SessionTransport(BoundedTransport):
     """Follows no redirect, although the SDK would within a host, and sends nothing after an answer was refused."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
-        super().__init__(inner, MESSAGE, self._note)
+        super().__init__(inner, MESSAGE)
         self._refusal: AnswerRefused | None = None
         self._refused = asyncio.Event()
 
@@ -100,6 +100,6 @@ class _SessionTransport(BoundedTransport):
         await response.aclose()
         return httpx.Response(response.status_code)
 
-    def _note(self, refused: AnswerRefused) -> None:
+    def note(self, refused: AnswerRefused) -> None:
         self._refusal = self._refusal or refused
         self._refused.set()
