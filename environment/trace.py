@@ -75,7 +75,8 @@ def recorded(
         yield traced
         return
     context = marked(get_current(), marks or {})
-    recording = tracer.start_span(name, context, kind, {**_attributes_or_error(begun), **_marks_of(context)})
+    marks_above = {mark: value for mark, value in baggage.get_all(context).items() if isinstance(value, str | int)}
+    recording = tracer.start_span(name, context, kind, {**_attributes_or_error(begun), **marks_above})
     token = attach(set_span_in_context(recording, context))
     try:
         yield traced
@@ -103,10 +104,6 @@ def marked(context: Context, inputs: Mapping[str, Json]) -> Context:
         if isinstance(value := inputs.get(name), str | int):
             context = baggage.set_baggage(mark, value, context)
     return context
-
-
-def _marks_of(context: Context) -> Attributes:
-    return {mark: value for mark, value in baggage.get_all(context).items() if isinstance(value, str | int)}
 
 
 def attributes_of(inputs: Mapping[str, Json]) -> Attributes:

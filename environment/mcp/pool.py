@@ -31,8 +31,8 @@ class SessionPool:
         session = self._next()
         session.task.add_done_callback(lambda _: self._places.release())
         self._requested += 1
-        if self._requested > 1:
-            self._start_spares()
+        while self._requested > 1 and len(self._spares) < _SPARE_SESSIONS and len(self._living) < self._most:
+            self._spares.append(self._started())
         try:
             await session.ready()
         except BaseException:
@@ -57,10 +57,6 @@ class SessionPool:
                 return session
             session.close()
         return self._started()
-
-    def _start_spares(self) -> None:
-        while len(self._spares) < _SPARE_SESSIONS and len(self._living) < self._most:
-            self._spares.append(self._started())
 
     def _started(self) -> McpSession:
         session = self._begin()

@@ -75,12 +75,8 @@ def _part(block: Json) -> str:
         return (
             f"[{resource.get('uri')}, {resource.get('mimeType') or 'binary'}, {_size(resource.get('blob'))}: not shown]"
         )
-    long = {key: f"[{len(value):,} characters: not shown]" for key, value in block.items() if _is_long(value)}
-    return _json({**block, **long})
-
-
-def _is_long(value: Json) -> bool:
-    return isinstance(value, str) and len(value) > _LONG
+    texts = {key: value for key, value in block.items() if isinstance(value, str) and len(value) > _LONG}
+    return _json({**block, **{key: f"[{len(text):,} characters: not shown]" for key, text in texts.items()}})
 
 
 def _size(base64: Json) -> str:

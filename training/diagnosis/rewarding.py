@@ -39,7 +39,8 @@ class RewardHacked(ShareDetector):
     def is_observed(self, facts: AllFacts, each: Facts) -> bool:
         """Bet only on iterations at which the reward has risen by half of its standard deviation."""
         seen = [one for one in _rewarded(facts) if one.iteration <= each.iteration]
-        return len(seen) > _COMPARED and _rise(seen) > 0.5 * fmean(_deviation(one) for one in seen[:_COMPARED])
+        deviations = [one.rewards.deviation for one in seen[:_COMPARED] if one.rewards]
+        return len(seen) > _COMPARED and _rise(seen) > 0.5 * fmean(deviations)
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return (
@@ -87,10 +88,6 @@ class PartDominates(ShareDetector):
 
 def _rewarded(facts: AllFacts) -> list[Facts]:
     return [each for each in facts if each.rewards is not None]
-
-
-def _deviation(each: Facts) -> float:
-    return each.rewards.deviation if each.rewards else 0.0
 
 
 def _mean(seen: Sequence[Facts]) -> float:

@@ -28,13 +28,9 @@ class Unexplained(Detector):
         return spans_while(((each.iteration, self._is_unexplained(each)) for each in facts), lasts=_LASTS)
 
     def _is_unexplained(self, each: Facts) -> bool:
-        is_silent = each.no_signal is not None and training_success(each) < _SOLVED
-        return is_silent and not self._is_explained(each.iteration)
-
-    def _is_explained(self, iteration: int) -> bool:
-        return any(
-            span.named <= iteration and (span.cleared is None or span.cleared > iteration) for span in self._others
-        )
+        named = [span for span in self._others if span.named <= each.iteration]
+        is_explained = any(span.cleared is None or span.cleared > each.iteration for span in named)
+        return each.no_signal is not None and training_success(each) < _SOLVED and not is_explained
 
     def summary(self, facts: AllFacts, span: Span) -> str:
         return "Iterations in a row had no training signal, and no cause is known."

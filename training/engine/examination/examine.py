@@ -16,7 +16,8 @@ def examine(directory: Path, tokenizer: ChatTokenizer) -> Report:
     shown = conversation.shown(tokenizer)
     dull = _untrained(directory, tokenizer, shown)
     marks = tuple(token for token in dull if TOOL_MARK.search(token))
-    ends = _missing_ends(tokenizer)
+    known = stops.ends(stops.special_tokens(tokenizer.fast))
+    ends = {token: id for token, id in known.items() if id not in tokenizer.stop_ids}
     repeated, parameters = _head(directory)
     doubled = conversation.has_doubled_braces(shown)
     findings = (
@@ -90,11 +91,6 @@ def _head_findings(repeated: bool, parameters: int) -> Iterator[Finding]:
             "`learnloop bases add` stores it once in its copy.",
         )
     yield Finding("size", Severity.OK, f"It has {parameters:,} parameters.")
-
-
-def _missing_ends(tokenizer: ChatTokenizer) -> dict[str, int]:
-    known = stops.ends(stops.special_tokens(tokenizer.fast))
-    return {token: id for token, id in known.items() if id not in tokenizer.stop_ids}
 
 
 def _stop_finding(tokenizer: ChatTokenizer, missing: dict[str, int]) -> Finding:

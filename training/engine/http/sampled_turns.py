@@ -9,7 +9,7 @@ import json
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -72,11 +72,12 @@ class SampledTurns:
         has_choices = any(conversation.choices for conversation in trajectory.conversations)
         conversations = []
         for conversation in trajectory.conversations:
-            wanted = conversation.choices if has_choices else _assistant_messages(conversation)
+            roles = enumerate(each["role"] for each in conversation.messages)
+            wanted = conversation.choices if has_choices else {place for place, role in roles if role == "assistant"}
             conversations.append(self._with_tokens(scope, conversation, wanted - conversation.exact.keys()))
         return replace(trajectory, conversations=tuple(conversations))
 
-    def _with_tokens(self, scope: str, conversation: Conversation, lost: frozenset[int]) -> Conversation:
+    def _with_tokens(self, scope: str, conversation: Conversation, lost: Set[int]) -> Conversation:
         if not lost:
             return conversation
         known, _ = self._known(scope, conversation.tools, conversation.messages)
@@ -107,10 +108,6 @@ class SampledTurns:
     def _forget(self, digest: bytes) -> None:
         if (reply := self._replies.pop(digest, None)) is not None:
             self._tokens -= len(reply.ids)
-
-
-def _assistant_messages(conversation: Conversation) -> frozenset[int]:
-    return frozenset(index for index, each in enumerate(conversation.messages) if each["role"] == "assistant")
 
 
 def _identity(message: Mapping[str, Json]) -> Json:

@@ -5,6 +5,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +30,8 @@ def _mended(directory: Path, defects: Defects) -> Iterator[Finding]:
     if defects.repeated_head and tie_head(directory):
         yield _done("head", "Its output head was the embedding, stored a second time; the copy has it once, tied.")
     if defects.stop_ids:
-        _end_replies(directory, defects.stop_ids)
+        change = partial(_with_stop_ids, stop_ids=defects.stop_ids)
+        _change(directory / "generation_config.json", change)
         yield _done("stop tokens added", "The copy names all of its end tokens, so that each ends a reply.")
     if defects.doubled_braces and _single_braces(directory):
         yield _done("braces", 'The chat template showed calls as `{{"name": ...}}`; the copy shows `{"name": ...}`.')
@@ -42,17 +44,12 @@ def _done(name: str, found: str) -> Finding:
     return Finding(name, Severity.NOTE, found)
 
 
-def _end_replies(directory: Path, stop_ids: Collection[int]) -> None:
-    """Name the tokens that end a reply, with those that were named first."""
-    _change(directory / "generation_config.json", lambda config: {**config, "eos_token_id": _first(config, stop_ids)})
-
-
-def _first(config: dict[str, Any], stop_ids: Collection[int]) -> list[int]:
-    """Return all stop tokens, first those that the config names."""
+def _with_stop_ids(config: dict[str, Any], stop_ids: Collection[int]) -> dict[str, Any]:
+    """Return the config with all stop tokens, first those that it names already."""
     named = config.get("eos_token_id")
     listed: list[Any] = named if isinstance(named, list) else [named]
     before = [id for id in listed if id in stop_ids]
-    return [*before, *sorted(set(stop_ids) - set(before))]
+    return {**config, "eos_token_id": [*before, *sorted(set(stop_ids) - set(before))]}
 
 
 def _single_braces(directory: Path) -> bool:

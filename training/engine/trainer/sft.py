@@ -145,7 +145,8 @@ def sft_step(
     fitting = [_fitting(batch, policy.context) for batch in batches]
     trained = [(batch, rate) for batch, rate in zip(fitting, rates, strict=True) if batch]
     if not trained:
-        raise BadTrajectory(f"{_too_long(items[0], policy.context)}, and no other conversation is shorter")
+        said = f"{items[0].name} has {len(items[0].ids)} tokens; the model's context is {policy.context}"
+        raise BadTrajectory(f"{said}, and no other conversation is shorter")
     items = [item for batch, _ in trained for item in batch]
     before = yield from _held_out_loss(policy, held_out, micro_batch_tokens, Progress(0, len(trained)))
     policy.optimizer.pursue("supervised")
@@ -188,10 +189,6 @@ def _overlong(items: Sequence[SupervisedSequence], context: int) -> list[str]:
 
 def _fitting(items: Sequence[SupervisedSequence], context: int) -> list[SupervisedSequence]:
     return [item for item in items if len(item.ids) <= context]
-
-
-def _too_long(item: SupervisedSequence, context: int) -> str:
-    return f"{item.name} has {len(item.ids)} tokens; the model's context is {context}"
 
 
 def _accumulate(

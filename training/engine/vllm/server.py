@@ -132,11 +132,10 @@ class GivenVllm(VllmServer):
 
     loads_whole_weights = False
 
-    def __init__(self, url: str, api_key: str | None = None, *, stall_s: float = STALL_S) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
         super().__init__()
         self._url = url.rstrip("/").removesuffix("/v1")
         self._api_key = api_key
-        self._stall_s = stall_s
 
     async def _open(self, base: Path) -> RunningVllm:
         headers = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
@@ -148,7 +147,7 @@ class GivenVllm(VllmServer):
                     f"The vLLM at {self._url} serves {served['root']}. To sample from this model, serve its base: "
                     f"vllm serve {base}"
                 )
-            return await _described(http, base, served, self._stall_s)
+            return await _described(http, base, served, STALL_S)
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             await http.aclose()
             raise SamplerUnavailable(f"The vLLM at {self._url} does not answer as it should: {error!r}") from error

@@ -248,7 +248,8 @@ class JoinedModel:
         if share:
             layer.to(device)
         groups = _groups(layer.self_attn, layer.mlp)
-        gains = self._head_gains(layer.self_attn).to(device, self.dtype) if _has_head_norms(layer) else None
+        has_norms = hasattr(layer.self_attn, "q_norm")
+        gains = self._head_gains(layer.self_attn).to(device, self.dtype) if has_norms else None
         qkv, out, gate_up, down = (
             Joint.of(group, device, self.dtype, self.ranks, share=share, in_fp8=in_fp8) for group in groups
         )
@@ -418,7 +419,3 @@ def _groups(attention: Any, mlp: Any) -> tuple[list[Any], ...]:
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.detach().to(device)
-
-
-def _has_head_norms(layer: Any) -> bool:
-    return hasattr(layer.self_attn, "q_norm")
