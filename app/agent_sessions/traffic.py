@@ -18,14 +18,8 @@ from app.agent_sessions.consent import consented_sessions, refused_sessions
 from app.agent_sessions.records import KeptCall
 from app.db.database import Database
 from app.db.tables import AgentSession, Feedback
-from app.feedback.session_opinions import (
-    Opinions,
-    SessionOpinions,
-    comments_on,
-    have,
-    opinions_of,
-    summed_opinions,
-)
+from app.feedback.session_opinions import Opinions, comments_on, have, opinions_of, summed_opinions
+from app.schemas.agent_sessions import AgentSessionOpinions
 from environment.json_type import Json
 
 NOT_REPLAYED = (
@@ -161,7 +155,7 @@ def _fitting(query: Select[Any], project: str, which: SessionFilter) -> Select[A
     return query.where(*fits_rewards(which, REWARD))
 
 
-def _row(session: AgentSession, task: Json, opinions: SessionOpinions | None, comments: Sequence[str]) -> Json:
+def _row(session: AgentSession, task: Json, opinions: AgentSessionOpinions | None, comments: Sequence[str]) -> Json:
     reference: dict[str, Json] = {"session_id": session.id, "outcome": session.outcome}
     if opinions is not None:
         reference["feedback"] = {"wins": opinions.wins, "losses": opinions.losses, "comments": list(comments)}

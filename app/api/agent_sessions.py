@@ -25,8 +25,7 @@ from app.api.session_models import CurrentGateway, SessionId
 from app.api.users import CurrentUsers
 from app.db.tables import AgentSession
 from app.domain.agent_session_state import AgentSessionState
-from app.errors import Forbidden
-from app.feedback.session_opinions import SessionOpinions, opinions_of
+from app.feedback.session_opinions import opinions_of
 from app.gateway.pinning import pinned
 from app.releases.split import Requester
 from app.schemas.agent_sessions import (
@@ -74,11 +73,10 @@ async def open_agent_session(
 
     Every call of the model is recorded before its answer leaves. The key is shown in this response only.
     """
-    if not caller.sees(request.project or caller.project):
-        raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
+    named = caller.project_of(request.project)
     requester = Requester(users.hash_of(request.user), str(ULID()))
     model = await pinned(models, engine, caller, request.model, requester)
-    project = request.project or caller.project or _project_of(model.name) or settings.art_project
+    project = named or _project_of(model.name) or settings.art_project
     spec = SessionSpec(
         project,
         model,
@@ -176,7 +174,7 @@ def _access(service_url: str, opened: OpenedSession) -> AgentSessionAccess:
     )
 
 
-def _shown(row: AgentSession, opinions: SessionOpinions | None) -> AgentSessionOut:
+def _shown(row: AgentSession, opinions: AgentSessionOpinions | None) -> AgentSessionOut:
     outcome = outcome_of(row)
     plain = (
         *("id", "project", "step", "backend", "attempt", "calls", "prompt_tokens", "completion_tokens", "max_calls"),
@@ -188,8 +186,8 @@ def _shown(row: AgentSession, opinions: SessionOpinions | None) -> AgentSessionO
         model=row.asked_model,
         checkpoint=row.model,
         reward=None if outcome is None else outcome.reward,
-        outcome=None if outcome is None else AgentSessionOutcome.model_validate(outcome, from_attributes=True),
-        feedback=None if opinions is None else AgentSessionOpinions.model_validate(opinions, from_attributes=True),
+        outcome=None if outcome is None else AgentSessionOutcome.of(outcome),
+        feedback=opinions,
         restart="explicit" if row.explicit_restart else "auto",
         metadata=row.labels,
     )

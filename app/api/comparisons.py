@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentQueries, RunId
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, CurrentQueries, RunId
 from app.api.routers import keyed_router
 from app.auth.tenancy import RUN, require
 from app.operations.compare_runs import compare_runs
-from app.schemas.comparison import ComparedKindOut, RunComparison
+from app.schemas.comparison import RunComparison
 
 router = keyed_router("runs")
 
@@ -19,16 +19,15 @@ async def compare_with(
     queries: CurrentQueries,
     caller: CurrentCaller,
     run_id: RunId,
-    other: Annotated[str, Query(max_length=64, pattern=r"^[^\x00]+$", description="Id of the other run")],
+    other: Annotated[str, Query(max_length=64, pattern=NO_NUL, description="Id of the other run")],
 ) -> RunComparison:
     """List the held-out scenarios that one run answers and another does not."""
     await require(database, caller, RUN, other)
     seeds = [await queries.held_out_seed(id) for id in (run_id, other)]
-    found = await compare_runs(database, run_id, other)
     return RunComparison(
         run_id=run_id,
         other_id=other,
         run_held_out_seed=seeds[0],
         other_held_out_seed=seeds[1],
-        held_out=[ComparedKindOut.model_validate(each, from_attributes=True) for each in found],
+        held_out=await compare_runs(database, run_id, other),
     )

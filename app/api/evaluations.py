@@ -6,7 +6,7 @@ from fastapi import Depends, Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
 from app.api.engine import CurrentEvaluations
 from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures, page
 from app.api.routers import keyed_router
@@ -30,7 +30,7 @@ from app.schemas.trajectories import TrajectoryBrief
 
 router = keyed_router("evaluations")
 
-EvaluationId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$", description="Id of the evaluation")]
+EvaluationId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the evaluation")]
 
 
 async def _store(service: CurrentService) -> EvaluationStore:
@@ -106,9 +106,7 @@ async def list_evaluation_trajectories(
     """List the trajectories of an evaluation, oldest first. Their messages are left out."""
     await store.get(evaluation_id)
     found = await store.trajectories(evaluation_id, after=-1 if cursor is None else int(cursor), limit=limit + 1)
-    return page(
-        found, limit, lambda row: TrajectoryBrief.model_validate(row, from_attributes=True), lambda row: row.seq
-    )
+    return page(found, limit, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.get("/evaluations/{evaluation_id}/events")
@@ -118,9 +116,7 @@ async def list_evaluation_events(
     """List the events of an evaluation in order."""
     await store.get(evaluation_id)
     found = await store.events(evaluation_id, after=int(cursor or 0), limit=limit + 1)
-    return page(
-        found, limit, lambda row: EvaluationEventOut.model_validate(row, from_attributes=True), lambda row: row.seq
-    )
+    return page(found, limit, EvaluationEventOut.of, lambda row: row.seq)
 
 
 @router.post("/evaluations/{evaluation_id}/cancel", status_code=202)

@@ -128,9 +128,7 @@ async def list_emails_with_feedback(
     await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
     found = await evidence.emails(database, run_id, after=after, limit=limit + 1)
-    return page(
-        found, limit, lambda row: EmailFeedbackOut.model_validate(row, from_attributes=True), lambda row: row.seq
-    )
+    return page(found, limit, EmailFeedbackOut.of, lambda row: row.seq)
 
 
 def _same(row: Feedback, names: Iterable[str]) -> dict[str, Any]:

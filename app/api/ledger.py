@@ -45,8 +45,7 @@ async def get_ledger(
 
 
 def _row(row: LedgerEntry, price_per_hour: float | None) -> LedgerRow:
-    shown = LedgerRow.model_validate(row, from_attributes=True)
-    return shown.model_copy(update={"machine_usd": machine_usd(row.seconds, price_per_hour)})
+    return LedgerRow.of(row).model_copy(update={"machine_usd": machine_usd(row.seconds, price_per_hour)})
 
 
 def _budget(run: Run, sums: Totals) -> BudgetState:

@@ -78,7 +78,7 @@ def run_listed(listed: Listed, verdict: Verdict, curve: list[float] | None) -> R
         "settings_hash": run.settings_hash,
         "seed": run.request.get("seed"),
         "learning_rate": run.request.get("learning_rate"),
-        "same_settings": None if listed.same is None else listed.same._asdict(),
+        "same_settings": listed.same,
         "verdict": asdict(verdict),
         "judge_usd": run.judge_cost_usd,
         "curve": curve,

@@ -140,9 +140,7 @@ async def list_promotion_requests(
         before=None if cursor is None else int(cursor),
         limit=limit + 1,
     )
-    return page(
-        found, limit, lambda row: TrajectoryBrief.model_validate(row, from_attributes=True), lambda row: row.seq
-    )
+    return page(found, limit, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.delete("/promotions/{project}/{name}")

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.dependencies import CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
 from app.api.engine import CurrentEngine, CurrentEvaluations
 from app.api.presentation import page
 from app.api.promotions import ProjectPart, PromotedPart
@@ -31,7 +31,7 @@ from app.schemas.releases import (
 
 router = keyed_router("releases")
 
-ReleaseId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$", description="Id of the release")]
+ReleaseId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the release")]
 UnitCursor = Annotated[
     str | None, Query(pattern=r"^[0-9A-Za-z]{1,64}$", description="`next_cursor` of the previous page")
 ]
@@ -110,7 +110,7 @@ async def list_release_units(
     """
     await store.get(release_id)
     found = await store.units(release_id, after=cursor, limit=limit + 1)
-    return page(found, limit, lambda row: UnitOut.model_validate(row, from_attributes=True), lambda row: row.unit)
+    return page(found, limit, UnitOut.of, lambda row: row.unit)
 
 
 @router.get("/releases/{release_id}/events")
@@ -120,9 +120,7 @@ async def list_release_events(
     """List the events of a release in order, each with its evidence."""
     await store.get(release_id)
     found = await store.events(release_id, after=int(cursor or 0), limit=limit + 1)
-    return page(
-        found, limit, lambda row: ReleaseEventOut.model_validate(row, from_attributes=True), lambda row: row.seq
-    )
+    return page(found, limit, ReleaseEventOut.of, lambda row: row.seq)
 
 
 @router.get("/releases/{release_id}/verify")
@@ -131,13 +129,7 @@ async def verify_release(store: CurrentStore, release_id: ReleaseId) -> ReleaseV
 
     Also that of each of its events. It follows from the observations.
     """
-    found = await store.verified(release_id)
-    return ReleaseVerified(
-        verified=not found.differences,
-        observations=found.observations,
-        events=found.events,
-        differences=list(found.differences),
-    )
+    return await store.verified(release_id)
 
 
 @router.post("/releases/{release_id}/hold", status_code=202)

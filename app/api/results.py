@@ -91,7 +91,7 @@ async def list_judge_calls(
     await queries.require_run(run_id)
     after = -1 if cursor is None else int(cursor)
     found = await queries.judge_calls(run_id, iteration=iteration, after=after, limit=limit + 1)
-    return page(found, limit, lambda row: JudgeCallOut.model_validate(row, from_attributes=True), lambda row: row.id)
+    return page(found, limit, JudgeCallOut.of, lambda row: row.id)
 
 
 @router.get("/runs/{run_id}/verify")

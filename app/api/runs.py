@@ -33,7 +33,6 @@ from app.schemas.runs import (
     Accepted,
     CheckpointOut,
     IterationOut,
-    IterationRewards,
     LearnLoopAccepted,
     RewardHistograms,
     RunBrief,
@@ -81,11 +80,7 @@ async def list_rewards(
 ) -> RewardHistograms:
     """Count the rewards of a run's training rollouts. All iterations share the bins."""
     key = ("rewards", run_id, await queries.next_iteration(run_id))
-    found = await heavy_reads.kept(caller.namespace, key, lambda database: reward_histogram(database, run_id))
-    if found is None:
-        return RewardHistograms(low=None, high=None, iterations=[])
-    iterations = [IterationRewards(iteration=number, counts=counts) for number, counts in found.iterations.items()]
-    return RewardHistograms(low=found.low, high=found.high, iterations=iterations)
+    return await heavy_reads.kept(caller.namespace, key, lambda database: reward_histogram(database, run_id))
 
 
 @router.get("/runs/{run_id}/checkpoints")
@@ -95,12 +90,7 @@ async def list_checkpoints(
     """List a run's checkpoints, ordered by step."""
     await queries.require_run(run_id)
     found = await queries.checkpoints(run_id, after=_after(cursor), limit=limit + 1)
-    return presentation.page(
-        found,
-        limit,
-        lambda row: CheckpointOut.model_validate(row, from_attributes=True),
-        lambda row: row.step,
-    )
+    return presentation.page(found, limit, CheckpointOut.of, lambda row: row.step)
 
 
 @router.get("/runs/{run_id}/diagnosis")

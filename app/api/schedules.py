@@ -7,13 +7,21 @@ from fastapi import Depends, Path, Query
 from sqlalchemy import Row
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentService, CurrentSettings, IdCursor, Limit
+from app.api.dependencies import (
+    NO_NUL,
+    CurrentCaller,
+    CurrentDatabase,
+    CurrentService,
+    CurrentSettings,
+    IdCursor,
+    Limit,
+)
 from app.api.engine import CurrentProxy
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.domain.cron import next_times
 from app.domain.schedule_state import DueReason, DueState, Then
-from app.errors import Conflict, Forbidden
+from app.errors import Conflict
 from app.schedules.requests import new_schedule
 from app.schedules.scheduler import Scheduler, scheduler_of
 from app.schedules.store import DueTimeTaken, Record, ScheduleStore
@@ -23,9 +31,9 @@ from training.protocol.model_name import ModelName
 
 router = keyed_router("schedules", prefix="/schedules")
 
-ScheduleId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]+$", description="Id of the schedule")]
+ScheduleId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the schedule")]
 NameFilter = Annotated[
-    str | None, Query(max_length=100, pattern=r"^[^\x00]+$", description="Only schedules of this name. Default: all")
+    str | None, Query(max_length=100, pattern=NO_NUL, description="Only schedules of this name. Default: all")
 ]
 TimeCursor = Annotated[datetime | None, Query(description="`next_cursor` of the previous page")]
 _SHOWN_TIMES = 3
@@ -53,9 +61,7 @@ async def create_schedule(
     request: ScheduleRequest,
 ) -> ScheduleOut:
     """Create a schedule. The response shows the next three times at which it is due."""
-    if not caller.sees(request.project or caller.project):
-        raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
-    project = request.project or caller.project or settings.art_project
+    project = caller.project_of(request.project) or settings.art_project
     made = await new_schedule(service, request, project, str(ULID()), caller.actor)
     return await _shown(store, scheduler, (await store.create(made)).id)
 

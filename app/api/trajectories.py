@@ -32,17 +32,14 @@ from app.runs.outcomes import outcomes
 from app.runs.queries import RunQueries
 from app.runs.rollout_filters import conditions
 from app.schemas.base import Page
-from app.schemas.likelihood import Likelihood, LikelihoodRequest, ScoredTurn
+from app.schemas.likelihood import Likelihood, LikelihoodRequest
 from app.schemas.trajectories import (
-    EndCounts,
-    FinishedRollout,
     FinishedRollouts,
     JudgeQuestionOut,
     JudgeQuestions,
     Kind,
     Mode,
     Outcomes,
-    PartMeans,
     SampledTokens,
     Split,
     TrajectoryBrief,
@@ -130,12 +127,7 @@ async def list_trajectories(
     # Nothing but the rows leads to these; what is in messages takes seconds to find in a long run.
     is_heavy = any(each is not None for each in (end, part, tool, text))
     found = await (heavy_reads.do(caller.namespace, read) if is_heavy else read(service.database))
-    return page(
-        found,
-        limit,
-        lambda row: TrajectoryBrief.model_validate(row, from_attributes=True),
-        lambda row: row.seq,
-    )
+    return page(found, limit, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.get("/runs/{run_id}/rollouts")
@@ -147,9 +139,7 @@ async def list_finished_rollouts(
 ) -> FinishedRollouts:
     """List the newest finished rollouts of iterations that are not saved yet."""
     await queries.require_run(run_id)
-    total, found = await finished_rollouts(service.database, run_id, limit)
-    items = [FinishedRollout.model_validate(each, from_attributes=True) for each in found]
-    return FinishedRollouts(total=total, items=items)
+    return await finished_rollouts(service.database, run_id, limit)
 
 
 @router.get("/runs/{run_id}/outcomes")
@@ -165,20 +155,13 @@ async def list_outcomes(
     The parts of their rewards are averaged in the same columns of iterations.
     """
     key = ("outcomes", run_id, kind, await queries.next_iteration(run_id))
-    found = await heavy_reads.kept(caller.namespace, key, lambda database: outcomes(database, run_id, kind))
-    return Outcomes(
-        every=found.every,
-        iterations=found.iterations,
-        ends=[EndCounts(end=end, counts=counts) for end, counts in found.ends.items()],
-        parts=[PartMeans(part=part, means=means) for part, means in found.parts.items()],
-    )
+    return await heavy_reads.kept(caller.namespace, key, lambda database: outcomes(database, run_id, kind))
 
 
 @router.get("/trajectories/{trajectory_id}")
 async def get_trajectory(queries: CurrentQueries, trajectory_id: TrajectoryId) -> TrajectoryOut:
     """Get a trajectory. Shows messages, tool calls, score with explanation, parts of the reward and token counts."""
-    row = await queries.trajectory(trajectory_id)
-    return TrajectoryOut.model_validate(row, from_attributes=True)
+    return TrajectoryOut.of(await queries.trajectory(trajectory_id))
 
 
 @router.get("/trajectories/{trajectory_id}/tokens")
@@ -202,8 +185,7 @@ async def list_judge_questions(
     """
     row = await queries.trajectory(trajectory_id)
     asked = await judging.do(caller.namespace, lambda database: questions_about(database, settings, row))
-    questions = [JudgeQuestionOut.model_validate(each, from_attributes=True) for each in asked]
-    return JudgeQuestions(trajectory_id=trajectory_id, questions=questions)
+    return JudgeQuestions(trajectory_id=trajectory_id, questions=[JudgeQuestionOut.of(each) for each in asked])
 
 
 @router.post("/trajectories/{trajectory_id}/likelihood")
@@ -220,9 +202,4 @@ async def score_tokens(
     Shows what training made likelier. Nothing is stored. The response comes when the backend has scored all tokens.
     """
     row = await queries.trajectory(trajectory_id)
-    turns = await scoring.do(caller.namespace, lambda database: likelihood(database, service.connect, row, request))
-    return Likelihood(
-        trajectory_id=trajectory_id,
-        checkpoints=request.checkpoints,
-        turns=[ScoredTurn.model_validate(each, from_attributes=True) for each in turns],
-    )
+    return await scoring.do(caller.namespace, lambda database: likelihood(database, service.connect, row, request))

@@ -2,7 +2,6 @@
 
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.routers import keyed_router
-from app.errors import Forbidden
 from app.operations.delete_user import UserDeletion as Deletion
 from app.schemas.user_data import UserDeleted, UserDeletion
 
@@ -15,14 +14,6 @@ async def delete_user(service: CurrentService, caller: CurrentCaller, request: U
 
     The checkpoints that were trained on these tasks are listed by the first request only. Repeating it is harmless.
     """
-    if not caller.sees(request.project or caller.project):
-        raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
-    project = request.project or caller.project
+    project = caller.project_of(request.project)
     user_hash = service.users.hash_of(request.user)
-    done = await Deletion(service.database, service.settings.data_dir, user_hash, project).run()
-    return UserDeleted(
-        deleted=dict(done.deleted),
-        trained_checkpoints=list(done.trained_checkpoints),
-        unfinished=list(done.unfinished),
-        remaining=list(done.remaining),
-    )
+    return await Deletion(service.database, service.settings.data_dir, user_hash, project).run()

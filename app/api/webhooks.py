@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query
 
 from app.api.dependencies import (
+    NO_NUL,
     CurrentCaller,
     CurrentDatabase,
     CurrentEndpoints,
@@ -18,7 +19,6 @@ from app.api.routers import keyed_router
 from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
-from app.errors import Forbidden
 from app.schemas.base import Page
 from app.schemas.webhooks import (
     AttemptOut,
@@ -44,11 +44,10 @@ async def _deliveries(database: CurrentDatabase) -> Deliveries:
 
 
 AllDeliveries = Annotated[Deliveries, Depends(_deliveries)]
-_NO_NUL = r"^[^\x00]+$"
-Id = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the webhook endpoint")]
-DeliveryId = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the delivery")]
+Id = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the webhook endpoint")]
+DeliveryId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the delivery")]
 RunFilter = Annotated[
-    str | None, Query(max_length=64, pattern=_NO_NUL, description="Only endpoints of this run. Default: all")
+    str | None, Query(max_length=64, pattern=NO_NUL, description="Only endpoints of this run. Default: all")
 ]
 
 
@@ -63,8 +62,7 @@ async def create_webhook(
     """Create a webhook endpoint. Its secret is shown in this response only."""
     if request.run_id is not None:
         await require(database, caller, RUN, request.run_id)
-    if not caller.sees(request.project or caller.project):
-        raise Forbidden(f"This API key belongs to project {caller.project}; body.project cannot be another one.")
+    caller.project_of(request.project)
     return _created(await endpoints.create(request, caller.project or settings.art_project))
 
 
@@ -85,15 +83,15 @@ async def list_webhooks(
 async def get_delivery(deliveries: AllDeliveries, id: DeliveryId) -> DeliveryOut:
     """Get a delivery with its body and all attempts."""
     row, tries = await deliveries.get(id)
-    shown = DeliveryBrief.model_validate(row, from_attributes=True)
-    attempts = [AttemptOut.model_validate(each, from_attributes=True) for each in tries]
-    return DeliveryOut(**shown.model_dump(), body=row.body, tries=attempts)
+    return DeliveryOut(
+        **DeliveryBrief.of(row).model_dump(), body=row.body, tries=[AttemptOut.of(each) for each in tries]
+    )
 
 
 @router.post("/deliveries/{id}/redeliver", status_code=202)
 async def redeliver(deliveries: AllDeliveries, id: DeliveryId) -> DeliveryBrief:
     """Send a delivery again with the same id, whatever its state."""
-    return DeliveryBrief.model_validate(await deliveries.redeliver(id), from_attributes=True)
+    return DeliveryBrief.of(await deliveries.redeliver(id))
 
 
 @router.get("/{id}")
@@ -142,7 +140,7 @@ async def list_deliveries(
     """List the deliveries to a webhook endpoint, newest first."""
     before = None if cursor is None else int(cursor)
     found = await deliveries.listed(id, state=state, before=before, limit=limit + 1)
-    return page(found, limit, lambda row: DeliveryBrief.model_validate(row, from_attributes=True), lambda row: row.seq)
+    return page(found, limit, DeliveryBrief.of, lambda row: row.seq)
 
 
 @router.post("/{id}/replay", status_code=202)

@@ -100,5 +100,4 @@ def _turn_value(turn: int, value: StateValue) -> TurnValue:
 
 
 def _turn_credit(credit: Credit) -> TurnCredit:
-    mean, low, high = (round(100 * each, 1) for each in (credit.points, credit.low, credit.high))
-    return TurnCredit(turn=credit.turn, points=IntervalOut(mean=mean, low=low, high=high))
+    return TurnCredit(turn=credit.turn, points=IntervalOut.points(credit.points, credit.low, credit.high))

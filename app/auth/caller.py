@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from app.auth.scopes import Scope
+from app.errors import Forbidden
 
 ANY_PROJECT = "*"
 """The project of keys that see all projects. No project can have this name."""
@@ -38,6 +39,12 @@ class Caller:
     def sees(self, project: str | None) -> bool:
         """Whether the caller has access to this project."""
         return self.project is None or self.project == project
+
+    def project_of(self, named: str | None) -> str | None:
+        """Return the project that a request's body names, else the caller's own. Raises Forbidden for another one."""
+        if not self.sees(named or self.project):
+            raise Forbidden(f"This API key belongs to project {self.project}; body.project cannot be another one.")
+        return named or self.project
 
 
 LOCAL = Caller("local", None, frozenset(Scope))

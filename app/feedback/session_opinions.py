@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Subquery, func, select
@@ -11,6 +10,7 @@ from app.db.database import Database
 from app.db.tables import Feedback
 from app.feedback.sums import events_about, sums_of
 from app.feedback.withdrawals import in_force
+from app.schemas.agent_sessions import AgentSessionOpinions
 
 _MOST_COMMENTS = 10
 
@@ -22,17 +22,6 @@ class Opinions(StrEnum):
     NONE = "none"
     POSITIVE = "positive"
     NEGATIVE = "negative"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOpinions:
-    """The summed opinions of one session."""
-
-    events: int
-    """Number of opinions, including preferences of other sessions over this one."""
-    wins: float
-    losses: float
-    simulated: bool
 
 
 def summed_opinions(*which: ColumnElement[bool], of_trajectories: bool = False) -> Subquery:
@@ -55,14 +44,14 @@ def have(opinions: Opinions, summed: Subquery) -> ColumnElement[bool]:
     }[opinions]
 
 
-async def opinions_of(database: Database, ids: Collection[str]) -> Mapping[str, SessionOpinions]:
-    """Return the opinions of those sessions that have any."""
+async def opinions_of(database: Database, ids: Collection[str]) -> Mapping[str, AgentSessionOpinions]:
+    """Return the opinions of those sessions that have any. Preferences of other sessions over them are among them."""
     listed = sorted(ids)
     summed = summed_opinions(Feedback.session_id.in_(listed) | Feedback.against_session_id.in_(listed))
     query = select(summed).where(summed.c.subject.in_(listed))
     async with database() as tx:
         rows = await tx.execute(query)
-    return {row.subject: SessionOpinions(row.events, row.wins, row.losses, row.simulated) for row in rows}
+    return {row.subject: AgentSessionOpinions.of(row) for row in rows}
 
 
 async def comments_on(database: Database, ids: Collection[str]) -> Mapping[str, Sequence[str]]:

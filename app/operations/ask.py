@@ -166,7 +166,7 @@ async def invoke(service: Service, models: ModelResolver, parameters: InvokePara
         agent = await _of_run(service, models, run.id, request, caller)
         asked_as = str(ModelName(promotion.project, promotion.name))
         reply = await _ask(service, replace(agent, promoted_as=asked_as), request)
-    return InvokeOut.model_validate(reply, from_attributes=True)
+    return InvokeOut.of(reply)
 
 
 async def _of_run(service: Service, models: ModelResolver, run_id: str, request: AskRequest, caller: Caller) -> _Agent:

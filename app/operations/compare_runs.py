@@ -10,52 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.database import Database
 from app.db.tables import Evaluation, Trajectory
 from app.runs.resume_point import evaluated_successes
+from app.schemas.comparison import ComparedKindOut, DecidedScenarioOut, RunDifference, SideOut
 from environment.json_type import Json
-from training.statistics.difference import Difference, difference
+from training.statistics.difference import difference
 
 MAX_SCENARIOS = 200
 """Maximum number of scenarios that are listed for each of the two runs."""
 Kind = tuple[str, str]
 """Split and mode of an evaluation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two runs on a scenario."""
-
-    success: float
-    """Share of its rollouts that did the task, from 0 to 1."""
-    trajectory_id: str
-    """A rollout that succeeded in the run that is better, or failed in the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedScenario:
-    """A scenario on which one run succeeds more often than the other."""
-
-    scenario_id: str
-    scenario: Mapping[str, Json]
-    """Task and reference."""
-    run: Side
-    other: Side
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedKind:
-    """The newest evaluations of one kind by both runs."""
-
-    split: str
-    mode: str
-    run_iteration: int
-    other_iteration: int
-    difference: Difference | None
-    """The other run's success minus this one's; None if they have no scenario in common."""
-    run_better: int
-    """Number of scenarios on which this run succeeds more often."""
-    other_better: int
-    run_wins: Sequence[DecidedScenario]
-    """The scenarios on which this run succeeds more often, largest difference first; at most MAX_SCENARIOS."""
-    other_wins: Sequence[DecidedScenario]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +27,7 @@ class _Newest:
     successes: Mapping[str, float]
 
 
-async def compare_runs(database: Database, run_id: str, other_id: str) -> list[ComparedKind]:
+async def compare_runs(database: Database, run_id: str, other_id: str) -> list[ComparedKindOut]:
     """Compare the runs' newest evaluations of each kind that both have."""
     async with database() as tx:
         ours, theirs = [await _newest(tx, id) for id in (run_id, other_id)]
@@ -84,31 +46,38 @@ async def _newest(tx: AsyncSession, run_id: str) -> dict[Kind, _Newest]:
     }
 
 
-async def _compared(tx: AsyncSession, kind: Kind, run: _Newest, other: _Newest) -> ComparedKind:
+async def _compared(tx: AsyncSession, kind: Kind, run: _Newest, other: _Newest) -> ComparedKindOut:
     gains = {id: other.successes[id] - share for id, share in run.successes.items() if id in other.successes}
     lost, won = [id for id in gains if gains[id] < 0], [id for id in gains if gains[id] > 0]
     lost.sort(key=lambda id: (gains[id], id))
     won.sort(key=lambda id: (-gains[id], id))
-    return ComparedKind(
-        *kind,
-        run.iteration,
-        other.iteration,
-        difference(run.successes, other.successes),
-        len(lost),
-        len(won),
-        await _decided(tx, kind, run, other, lost[:MAX_SCENARIOS], is_run_better=True),
-        await _decided(tx, kind, run, other, won[:MAX_SCENARIOS], is_run_better=False),
-    )
+    change = difference(run.successes, other.successes)
+    split, mode = kind
+    compared = {
+        "split": split,
+        "mode": mode,
+        "run_iteration": run.iteration,
+        "other_iteration": other.iteration,
+        "difference": None if change is None else RunDifference.of(change),
+        "run_better": len(lost),
+        "other_better": len(won),
+        "run_wins": await _decided(tx, kind, run, other, lost[:MAX_SCENARIOS], is_run_better=True),
+        "other_wins": await _decided(tx, kind, run, other, won[:MAX_SCENARIOS], is_run_better=False),
+    }
+    return ComparedKindOut.model_validate(compared)
 
 
 async def _decided(
     tx: AsyncSession, kind: Kind, run: _Newest, other: _Newest, ids: Sequence[str], *, is_run_better: bool
-) -> list[DecidedScenario]:
+) -> list[DecidedScenarioOut]:
     ours = await _rollouts(tx, kind, run, ids, succeeded=is_run_better)
     theirs = await _rollouts(tx, kind, other, ids, succeeded=not is_run_better)
     return [
-        DecidedScenario(
-            id, ours[id].scenario, Side(run.successes[id], ours[id].id), Side(other.successes[id], theirs[id].id)
+        DecidedScenarioOut(
+            scenario_id=id,
+            scenario=ours[id].scenario,
+            run=SideOut(success=run.successes[id], trajectory_id=ours[id].id),
+            other=SideOut(success=other.successes[id], trajectory_id=theirs[id].id),
         )
         for id in ids
     ]

@@ -38,20 +38,10 @@ from app.db.tables import (
 from app.domain.run_state import LIVE
 from app.operations.import_conversations import IDS
 from app.results.folders import remove_folder
+from app.schemas.user_data import UserDeleted
 
 _BATCH = 1_000
 """Number of rows to delete in one transaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeletedUser:
-    """What was deleted, and what cannot be."""
-
-    deleted: Counter[str]
-    trained_checkpoints: Sequence[str]
-    unfinished: Sequence[str]
-    remaining: Sequence[str]
-    """Paths of stored sets that may hold data of the user, and were not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +66,7 @@ class UserDeletion:
     project: str | None
     deleted: Counter[str] = field(default_factory=Counter)
 
-    async def run(self) -> DeletedUser:
+    async def run(self) -> UserDeleted:
         """Delete everything that can be deleted now."""
         links = await self._links()
         users = {key: await self._users_of(key[1]) for key in links}
@@ -88,7 +78,9 @@ class UserDeletion:
                 await self._rollouts(ids, users[key])
                 await self._content(key, ids)
         unfinished = sorted({id for found in users.values() for id in found.live})
-        return DeletedUser(self.deleted, checkpoints, unfinished, remaining)
+        return UserDeleted(
+            deleted=dict(self.deleted), trained_checkpoints=checkpoints, unfinished=unfinished, remaining=remaining
+        )
 
     async def _links(self) -> dict[tuple[str, str], list[str]]:
         """Return the ids of the user's scenarios by project and hash of the stored set."""

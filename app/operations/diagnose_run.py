@@ -1,7 +1,7 @@
 """Shows why a run does not learn."""
 
 from app.db.database import Database
-from app.db.tables import Diagnosis, Run
+from app.db.tables import Run
 from app.runs.diagnoses import causes_of, diagnoses_of, facts_of
 from app.schemas.diagnosis import DiagnosisOut, NotExaminedOut, RunDiagnosis
 from training.diagnosis.diagnose import not_examined
@@ -16,10 +16,6 @@ async def diagnosis(database: Database, run: Run) -> RunDiagnosis:
     cause = next(iter(causes_of(run)), None)
     return RunDiagnosis(
         cause=None if cause is None else Cause(cause),
-        diagnoses=[_shown(rows[cause]) for cause in Cause if cause in rows],
+        diagnoses=[DiagnosisOut.of(rows[cause]) for cause in Cause if cause in rows],
         not_examined=[NotExaminedOut(cause=each.cause, reason=each.reason) for each in missing],
     )
-
-
-def _shown(row: Diagnosis) -> DiagnosisOut:
-    return DiagnosisOut.model_validate(row, from_attributes=True)

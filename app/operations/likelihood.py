@@ -1,7 +1,6 @@
 """Scores the tokens of a recorded rollout by checkpoints of its run: how likely each of them would sample them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from app.errors import Conflict, InvalidRequest
 from app.runs.configuration import model_spec
 from app.runs.queries import RunQueries
 from app.runs.recorded_rollouts import RecordedRollout, recorded_rollout
-from app.schemas.likelihood import MAX_TOKENS, LikelihoodRequest
+from app.schemas.likelihood import MAX_TOKENS, Likelihood, LikelihoodRequest, ScoredTurn
 from environment.json_type import Json
 from training.backends.base import ScoringPolicy
 from training.rollout.chat import sampled_ids
@@ -22,20 +21,7 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredTurn:
-    """A turn of the agent, with the log-probabilities of its tokens by checkpoint; None for unlikely tokens."""
-
-    turn: int
-    """The turn, from 1."""
-    message: int
-    texts: list[str]
-    logprobs: list[list[float | None]]
-
-
-async def likelihood(
-    database: Database, connect: Connect, row: Trajectory, request: LikelihoodRequest
-) -> list[ScoredTurn]:
+async def likelihood(database: Database, connect: Connect, row: Trajectory, request: LikelihoodRequest) -> Likelihood:
     """Return the turns of a rollout with the log-probabilities that the two checkpoints give to their tokens.
 
     Raises InvalidRequest for a checkpoint or turn that does not exist or for too many tokens; Conflict if a checkpoint
@@ -51,15 +37,16 @@ async def likelihood(
     replies = [turn["message"] for turn in turns]
     scores = await _scores(connect, run, request.checkpoints, recorded, replies)
     places = _replies(row)
-    return [
+    scored = [
         ScoredTurn(
-            places.index(each["message"]) + 1,
-            each["message"],
-            each["texts"],
-            [list(islice(of_checkpoint, len(each["texts"]))) for of_checkpoint in scores],
+            turn=places.index(each["message"]) + 1,
+            message=each["message"],
+            texts=each["texts"],
+            logprobs=[list(islice(of_checkpoint, len(each["texts"]))) for of_checkpoint in scores],
         )
         for each in turns
     ]
+    return Likelihood(trajectory_id=row.id, checkpoints=request.checkpoints, turns=scored)
 
 
 async def _run(database: Database, run_id: str, steps: Sequence[int]) -> Run:

@@ -17,6 +17,7 @@ from app.instruments import RELEASE_DECISIONS
 from app.releases import counts, moves
 from app.releases.evidence import Evidence
 from app.releases.outcomes import late_events
+from app.schemas.releases import ReleaseVerified
 
 Verb = Literal["hold", "resume", "rollback", "promote"]
 _ALLOWED: Mapping[str, Sequence[Verb]] = {
@@ -48,15 +49,6 @@ class WholeRelease:
     """How a run made the checkpoint of each arm; None if no run is known."""
     met: int
     """Number of units that met the candidate in this stage and were counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What a second computation of a release's evidence found."""
-
-    observations: int
-    events: int
-    differences: Sequence[str]
 
 
 class ReleaseStore:
@@ -146,7 +138,7 @@ class ReleaseStore:
                 event = await moves.roll_back(tx, row, person, actor, row.evidence, end_sessions=end_sessions)
         RELEASE_DECISIONS.labels(event.removeprefix("release.")).inc()
 
-    async def verified(self, id: str) -> Verified:
+    async def verified(self, id: str) -> ReleaseVerified:
         """Compute the evidence of the newest look and of every event again, from the observations. Raises NotFound."""
         row, _ = await self.get(id)
         rules = ReleaseRules.parse(row.rules)
@@ -162,7 +154,9 @@ class ReleaseStore:
                 ReleaseObservation.release_id == id, ReleaseObservation.look <= row.looks
             )
             observations = (await tx.execute(counted)).scalar_one()
-        return Verified(observations, len(events), list(differences))
+        return ReleaseVerified(
+            verified=not differences, observations=observations, events=len(events), differences=list(differences)
+        )
 
 
 async def _made(tx: AsyncSession, project: str, model_name: str, step: int) -> Checkpoint | None:

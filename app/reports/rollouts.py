@@ -62,7 +62,7 @@ class Batch(NamedTuple):
 
 def rollout_hash(row: Any) -> str:
     """Return the SHA-256, in hex, of the canonical JSON of a stored trajectory: keys sorted, no spaces, UTF-8."""
-    document = TrajectoryOut.model_validate(row, from_attributes=True).model_dump(mode="json", include=set(HASHED))
+    document = TrajectoryOut.of(row).model_dump(mode="json", include=set(HASHED))
     return sha256(canonical(document).encode()).hexdigest()
 
 

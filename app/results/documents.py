@@ -198,7 +198,7 @@ class _JsonLines:
     """Writes one line for each trajectory."""
 
     def write(self, rows: Sequence[Trajectory]) -> bytes:
-        shown = (TrajectoryOut.model_validate(row, from_attributes=True) for row in rows)
+        shown = (TrajectoryOut.of(row) for row in rows)
         return "".join(f"{each.model_dump_json()}\n" for each in shown).encode()
 
     def close(self) -> bytes:

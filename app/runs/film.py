@@ -6,7 +6,7 @@ The size of the result and the work are bounded, however often a run was evaluat
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,8 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Trajectory
 from app.runs.rollout_filters import END
-from app.statistics.behaviours import Act, Behaviours, behaviours
-from app.statistics.trends import Trend, learned_at, order, trend
+from app.schemas.film import BehaviourOut, FilmCheckpoint, FilmOut, FilmScenario
+from app.schemas.intervals import IntervalOut
+from app.schemas.trajectories import Mode, Split
+from app.statistics.behaviours import Act, Behaviour, behaviours
+from app.statistics.trends import learned_at, order, trend
 from environment.json_type import Json
 
 MAX_CHECKPOINTS = 24
@@ -31,43 +34,6 @@ _MOST_FIELDS = 12
 _CALLS: ColumnElement[list[Json]] = literal_column(
     """jsonb_path_query_array(trajectory.messages, '$[*] ? (@.role == "assistant").tool_calls[*].function')"""
 )
-
-
-@dataclass(frozen=True, slots=True)
-class FilmCheckpoint:
-    """An evaluated checkpoint."""
-
-    iteration: int
-    step: int
-    success: float
-    is_kept: bool
-    """Whether its weights are still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilmScenario:
-    """A held-out scenario. The lists have one value per checkpoint."""
-
-    scenario_id: str
-    task: dict[str, Json]
-    expected: str | None
-    trend: Trend
-    learned_at: int | None
-    right: list[int]
-    rollouts: list[int]
-
-
-@dataclass(slots=True)
-class Film:
-    """Scenarios, sorted by when they were learned, by checkpoints."""
-
-    evaluated: int = 0
-    """Number of checkpoints that were evaluated, of which at most MAX_CHECKPOINTS are shown."""
-    scenarios_total: int = 0
-    checkpoints: list[FilmCheckpoint] = field(default_factory=list)
-    scenarios: list[FilmScenario] = field(default_factory=list)
-    behaviours: Behaviours = field(default_factory=lambda: Behaviours([], 0))
-    """What the agent does differently at the last checkpoint than at the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +55,35 @@ class _Place:
         )
 
 
-async def film(database: Database, run_id: str, split: str, mode: str) -> Film:
+async def film(database: Database, run_id: str, split: Split, mode: Mode) -> FilmOut:
     """Return the film of a run's evaluations of one split and mode; without any, it is empty."""
     place = _Place(run_id, split, mode)
     async with database() as tx:
         evaluated = await _evaluated(tx, place)
         shown = chosen(evaluated)
-        if not shown:
-            return Film()
-        total, scenarios = await _scenarios(tx, place, {each.iteration for each in (shown[0], shown[-1])})
+        ends = [*shown[:1], *shown[-1:]]
+        total, scenarios = await _scenarios(tx, place, {each.iteration for each in ends})
         counts = await _counts(tx, place, shown, list(scenarios))
-        acts = [await _acts(tx, place, each) for each in (shown[0], shown[-1])] if len(shown) > 1 else [[], []]
+        acts = [await _acts(tx, place, each) for each in ends] if len(shown) > 1 else [[], []]
     rows = [_scenario(id, scenario, shown, counts) for id, scenario in scenarios.items()]
     rows.sort(key=lambda each: (*order(shares(each)), each.scenario_id))
-    return Film(len(evaluated), total, shown, rows, await asyncio.to_thread(behaviours, *acts))
+    found = await asyncio.to_thread(behaviours, *acts)
+    return FilmOut(
+        run_id=run_id,
+        split=split,
+        mode=mode,
+        checkpoints_total=len(evaluated),
+        checkpoints=shown,
+        scenarios_total=total,
+        scenarios=rows,
+        behaviours=[_behaviour(each) for each in found.shown],
+        behaviours_compared=found.compared,
+    )
+
+
+def _behaviour(found: Behaviour) -> BehaviourOut:
+    points = IntervalOut.points(found.change.mean, found.change.low, found.change.high)
+    return BehaviourOut(what=found.what, before=found.before, after=found.after, points=points)
 
 
 def shares(scenario: FilmScenario) -> list[float | None]:
@@ -127,13 +108,13 @@ async def _evaluated(tx: AsyncSession, place: _Place) -> list[FilmCheckpoint]:
             Evaluation.iteration,
             Evaluation.step,
             Evaluation.success,
-            and_(Checkpoint.step.is_not(None), Checkpoint.deleted_at.is_(None)),
+            and_(Checkpoint.step.is_not(None), Checkpoint.deleted_at.is_(None)).label("is_kept"),
         )
         .outerjoin(Checkpoint, made)
         .where(Evaluation.run_id == place.run_id, Evaluation.split == place.split, Evaluation.mode == place.mode)
         .order_by(Evaluation.iteration, Evaluation.step)
     )
-    return [FilmCheckpoint(*row) for row in await tx.execute(query)]
+    return [FilmCheckpoint.of(row) for row in await tx.execute(query)]
 
 
 async def _scenarios(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select
@@ -10,30 +9,14 @@ from sqlalchemy import func, select
 from app.db.database import Database
 from app.db.tables import Journal
 from app.runs.journal_entries import text_of
+from app.schemas.trajectories import FinishedRollout, FinishedRollouts
 from environment.json_type import Json
 from training.journal import ROLLOUT, EntryName
-from training.phases import Purpose
 from training.rollout.chat import message_of
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRollout:
-    """A finished rollout that has no trajectory yet: its iteration is not saved yet."""
-
-    id: str
-    iteration: int
-    purpose: Purpose
-    scenario_id: str
-    messages: list[Json]
-    outcome: dict[str, Json]
-    error: str | None
-    turns: int
-    seconds: float
-    finished_at: datetime
-
-
-async def finished_rollouts(database: Database, run_id: str, limit: int) -> tuple[int, list[FinishedRollout]]:
-    """Return how many rollouts the journal of a run holds, and the newest `limit` of them, newest first."""
+async def finished_rollouts(database: Database, run_id: str, limit: int) -> FinishedRollouts:
+    """Return the newest `limit` rollouts in the journal of a run, newest first."""
     mine = (Journal.run_id == run_id, Journal.name.startswith(f"{ROLLOUT}/"))
     newest = (
         select(Journal.iteration, Journal.name, Journal.value, Journal.kept_at)
@@ -46,7 +29,7 @@ async def finished_rollouts(database: Database, run_id: str, limit: int) -> tupl
         rows = (await tx.execute(newest)).all()
     # In a thread, because a real model's rollouts take long to decompress and parse.
     shown = await asyncio.to_thread(lambda: [_read(*row) for row in rows])
-    return total, [each for each in shown if each is not None]
+    return FinishedRollouts(total=total, items=[each for each in shown if each is not None])
 
 
 def _read(iteration: int, name: str, stored: bytes, finished_at: datetime) -> FinishedRollout | None:

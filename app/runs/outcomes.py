@@ -5,29 +5,17 @@ The size of the result is bounded: iterations share columns, and rare ends and p
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Float, Select, cast, func, select
 
 from app.db.database import Database
 from app.db.tables import Run, Trajectory
 from app.runs.rollout_filters import END
+from app.schemas.trajectories import EndCounts, Outcomes, PartMeans
 
 MAX_COLUMNS = 120
 MAX_NAMES = 8
 OTHER = "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """Figures by column. A column has `every` iterations and is named by its last one."""
-
-    every: int
-    iterations: list[int]
-    ends: dict[str, list[int]]
-    """Number of rollouts by how they ended; empty where the environment does not say it."""
-    parts: dict[str, list[float | None]]
-    """Mean of each part of the reward over the rollouts that have a reward; None without any."""
 
 
 async def outcomes(database: Database, run_id: str, kind: str) -> Outcomes:
@@ -47,11 +35,12 @@ async def outcomes(database: Database, run_id: str, kind: str) -> Outcomes:
         scored[place] += count
     parts = _by_name(sums, places)
     ends = _by_name(((place, end, count) for place, end, count, _ in rows), places)
+    counts = [scored[place] for place in places]
     return Outcomes(
-        every,
-        [min((place + 1) * every, max(1, next_iteration)) - 1 for place in places],
-        {name: [int(value) for value in values] for name, values in ends.items()},
-        {name: _means(values, [scored[place] for place in places]) for name, values in parts.items()},
+        every=every,
+        iterations=[min((place + 1) * every, max(1, next_iteration)) - 1 for place in places],
+        ends=[EndCounts(end=name, counts=[int(value) for value in values]) for name, values in ends.items()],
+        parts=[PartMeans(part=name, means=_means(values, counts)) for name, values in parts.items()],
     )
 
 

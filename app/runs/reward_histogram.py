@@ -3,11 +3,10 @@
 Replacements are left out, as in other figures (training/inclusion.py).
 """
 
-from dataclasses import dataclass
-
 from sqlalchemy import text
 
 from app.db.database import Database
+from app.schemas.runs import IterationRewards, RewardHistograms
 
 BINS = 24
 """Number of equally wide bins between a run's lowest and highest reward."""
@@ -28,23 +27,13 @@ COUNTS = text(
 compute them again for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardHistogram:
-    """Counts of rewards by iteration. All zeros are left out of `iterations`."""
-
-    low: float
-    high: float
-    iterations: dict[int, list[int]]
-    """Counts in each bin, from the lowest rewards to the highest."""
-
-
-async def reward_histogram(database: Database, run_id: str) -> RewardHistogram | None:
-    """Return the histogram, or None if no training rollout is kept that has a reward."""
+async def reward_histogram(database: Database, run_id: str) -> RewardHistograms:
+    """Return the histograms. Iterations without a kept training rollout that has a reward are left out."""
     async with database() as tx:
         rows = (await tx.execute(COUNTS, {"run_id": run_id, "bins": BINS})).all()
-    if not rows:
-        return None
-    iterations: dict[int, list[int]] = {}
+    low, high = rows[0][:2] if rows else (None, None)
+    counts: dict[int, list[int]] = {}
     for _, _, iteration, place, count in rows:
-        iterations.setdefault(iteration, [0] * BINS)[place] = count
-    return RewardHistogram(rows[0][0], rows[0][1], iterations)
+        counts.setdefault(iteration, [0] * BINS)[place] = count
+    iterations = [IterationRewards(iteration=number, counts=of) for number, of in counts.items()]
+    return RewardHistograms(low=low, high=high, iterations=iterations)

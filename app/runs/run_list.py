@@ -27,6 +27,7 @@ from app.db.database import Database
 from app.db.tables import Run
 from app.domain.run_state import RunStatus
 from app.runs import headlines
+from app.schemas.runs import SameSettingsOut
 from app.statistics.verdict import VerdictState
 
 Value = float | str
@@ -88,30 +89,12 @@ class Place(NamedTuple):
     run_id: str
 
 
-class SameSettings(NamedTuple):
-    """Figures of runs that differ only in their seed."""
-
-    runs: int
-    first: float | None
-    """Mean success of the baselines, from 0 to 1."""
-    means: Mapping[str, float | None]
-    """Means of what runs are sorted by."""
-    gain_sd: float | None
-    """Standard deviation of the gain between the runs, in percentage points; None for fewer than two."""
-    gain_low: float | None
-    gain_high: float | None
-    verdicts: Mapping[str, int]
-    """Number of runs by verdict."""
-    statuses: Mapping[str, int]
-    """Number of runs by status."""
-
-
 class Listed(NamedTuple):
     """A run as it is listed; if it stands for several, the newest of them."""
 
     run: Run
     value: Value
-    same: SameSettings | None
+    same: SameSettingsOut | None
 
 
 _SEARCHED = (
@@ -215,9 +198,9 @@ def _same(filters: Filters, hashes: Sequence[str]) -> Select[Any, Any]:
     return query.where(Run.settings_hash.in_(hashes)).group_by(Run.settings_hash)
 
 
-def _figures(row: Sequence[Any]) -> SameSettings:
+def _figures(row: Sequence[Any]) -> SameSettingsOut:
     rest = iter(row)
-    return SameSettings(
+    return SameSettingsOut(
         runs=next(rest),
         first=next(rest),
         means={by: next(rest) for by in _NUMBERS},

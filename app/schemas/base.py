@@ -21,6 +21,11 @@ _EXPLAINED = 10
 class ResponseModel(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
+    @classmethod
+    def of(cls, source: object) -> Self:
+        """Return the body whose fields are the attributes of `source`, such as a row's."""
+        return cls.model_validate(source, from_attributes=True)
+
 
 class RequestPart(BaseModel):
     """An object inside a request body. Unknown fields are refused, with the name that was probably meant."""

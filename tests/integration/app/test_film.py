@@ -11,7 +11,8 @@ from sqlalchemy import insert, select, text, update
 
 from app.db.database import Database
 from app.db.tables import Checkpoint, Evaluation, Trajectory
-from app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, FilmCheckpoint, chosen
+from app.runs.film import MAX_CHECKPOINTS, MAX_SCENARIOS, chosen
+from app.schemas.film import FilmCheckpoint
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.served import run_with, served, settings_for
 
@@ -125,9 +126,13 @@ async def _lengthen(database: Database, run_id: str, iterations: int, scenarios:
         await tx.execute(text(copies), {"run_id": run_id, "many": scenarios, "scenario": scenario})
 
 
+def _checkpoint(iteration: int) -> FilmCheckpoint:
+    return FilmCheckpoint(iteration=iteration, step=iteration, success=0.0, is_kept=True)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, MAX_CHECKPOINTS, MAX_CHECKPOINTS + 1, 1_000])
 def test_the_first_and_the_last_checkpoint_are_always_shown(count: int) -> None:
-    shown = [each.iteration for each in chosen([FilmCheckpoint(n, n, 0.0, True) for n in range(count)])]
+    shown = [each.iteration for each in chosen([_checkpoint(n) for n in range(count)])]
     assert len(shown) == min(count, MAX_CHECKPOINTS) == len(set(shown))
     assert shown == sorted(shown)
     assert not shown or (shown[0], shown[-1]) == (0, count - 1)
