@@ -1,18 +1,18 @@
 """Inboxes and named sets of scenarios, in versions."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request
+from fastapi import Depends, Path, Query, Request
 
 from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings, IdCursor, Limit
 from app.api.documents import Hash
 from app.api.presentation import page
+from app.api.raw_bodies import file_body
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
 from app.datasets import inbox_parts, removal, rows, upload
-from app.datasets.rows import Kind, NewVersion
+from app.datasets.rows import NewVersion
 from app.datasets.store import DatasetStore
 from app.datasets.upload import BadUpload, Uploaded
 from app.db.database import Database
@@ -32,30 +32,31 @@ from app.schemas.datasets import (
 from app.settings import Settings
 
 router = keyed_router("documents")
-_BODY = {
-    "description": "An mbox file, a single email, or JSON Lines with `message_id`, `subject`, `from`, `to`, `cc`, "
-    "`bcc`, `date` and `body`; not compressed. Any content type.",
-    "required": True,
-    "content": {
-        "application/octet-stream": {
-            "schema": {"type": "string", "format": "binary"},
-            "examples": {
-                "email": {
-                    "summary": "A single email",
-                    "value": "From: Ada <ada@acme.example>\nTo: ben@acme.example\nSubject: Venue\n"
-                    "Message-ID: <1@acme.example>\nDate: Mon, 02 Mar 2026 09:00:00 +0000\n\nWe booked the Kestrel.\n",
-                }
-            },
-        }
-    },
-}
+_EMAIL = (
+    "From: Ada <ada@acme.example>\nTo: ben@acme.example\nSubject: Venue\nMessage-ID: <1@acme.example>\n"
+    "Date: Mon, 02 Mar 2026 09:00:00 +0000\n\nWe booked the Kestrel.\n"
+)
+_BODY = file_body(
+    "An mbox file, a single email, or JSON Lines with `message_id`, `subject`, `from`, `to`, `cc`, `bcc`, `date` and "
+    "`body`; not compressed. Any content type.",
+    email=("A single email", _EMAIL),
+)
 _Name = Annotated[str, Query(pattern=DATASET_PATTERN, description="Name of the inbox: letters, digits, `-` and `_`")]
-_NamedOnly = Annotated[
+NamedOnly = Annotated[
     str | None, Query(pattern=DATASET_PATTERN, description="Only versions of this name. Default: all")
 ]
 
 
-@router.post("/inboxes", status_code=201, openapi_extra={"requestBody": _BODY})
+async def _registered(database: CurrentDatabase, settings: CurrentSettings) -> Database:
+    await rows.register_prepared(database, DatasetStore(settings.data_dir))
+    return database
+
+
+WithPrepared = Annotated[Database, Depends(_registered)]
+"""The database, to which the prepared data of the data directory was added."""
+
+
+@router.post("/inboxes", status_code=201, openapi_extra=_BODY)
 async def store_inbox(
     database: CurrentDatabase, settings: CurrentSettings, caller: CurrentCaller, request: Request, name: _Name
 ) -> InboxStored:
@@ -99,7 +100,7 @@ async def _keep(
 
 @router.post("/inboxes/{name}/questions", status_code=201)
 async def make_inbox_questions(
-    database: CurrentDatabase,
+    database: WithPrepared,
     settings: CurrentSettings,
     caller: CurrentCaller,
     name: Annotated[str, Path(pattern=DATASET_PATTERN, description="Name of the inbox")],
@@ -110,7 +111,6 @@ async def make_inbox_questions(
     Templates ask who sent an email, on which day, and which value stands in one of its sentences. The questions are
     stored as scenarios under the inbox's name, and learn-loops about this inbox take them.
     """
-    await rows.register_prepared(database, DatasetStore(settings.data_dir))
     inbox = await rows.find(database, caller.project, "inbox", name)
     if inbox is None:
         raise NotFound(f"There is no inbox {name!r}.")
@@ -121,15 +121,14 @@ async def make_inbox_questions(
 
 @router.get("/inboxes")
 async def list_inboxes(
-    database: CurrentDatabase,
-    settings: CurrentSettings,
+    database: WithPrepared,
     caller: CurrentCaller,
-    name: _NamedOnly = None,
+    name: NamedOnly = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> Page[InboxOut]:
     """List the versions of inboxes that were uploaded or prepared, newest first."""
-    found = await _listed(database, settings, caller, "inbox", name, cursor, limit)
+    found = await rows.listed(database, caller.project, "inbox", name, cursor, limit)
     return page(found, limit, _inbox, lambda row: row.id)
 
 
@@ -166,29 +165,15 @@ async def delete_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha
 
 @router.get("/scenarios")
 async def list_scenarios(
-    database: CurrentDatabase,
-    settings: CurrentSettings,
+    database: WithPrepared,
     caller: CurrentCaller,
-    name: _NamedOnly = None,
+    name: NamedOnly = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> Page[ScenarioSetOut]:
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
-    found = await _listed(database, settings, caller, "scenarios", name, cursor, limit)
+    found = await rows.listed(database, caller.project, "scenarios", name, cursor, limit)
     return page(found, limit, _scenario_set, lambda row: row.id)
-
-
-async def _listed(
-    database: Database,
-    settings: Settings,
-    caller: Caller,
-    kind: Kind,
-    name: str | None,
-    cursor: str | None,
-    limit: int,
-) -> Sequence[DatasetVersion]:
-    await rows.register_prepared(database, DatasetStore(settings.data_dir))
-    return await rows.listed(database, caller.project, kind, name, cursor, limit)
 
 
 def _common(row: DatasetVersion) -> dict[str, Any]:

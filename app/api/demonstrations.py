@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
+from app.api.datasets import NamedOnly
 from app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
@@ -20,6 +21,7 @@ from app.api.dependencies import (
 )
 from app.api.documents import Hash, stored
 from app.api.presentation import page
+from app.api.raw_bodies import file_body
 from app.api.routers import keyed_router
 from app.datasets import removal, rows
 from app.datasets.demonstrations import BadDemonstrations, read_demonstrations
@@ -35,26 +37,15 @@ from app.schemas.base import Page
 from app.schemas.datasets import BestRollouts, BestRolloutsStored, DemonstrationsDeleted, DemonstrationsOut
 
 router = keyed_router("documents")
-_BODY = {
-    "description": "JSON Lines, a conversation each, as in OpenAI's files for fine-tuning: `messages` and maybe "
-    "`tools`. What an assistant message of `weight` 0 says is not learnt. Any content type.",
-    "required": True,
-    "content": {
-        "application/octet-stream": {
-            "schema": {"type": "string", "format": "binary"},
-            "examples": {
-                "conversation": {
-                    "summary": "A conversation",
-                    "value": '{"messages": [{"role": "user", "content": "ping"}, '
-                    '{"role": "assistant", "content": "pong"}]}\n',
-                }
-            },
-        }
-    },
-}
+_CONVERSATION = '{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}\n'
+_BODY = file_body(
+    "JSON Lines, a conversation each, as in OpenAI's files for fine-tuning: `messages` and maybe `tools`. What an "
+    "assistant message of `weight` 0 says is not learnt. Any content type.",
+    conversation=("A conversation", _CONVERSATION),
+)
 
 
-@router.post("/demonstrations", status_code=201, openapi_extra={"requestBody": _BODY})
+@router.post("/demonstrations", status_code=201, openapi_extra=_BODY)
 async def store_demonstrations(
     database: CurrentDatabase,
     caller: CurrentCaller,
@@ -129,9 +120,7 @@ def _document(project: str, body: bytes) -> NewDocument:
 async def list_demonstrations(
     database: CurrentDatabase,
     caller: CurrentCaller,
-    name: Annotated[
-        str | None, Query(pattern=DATASET_PATTERN, description="Only versions of this name. Default: all")
-    ] = None,
+    name: NamedOnly = None,
     cursor: IdCursor = None,
     limit: Limit = 50,
 ) -> Page[DemonstrationsOut]:

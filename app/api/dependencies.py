@@ -1,6 +1,6 @@
 """Dependencies that handlers share: the parts of the service, the caller, and the parameters of lists."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
@@ -8,6 +8,7 @@ from app.api.heavy_reads import HeavyReads
 from app.api.run_documents import RunDocuments
 from app.api.stored_texts import StoredTexts
 from app.auth.caller import Caller
+from app.auth.callers import Callers
 from app.db.database import Database
 from app.events.feed import EventFeed
 from app.runs.queries import RunQueries
@@ -17,99 +18,60 @@ from app.settings import Settings
 from app.webhooks.endpoints import Endpoints
 from app.worker.runner import Runner
 
-# All of them are coroutines: FastAPI runs plain functions in a thread, which costs more than the rest of a request.
+# All dependencies are coroutines: FastAPI runs plain functions in a thread, which costs more than the rest of a
+# request.
 
 
-async def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+def of_app(name: str) -> Any:
+    """Return the dependency on a part of the application's state."""
+
+    async def part(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(part)
 
 
-CurrentService = Annotated[Service, Depends(_service)]
+def _of_service(name: str) -> Any:
+    """Return the dependency on a part of the service."""
+
+    async def part(request: Request) -> Any:
+        return getattr(request.app.state.service, name)
+
+    return Depends(part)
+
+
+CurrentService = Annotated[Service, of_app("service")]
 """For handlers that need several parts of the service. The others take only the part that they need."""
-
-
-async def _settings(service: CurrentService) -> Settings:
-    return service.settings
 
 
 async def _service_url(request: Request, service: CurrentService) -> str:
     return str(service.settings.public_url or request.base_url).rstrip("/")
 
 
-async def _database(service: CurrentService) -> Database:
-    return service.database
-
-
-async def _store(service: CurrentService) -> RunStore:
-    return service.store
-
-
-async def _queries(service: CurrentService) -> RunQueries:
-    return service.queries
-
-
-async def _runner(service: CurrentService) -> Runner:
-    return service.runner
-
-
-async def _feed(service: CurrentService) -> EventFeed:
-    return service.feed
-
-
-async def _endpoints(service: CurrentService) -> Endpoints:
-    return service.webhooks
-
-
-async def _run_documents(request: Request) -> RunDocuments:
-    documents: RunDocuments = request.app.state.run_documents
-    return documents
-
-
-async def _heavy_reads(request: Request) -> HeavyReads:
-    heavy_reads: HeavyReads = request.app.state.heavy_reads
-    return heavy_reads
-
-
-async def _stored_texts(request: Request) -> StoredTexts:
-    texts: StoredTexts = request.app.state.stored_texts
-    return texts
-
-
-async def _judging(request: Request) -> HeavyReads:
-    judging: HeavyReads = request.app.state.judging
-    return judging
-
-
-async def _scoring(request: Request) -> HeavyReads:
-    scoring: HeavyReads = request.app.state.scoring
-    return scoring
-
-
-async def _caller(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    return caller
+async def _caller(request: Request) -> Any:
+    return request.state.caller
 
 
 NO_NUL = r"^[^\x00]+$"
 """Excludes U+0000, which Postgres text cannot contain, so no such id exists."""
 
-CurrentSettings = Annotated[Settings, Depends(_settings)]
+CurrentSettings = Annotated[Settings, _of_service("settings")]
 ServiceUrl = Annotated[str, Depends(_service_url)]
 """URL at which the caller reaches the service, without a trailing slash: `public_url`, or that of the request."""
-CurrentDatabase = Annotated[Database, Depends(_database)]
-CurrentStore = Annotated[RunStore, Depends(_store)]
-CurrentQueries = Annotated[RunQueries, Depends(_queries)]
-CurrentRunner = Annotated[Runner, Depends(_runner)]
-CurrentFeed = Annotated[EventFeed, Depends(_feed)]
-CurrentEndpoints = Annotated[Endpoints, Depends(_endpoints)]
-CurrentRunDocuments = Annotated[RunDocuments, Depends(_run_documents)]
-CurrentHeavyReads = Annotated[HeavyReads, Depends(_heavy_reads)]
-CurrentStoredTexts = Annotated[StoredTexts, Depends(_stored_texts)]
-CurrentJudging = Annotated[HeavyReads, Depends(_judging)]
+CurrentDatabase = Annotated[Database, _of_service("database")]
+CurrentStore = Annotated[RunStore, _of_service("store")]
+CurrentQueries = Annotated[RunQueries, _of_service("queries")]
+CurrentRunner = Annotated[Runner, _of_service("runner")]
+CurrentFeed = Annotated[EventFeed, _of_service("feed")]
+CurrentEndpoints = Annotated[Endpoints, _of_service("webhooks")]
+CurrentRunDocuments = Annotated[RunDocuments, of_app("run_documents")]
+CurrentHeavyReads = Annotated[HeavyReads, of_app("heavy_reads")]
+CurrentStoredTexts = Annotated[StoredTexts, of_app("stored_texts")]
+CurrentJudging = Annotated[HeavyReads, of_app("judging")]
 """Like CurrentHeavyReads but with a separate queue, because a judge model can take minutes."""
-CurrentScoring = Annotated[HeavyReads, Depends(_scoring)]
+CurrentScoring = Annotated[HeavyReads, of_app("scoring")]
 """Like CurrentHeavyReads but with a separate queue, because the engine may be training."""
+CurrentCallers = Annotated[Callers, of_app("callers")]
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 """The caller of the request. Requests for public paths have none."""
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number of items to return")]

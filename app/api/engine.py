@@ -4,16 +4,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from app.api.dependencies import CurrentService
+from app.api.dependencies import CurrentService, of_app
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.proxy import ChatProxy
 from app.model_registry.resolver import ModelResolver, base_models
 from app.operations.start_evaluation import EvaluationStarter
-
-
-async def _proxy(request: Request) -> ChatProxy:
-    proxy: ChatProxy = request.app.state.proxy
-    return proxy
 
 
 async def _engine(request: Request, service: CurrentService) -> EngineClient:
@@ -31,6 +26,6 @@ async def _evaluations(service: CurrentService, models: CurrentModels) -> Evalua
     return EvaluationStarter(service, service.store, models, service.runner.wake)
 
 
-CurrentProxy = Annotated[ChatProxy, Depends(_proxy)]
+CurrentProxy = Annotated[ChatProxy, of_app("proxy")]
 CurrentEngine = Annotated[EngineClient, Depends(_engine)]
 CurrentEvaluations = Annotated[EvaluationStarter, Depends(_evaluations)]

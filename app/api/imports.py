@@ -9,6 +9,7 @@ from fastapi import Query, Request, Response
 from sqlalchemy import func, select
 
 from app.api.dependencies import CurrentCaller, CurrentService
+from app.api.raw_bodies import file_body
 from app.api.routers import keyed_router
 from app.datasets import rows
 from app.datasets.rows import NewVersion
@@ -24,36 +25,27 @@ from app.schemas.imports import FileImported, ImportParameters
 from environment.json_type import Json
 
 router = keyed_router("documents")
-_BODY = {
-    "description": "Questions with expected answers as CSV, TSV, XLSX, JSON or JSON Lines; or conversations as JSON "
-    "Lines or one JSON list, in OpenAI's form (`messages`), ShareGPT's (`conversations`), or as Langfuse and Weave "
-    "export them, with what people thought of them. Any content type.",
-    "required": True,
-    "content": {
-        "application/octet-stream": {
-            "schema": {"type": "string", "format": "binary"},
-            "examples": {
-                "questions": {
-                    "summary": "Questions with expected answers",
-                    "value": "question,answer\nHow long is the warranty?,two years\nWho repairs lamps?,the workshop\n"
-                    "Where is the shop?,Oslo\n",
-                },
-                "conversation": {
-                    "summary": "A conversation that was liked",
-                    "value": '{"messages": [{"role": "user", "content": "ping"}, '
-                    '{"role": "assistant", "content": "pong"}], "feedback": "up", "user": "customer-4711"}\n',
-                },
-            },
-        }
-    },
-}
+_QUESTIONS = (
+    "question,answer\nHow long is the warranty?,two years\nWho repairs lamps?,the workshop\nWhere is the shop?,Oslo\n"
+)
+_CONVERSATION = (
+    '{"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}], "feedback": "up", '
+    '"user": "customer-4711"}\n'
+)
+_BODY = file_body(
+    "Questions with expected answers as CSV, TSV, XLSX, JSON or JSON Lines; or conversations as JSON Lines or one "
+    "JSON list, in OpenAI's form (`messages`), ShareGPT's (`conversations`), or as Langfuse and Weave export them, "
+    "with what people thought of them. Any content type.",
+    questions=("Questions with expected answers", _QUESTIONS),
+    conversation=("A conversation that was liked", _CONVERSATION),
+)
 _Kind = Literal["demonstrations", "scenarios"]
 
 
 @router.post(
     "/imports",
     status_code=201,
-    openapi_extra={"requestBody": _BODY},
+    openapi_extra=_BODY,
     responses={200: {"model": FileImported, "description": "A preview: nothing was stored."}},
 )
 async def import_file(

@@ -3,17 +3,15 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import Path, Request
+from fastapi import Path
 from pydantic import ConfigDict, Field
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, IdCursor, Limit
+from app.api.dependencies import CurrentCaller, CurrentCallers, CurrentDatabase, IdCursor, Limit
 from app.api.presentation import page
 from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, Caller
-from app.auth.callers import Callers
 from app.auth.keys import Keys
 from app.auth.scopes import Scope
-from app.db.tables import ApiKey
 from app.errors import Forbidden, InvalidRequest
 from app.schemas.base import Name, Page, RequestBody, ResponseModel
 
@@ -75,7 +73,7 @@ class KeyCreated(KeyOut):
 
 @router.post("/keys", status_code=201)
 async def create_key(
-    http: Request, database: CurrentDatabase, caller: CurrentCaller, request: KeyRequest
+    callers: CurrentCallers, database: CurrentDatabase, caller: CurrentCaller, request: KeyRequest
 ) -> KeyCreated:
     """Create an API key. This response is the only place where the key can be read.
 
@@ -87,9 +85,8 @@ async def create_key(
         scopes=request.scopes,
         expires_days=request.expires_days,
     )
-    callers: Callers = http.app.state.callers
     callers.keys.note_created()
-    return KeyCreated(**_shown(new.row).model_dump(), key=new.key)
+    return KeyCreated(**KeyOut.of(new.row).model_dump(), key=new.key)
 
 
 @router.get("/keys")
@@ -98,13 +95,13 @@ async def list_keys(
 ) -> Page[KeyOut]:
     """List API keys, newest first, including revoked and expired ones."""
     found = await Keys(database).list(caller, before=cursor, limit=limit + 1)
-    return page(found, limit, _shown, lambda row: row.id)
+    return page(found, limit, KeyOut.of, lambda row: row.id)
 
 
 @router.delete("/keys/{key_id}")
 async def revoke_key(database: CurrentDatabase, caller: CurrentCaller, key_id: KeyId) -> KeyOut:
     """Revoke an API key. Every replica refuses it within 5 seconds."""
-    return _shown(await Keys(database).revoke(caller, key_id))
+    return KeyOut.of(await Keys(database).revoke(caller, key_id))
 
 
 def _project(request: KeyRequest, caller: Caller) -> str:
@@ -115,7 +112,3 @@ def _project(request: KeyRequest, caller: Caller) -> str:
     if request.project not in (None, caller.project):
         raise Forbidden(f"This API key belongs to project {caller.project} and cannot create keys for another one.")
     return caller.project
-
-
-def _shown(row: ApiKey) -> KeyOut:
-    return KeyOut.model_validate(row, from_attributes=True)

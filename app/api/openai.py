@@ -6,7 +6,7 @@ from fastapi import Path, Request, Response
 
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
-from app.api.openai_bodies import BadBody, described_body, json_object
+from app.api.raw_bodies import BadBody, described_body, json_object
 from app.api.routers import openai_router
 from app.api.session_models import (
     COMPLETION,

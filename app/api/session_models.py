@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.routing import APIRoute
 
 from app.agent_sessions.calls import Asker
 from app.agent_sessions.store import AgentSessions
-from app.api.dependencies import CurrentCaller, CurrentDatabase
-from app.api.openai_bodies import described_body, json_object
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentDatabase, of_app
+from app.api.raw_bodies import described_body, json_object
 from app.api.routers import openai_router
 from app.auth.caller import Caller
 from app.db.database import Database
@@ -22,14 +22,8 @@ from environment.json_type import Json
 
 router = openai_router("sessions", prefix="/sessions/{id}/v1")
 
-_NO_NUL = r"^[^\x00]+$"
-SessionId = Annotated[str, Path(max_length=64, pattern=_NO_NUL, description="Id of the session")]
+SessionId = Annotated[str, Path(max_length=64, pattern=NO_NUL, description="Id of the session")]
 AnyModelName = Annotated[str, Path(description="Any name: in a session each one means its model")]
-
-
-async def _gateway(request: Request) -> SessionGateway:
-    gateway: SessionGateway = request.app.state.session_gateway
-    return gateway
 
 
 _STREAM: Json = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -40,7 +34,7 @@ RESPONSE: Json = {200: {"model": ResponseObject, "content": _STREAM}}
 MESSAGE: Json = {200: {"model": MessageObject, "content": _STREAM}}
 """Responses of routes for messages."""
 
-CurrentGateway = Annotated[SessionGateway, Depends(_gateway)]
+CurrentGateway = Annotated[SessionGateway, of_app("session_gateway")]
 InSession = Callable[[Request, SessionGateway, Caller, str], Awaitable[Response]]
 """Answers a request in the session with that id."""
 Handler = TypeVar("Handler", bound=Callable[..., Any])

@@ -5,10 +5,9 @@ from datetime import datetime
 from fastapi import Request, Response
 from pydantic import Field
 
-from app.api.dependencies import CurrentCaller
+from app.api.dependencies import CurrentCaller, CurrentCallers
 from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, LOCAL, Caller
-from app.auth.callers import Callers
 from app.auth.credentials import credential_of, is_https, key_of, removed_cookies, sign_in_cookie
 from app.auth.scopes import SESSION, Scope
 from app.schemas.base import ResponseModel
@@ -32,7 +31,7 @@ class SessionOut(ResponseModel):
 
 
 @router.post(SESSION)
-async def sign_in(request: Request, response: Response, caller: CurrentCaller) -> SessionOut:
+async def sign_in(request: Request, response: Response, callers: CurrentCallers, caller: CurrentCaller) -> SessionOut:
     """Sign a browser in.
 
     The API key of the Authorization header is exchanged for a session, which the browser keeps in a cookie: HttpOnly,
@@ -41,33 +40,28 @@ async def sign_in(request: Request, response: Response, caller: CurrentCaller) -
     """
     if caller is LOCAL:
         return _shown(caller, None)
-    new = await _callers(request).sign_in(key_of(request.scope))
+    new = await callers.sign_in(key_of(request.scope))
     cookie = sign_in_cookie(new.token, new.seconds, secure=is_https(request.scope))
     response.headers.append("set-cookie", cookie)
     return _shown(caller, new.expires_at)
 
 
 @router.get(SESSION)
-async def get_session(request: Request, caller: CurrentCaller) -> SessionOut:
+async def get_session(request: Request, callers: CurrentCallers, caller: CurrentCaller) -> SessionOut:
     """Tell who makes the request, by cookie or by key. 401: a key is required, and the session has ended."""
     if caller is LOCAL or not (credential := credential_of(request.scope)).is_sign_in:
         return _shown(caller, None)
-    return _shown(caller, (await _callers(request).find_sign_in(credential.secret)).expires_at)
+    return _shown(caller, (await callers.find_sign_in(credential.secret)).expires_at)
 
 
 @router.delete(SESSION, status_code=204)
-async def sign_out(request: Request, response: Response, caller: CurrentCaller) -> None:
+async def sign_out(request: Request, response: Response, callers: CurrentCallers, caller: CurrentCaller) -> None:
     """End the session of the cookie, and remove the cookie. Every replica refuses it within 5 seconds."""
     if caller is LOCAL or not (credential := credential_of(request.scope)).is_sign_in:
         return
-    await _callers(request).sign_out(credential.secret)
+    await callers.sign_out(credential.secret)
     for cookie in removed_cookies(request.scope):
         response.headers.append("set-cookie", cookie)
-
-
-def _callers(request: Request) -> Callers:
-    callers: Callers = request.app.state.callers
-    return callers
 
 
 def _shown(caller: Caller, expires_at: datetime | None) -> SessionOut:

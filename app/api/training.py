@@ -7,7 +7,7 @@ from fastapi import Depends, Request, Response
 
 from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
-from app.api.openai_bodies import BadBody, json_object
+from app.api.raw_bodies import BadBody, json_object
 from app.api.routers import openai_router
 from app.errors import Unavailable
 from app.model_registry.engine_client import EngineClient

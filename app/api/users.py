@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Header
 
 from app.api.dependencies import CurrentService
-from app.api.openai_bodies import BadBody
+from app.api.raw_bodies import BadBody
 from app.releases.split import Requester
 from environment.json_type import Json
 

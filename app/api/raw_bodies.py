@@ -1,4 +1,4 @@
-"""Request bodies of other vendors' protocols. Handlers read them themselves, and the OpenAPI file describes them."""
+"""Request bodies that handlers read themselves, described for the OpenAPI file: files, and other vendors' protocols."""
 
 from pydantic import BaseModel
 
@@ -17,6 +17,14 @@ class BadBody(InvalidRequest):
 def described_body(body: type[BaseModel]) -> dict[str, Json]:
     """Return the OpenAPI description of a body that its handler reads itself."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
+
+
+def file_body(description: str, **examples: tuple[str, str]) -> dict[str, Json]:
+    """Return the OpenAPI description of a body that is a file. The examples are a summary and a text each."""
+    shown = {name: {"summary": summary, "value": text} for name, (summary, text) in examples.items()}
+    content = {"schema": {"type": "string", "format": "binary"}, "examples": shown}
+    body = {"description": description, "required": True, "content": {"application/octet-stream": content}}
+    return {"requestBody": body}
 
 
 def json_object(raw: bytes) -> dict[str, Json]:
