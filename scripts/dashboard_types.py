@@ -3,8 +3,8 @@
     python -m scripts.dashboard_types
 
 `api_types.d.ts`, for the type checker: the replies that the dashboard uses and the types inside them. Every field is
-required, because the service leaves none out. `api_fields.js`: the settings of a run, each with its description and
-default, for the form that starts one.
+required, because the service leaves none out. `api_fields.js`: those settings of a run that `start_fields.js` names,
+each with its description and default, for the form that starts one.
 """
 
 import json
@@ -85,7 +85,8 @@ def files() -> dict[str, str]:
     api = create_app(load_settings(_env_file=None, data_dir=Path("nowhere"))).openapi()
     schemas = api["components"]["schemas"]
     request = api["paths"]["/learn-loop"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    fields = json.dumps(dict(_fields(request, schemas)), indent=2)
+    named = set(re.findall(r"[\w.]+", (FOLDER / "start_fields.js").read_text(encoding="utf-8")))
+    fields = json.dumps({name: each for name, each in _fields(request, schemas) if name in named}, indent=2)
     return {
         "api_types.d.ts": _HEAD + "".join(declared(name, schemas[name]) for name in sorted(reached(schemas, USED))),
         "api_fields.js": f"{_HEAD}\n/** @type {{Record<string, any>}} */\nexport const FIELDS = {fields};\n",

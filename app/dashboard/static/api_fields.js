@@ -2,46 +2,13 @@
 
 /** @type {Record<string, any>} */
 export const FIELDS = {
-  "depth": {
-    "help": "Maximum number of turns per rollout, when `graph` is given. Default: that of `max_turns`.",
-    "type": "integer"
-  },
-  "environment.name": {
-    "help": "Name of the environment.",
-    "type": "string",
-    "standard": "email_search"
-  },
-  "agent.name": {
-    "help": "Name of the agent.",
-    "type": "string"
-  },
   "model.name": {
     "help": "Name of the model within its project. Default: set by the service, else made from the run id.",
-    "type": "string"
-  },
-  "model.project": {
-    "help": "Project that the model belongs to. Default: the project of the API key, else that of the service.",
     "type": "string"
   },
   "model.base_model": {
     "help": "Where training starts: a base model such as `learnloop/tiny`, or `PROJECT/NAME@STEP` for a checkpoint of the same project. Default: set by the service.",
     "type": "string"
-  },
-  "model.tuning.mode": {
-    "help": "`lora`: a low-rank adapter over the unchanged base model. `full`: the whole model.",
-    "type": "string",
-    "choices": [
-      "lora",
-      "full"
-    ]
-  },
-  "model.tuning.rank": {
-    "help": "Rank of the adapter. Default: 8.",
-    "type": "integer"
-  },
-  "model.tuning.alpha": {
-    "help": "The adapter's output is scaled by alpha / rank. Default: 16.",
-    "type": "integer"
   },
   "model.enable_thinking": {
     "help": "Whether the model thinks before it answers, if its chat template has a switch of that name. The model keeps it, also for `POST /ask`. Default: that of the existing model or of the template. Only the backend `embedded` takes it.",
@@ -143,94 +110,12 @@ export const FIELDS = {
     "type": "number",
     "standard": 300.0
   },
-  "train_options.loss": {
-    "help": "`cispo`: clipped importance weights times log-probabilities; `ppo`: PPO's clipped objective. Default: `cispo`.",
-    "type": "string",
-    "choices": [
-      "cispo",
-      "ppo"
-    ]
-  },
   "train_options.epsilon": {
     "help": "The ratio of new to old probability is clipped below at 1 - epsilon. Default: 1.0 with `cispo`, 0.2 with `ppo`.",
     "type": "number"
   },
-  "train_options.epsilon_high": {
-    "help": "The ratio is clipped above at 1 + epsilon_high. Default: 4.0 with `cispo`, epsilon with `ppo`.",
-    "type": "number"
-  },
-  "train_options.importance_sampling_level": {
-    "help": "What has a ratio: each token, each sequence (the geometric mean of its tokens' ratios), or the arithmetic or geometric mean of both. Default: `token`.",
-    "type": "string",
-    "choices": [
-      "token",
-      "sequence",
-      "average",
-      "geometric_average"
-    ]
-  },
-  "train_options.mask_prob_ratio": {
-    "help": "Leave out tokens whose ratio is outside the clip range, instead of clipping it. Default: false.",
-    "type": "boolean",
-    "choices": [
-      "true",
-      "false"
-    ]
-  },
-  "train_options.max_negative_advantage_importance_sampling_weight": {
-    "help": "Upper bound of the ratio. Default: none.",
-    "type": "number"
-  },
-  "train_options.truncated_importance_sampling": {
-    "help": "Multiply the loss by the ratio, cut at this bound. Default: not done.",
-    "type": "number"
-  },
-  "train_options.precalculate_logprobs": {
-    "help": "Compute the old log-probabilities by the trainer before the step, instead of taking the sampler's. Default: false.",
-    "type": "boolean",
-    "choices": [
-      "true",
-      "false"
-    ]
-  },
   "train_options.kl_penalty_coef": {
     "help": "Weight of a penalty on tokens that have left the base model more than the average token has. Default: 0.",
-    "type": "number"
-  },
-  "train_options.kimi_k2_tau": {
-    "help": "Subtract this times the log-ratio from each token's advantage. Default: not done.",
-    "type": "number"
-  },
-  "train_options.advantage_balance": {
-    "help": "-1 trains on negative advantages only, 1 on positive ones only. Default: 0, both.",
-    "type": "number"
-  },
-  "train_options.scale_rewards": {
-    "help": "Divide advantages by the standard deviation of the group's rewards. Default: true.",
-    "type": "boolean",
-    "choices": [
-      "true",
-      "false"
-    ]
-  },
-  "train_options.token_weighting": {
-    "help": "Whether all trajectories weigh the same, as in ART, or all tokens. Default: `token`, with which small models learn faster. Only `embedded` takes it.",
-    "type": "string",
-    "choices": [
-      "trajectory",
-      "token"
-    ]
-  },
-  "train_options.max_grad_norm": {
-    "help": "The gradient is scaled down to this norm if it is larger. Default: 1.0. Only `embedded` takes it.",
-    "type": "number"
-  },
-  "train_options.max_kl": {
-    "help": "A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default: 0.02. Only `embedded` takes it.",
-    "type": "number"
-  },
-  "train_options.max_rollout_kl": {
-    "help": "The same for the KL divergence of a whole rollout, the sum over its tokens. Default: 0.5, and no bound for `learnloop/tiny`. Only `embedded` takes it.",
     "type": "number"
   },
   "pipeline.max_staleness": {
@@ -302,14 +187,6 @@ export const FIELDS = {
     "type": "integer",
     "standard": 0
   },
-  "keep_rollouts": {
-    "help": "Whether to keep the token ids and exact log-probabilities of the run's rollouts, a few kB each. Default: true with the backend `embedded`, false with others.",
-    "type": "boolean",
-    "choices": [
-      "true",
-      "false"
-    ]
-  },
   "on_no_signal.action": {
     "help": "What to do then: `continue` only warns, `pause` pauses the run, `fail` ends it as failed.",
     "type": "string",
@@ -324,24 +201,6 @@ export const FIELDS = {
     "help": "Number of such iterations in a row after which it is done.",
     "type": "integer",
     "standard": 3
-  },
-  "on_diagnosis.action": {
-    "help": "What to do then: `warn` only reports it, `pause` also pauses the run.",
-    "type": "string",
-    "standard": "warn",
-    "choices": [
-      "warn",
-      "pause"
-    ]
-  },
-  "on_diagnosis.severity": {
-    "help": "Least severity at which the run is paused: `warning` (learning suffers) or `fault` (the run does not do what it says).",
-    "type": "string",
-    "standard": "fault",
-    "choices": [
-      "warning",
-      "fault"
-    ]
   },
   "on_collapse": {
     "help": "What to do when a step broke the policy: by the next rollouts, success fell by 30 points or malformed replies rose by 30, and chance does not explain it. `step_back`: the policy continues from the weights before that step, at half the learning rate; from the third time on the run pauses as well. `pause`: the run pauses. `continue`: it is only named as the cause `policy_collapsed`. Default: `continue` for `learnloop/tiny` and bases of unknown size, `step_back` for others; a run whose backend cannot go back pauses instead.",
