@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -62,6 +62,18 @@ class SettingsError(Exception):
 def _from(variable: str) -> Any:
     """Let a field be set by exactly this environment variable, or by its lower-case name in code."""
     return AliasChoices(variable, variable.lower())
+
+
+def _from_text(*fields: str) -> Callable[[Callable[[Any, str], object]], Any]:
+    """Decorate the method that reads these fields where they are given as text, as variables are."""
+
+    def decorate(read: Callable[[Any, str], object]) -> Any:
+        def validate(cls: Any, value: object) -> object:
+            return read(cls, value) if isinstance(value, str) else value
+
+        return field_validator(*fields, mode="before")(classmethod(validate))
+
+    return decorate
 
 
 class Settings(BaseSettings):
@@ -264,10 +276,9 @@ class Settings(BaseSettings):
     s3_prefix: str = Field("", pattern=rf"^({PATH_PATTERN})?$", max_length=512)
     """Prefix of all keys. The project's name follows it."""
 
-    @field_validator("log_level", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
+    @_from_text("log_level")
+    def _lower(cls, value: str) -> object:
+        return value.lower()
 
     @field_validator("require_keys")
     @classmethod
@@ -329,11 +340,8 @@ class Settings(BaseSettings):
             raise ValueError(f"there is no backend {value!r}; expected one of {', '.join(BACKENDS)}")
         return value
 
-    @field_validator("cors_origins", mode="before")
-    @classmethod
-    def _origins(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    @_from_text("cors_origins")
+    def _origins(cls, value: str) -> object:
         origins = _entries(value)
         if origins != ("*",) and not all(re.fullmatch(_ORIGIN_PATTERN, origin) for origin in origins):
             raise ValueError(
@@ -349,14 +357,12 @@ class Settings(BaseSettings):
             raise ValueError("expected whsec_ and 24 to 64 random bytes in base64")
         return value
 
-    @field_validator(
+    @_from_text(
         *("environment_commands", "environment_modules", "train_on_projects", "replay"),
         *("local_trainer_gpus", "local_inference_gpus"),
-        mode="before",
     )
-    @classmethod
-    def _separated(cls, value: object) -> object:
-        return _entries(value) if isinstance(value, str) else value
+    def _separated(cls, value: str) -> object:
+        return _entries(value)
 
     @field_validator("environment_commands")
     @classmethod
@@ -370,31 +376,22 @@ class Settings(BaseSettings):
                 raise ValueError("a command must begin with the program: * alone would allow every command")
         return value
 
-    @field_validator("allowed_private_hosts", "environment_hosts", mode="before")
-    @classmethod
-    def _hosts(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    @_from_text("allowed_private_hosts", "environment_hosts")
+    def _hosts(cls, value: str) -> object:
         hosts = _entries(value)
         if not all(map(is_admissible, hosts)):
             raise ValueError("expected host names and networks such as crm.internal or 10.1.0.0/16, comma-separated")
         return hosts
 
-    @field_validator("agent_modules", mode="before")
-    @classmethod
-    def _modules(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    @_from_text("agent_modules")
+    def _modules(cls, value: str) -> object:
         modules = _entries(value)
         if not all(part.isidentifier() for module in modules for part in module.split(".")):
             raise ValueError("expected names of Python modules such as my_agents or acme.agents, comma-separated")
         return modules
 
-    @field_validator("hf_repos", mode="before")
-    @classmethod
-    def _repos_of_projects(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    @_from_text("hf_repos")
+    def _repos_of_projects(cls, value: str) -> object:
         pairs = [entry.partition("=") for entry in _entries(value)]
         if not all(
             (project == "*" or re.fullmatch(NAME_PATTERN, project))
@@ -412,10 +409,9 @@ class Settings(BaseSettings):
         local.model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
         return value
 
-    @field_validator("models", mode="before")
-    @classmethod
-    def _listed(cls, value: object) -> object:
-        return [_with_key(each) for each in _json_list(value)] if isinstance(value, str) else value
+    @_from_text("models")
+    def _listed(cls, value: str) -> object:
+        return [_with_key(each) for each in _json_list(value)]
 
     @field_validator("models")
     @classmethod
@@ -468,10 +464,9 @@ class Settings(BaseSettings):
         weights: Literal["exact", "fp8"] = parse_open(self.engine_args).training_weights
         return weights
 
-    @field_validator("engine_args", mode="before")
-    @classmethod
-    def _split_arguments(cls, value: object) -> object:
-        return shlex.split(value) if isinstance(value, str) else value
+    @_from_text("engine_args")
+    def _split_arguments(cls, value: str) -> object:
+        return shlex.split(value)
 
     @field_validator("engine_args")
     @classmethod
@@ -479,11 +474,8 @@ class Settings(BaseSettings):
         parse_open(value)
         return value
 
-    @field_validator("engine_base_models", mode="before")
-    @classmethod
-    def _name_directory_pairs(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    @_from_text("engine_base_models")
+    def _name_directory_pairs(cls, value: str) -> object:
         pairs = [entry.partition("=") for entry in _entries(value)]
         if any(not name or not directory for name, _, directory in pairs):
             raise ValueError("expected NAME=DIRECTORY, comma-separated")
