@@ -32,6 +32,17 @@ class ServiceRefused(Failure):
         self.status = status
 
 
+@contextmanager
+def explained_if_missing(message: str) -> Iterator[None]:
+    """Turn the refusal 404 of the block into a Failure with this message."""
+    try:
+        yield
+    except ServiceRefused as error:
+        if error.status == 404:
+            raise Failure(message) from error
+        raise
+
+
 class Service:
     """One Learnloop service. Every method raises ServiceUnreachable or ServiceRefused."""
 

@@ -51,7 +51,7 @@ _Model = Annotated[
     list[str] | None,
     typer.Option(help="Model of the service: a base model, PROJECT/NAME@STEP, a promoted name, a run. Repeatable."),
 ]
-_Prompted = Annotated[
+Prompted = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
 ]
@@ -72,7 +72,7 @@ def evaluate(
     file: _File = None,
     run: _Run = None,
     model: _Model = None,
-    prompted: _Prompted = None,
+    prompted: Prompted = None,
     scenarios: _Scenarios = None,
     samples: _Samples = None,
     seed: _Seed = None,

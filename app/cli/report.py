@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, ServiceRefused
+from app.cli.client import HERE, PATIENCE_S, Service, ServiceAt, explained_if_missing
 from app.cli.options import AsJson
 from app.cli.plot_files import check_ending, write_plot
 from app.cli.terminal import Failure, print_json, results, say
@@ -118,14 +118,8 @@ def verify(
 def _current(service: Service, run_id: str) -> tuple[str, str | None]:
     """Return the file that the service writes now, and the public key of its signature; None if it is too old to sign
     files."""
-    try:
+    with explained_if_missing(f"the service at {service.url} has no run {run_id!r}; add --offline, or give --url"):
         current = service.within(PATIENCE_S).report(run_id, "html")
-    except ServiceRefused as error:
-        if error.status == _NOT_FOUND:
-            raise Failure(
-                f"the service at {service.url} has no run {run_id!r}; add --offline, or give --url"
-            ) from error
-        raise
     key = service.call("GET", "/.well-known/learnloop-report-key", accept=(401, _NOT_FOUND))
     return current, key.get("x")
 

@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import figure
-from app.cli.client import HERE, ServiceAt, ServiceRefused
+from app.cli.client import HERE, ServiceAt, explained_if_missing
 from app.cli.options import AsJson
-from app.cli.terminal import Failure, plain, print_result
+from app.cli.terminal import plain, print_result
 from app.cli.what_if import turn_values, what_if
 from environment.json_type import Json
 
@@ -36,14 +36,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a trajectory: the conversation with its tool calls, the judge's score and why, reward and advantage."""
-    try:
+    missing = f"there is no trajectory {trajectory_id!r}; GET /runs/RUN_ID/trajectories lists those of a run"
+    with explained_if_missing(missing):
         found = service.trajectory(trajectory_id)
-    except ServiceRefused as error:
-        if error.status == 404:
-            raise Failure(
-                f"there is no trajectory {trajectory_id!r}; GET /runs/RUN_ID/trajectories lists those of a run"
-            ) from error
-        raise
     print_result(found, as_json, *_lines(found, None if full else _MOST))
 
 

@@ -8,10 +8,10 @@ import typer
 from rich.text import Text
 
 from app.cli.charts import figure, percent
-from app.cli.client import HERE, Service, ServiceAt, ServiceRefused
-from app.cli.evaluations import chosen_models, watch_evaluation
+from app.cli.client import HERE, Service, ServiceAt, explained_if_missing
+from app.cli.evaluations import Prompted, chosen_models, watch_evaluation
 from app.cli.options import AsJson
-from app.cli.terminal import Failure, plain, print_result, print_warnings
+from app.cli.terminal import plain, print_result, print_warnings
 from environment.json_type import Json
 from learnloop.operations import segment
 
@@ -26,10 +26,6 @@ _Model = Annotated[
         help="Model that continues, as for `learnloop eval`. Repeatable. \\[default: the checkpoint that made it]"
     ),
 ]
-_Prompted = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Any other model that the service lists (LEARNLOOP_MODELS). Repeatable."),
-]
 
 
 def what_if(
@@ -37,7 +33,7 @@ def what_if(
     turn: Annotated[int | None, typer.Option(min=1, help="First turn that is sampled anew, from 1.")] = None,
     search: _Search = None,
     model: _Model = None,
-    prompted: _Prompted = None,
+    prompted: Prompted = None,
     samples: Annotated[int | None, typer.Option(min=1, max=64, help="Continuations by each model.")] = None,
     seed: Annotated[
         str | None, typer.Option(help="Seed of sampling, or `own`: that of the rollout, which is then made again.")
@@ -88,12 +84,8 @@ def _turn_values(service: Service, trajectory_id: str) -> Json:
 
 def _start(service: Service, trajectory_id: str, request: Json) -> Json:
     body = {name: value for name, value in request.items() if value is not None}
-    try:
+    with explained_if_missing(f"there is no trajectory {trajectory_id!r}"):
         return service.call("POST", f"/trajectories/{segment(trajectory_id)}/what-if", json=body)
-    except ServiceRefused as error:
-        if error.status == 404:
-            raise Failure(f"there is no trajectory {trajectory_id!r}") from error
-        raise
 
 
 def _edit(message: str | None, tool_result: str | None, append: str | None) -> Json:
