@@ -38,7 +38,7 @@ from app.evaluations.store import EvaluationStore
 from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from benchmarks.durability.harness import judge, migrated
-from tests.fakes.stored_request import stored_request
+from tests.fakes.stored_request import stored_request, stored_run
 
 _PAUSE_S = 0.002
 """Longest pause before a statement."""
@@ -95,18 +95,7 @@ class _Runs(_Kind):
         self.store = RunStore(database)
 
     async def create(self, id: str) -> None:
-        run = Run(
-            id=id,
-            request=stored_request(budget={}),
-            environment="email_search",
-            judge="reference",
-            backend="embedded",
-            model_project="races",
-            model_name=id,
-            base_model="none",
-            iterations_total=1,
-        )
-        await self.store.create(run)
+        await self.store.create(stored_run(id=id, request=stored_request(budget={})))
 
     def worker(self, name: str) -> RunClaims:
         limits, backends = Limits(), ["embedded"]

@@ -7,8 +7,8 @@ from sqlalchemy import insert
 from ulid import ULID
 
 from app.db.database import Database
-from app.db.tables import Reflection, Run, Trajectory
-from tests.fakes.stored_request import stored_request
+from app.db.tables import Reflection, Trajectory
+from tests.fakes.stored_request import stored_request, stored_run
 
 NAMED = dict.fromkeys(("citations_read", "cited_product", "named_prospect", "named_company", "success"), True)
 
@@ -23,23 +23,12 @@ async def make_run(
     database: Database, *, environment: str = "sales_email", graph: Any = None, project: str = "learnloop"
 ) -> str:
     """A completed run; its id."""
-    run_id = str(ULID())
-    config = {} if graph is None else {"graph": graph}
-    run = Run(
-        id=run_id,
-        status="completed",
-        request=stored_request(environment={"name": environment, "config": config}),
-        environment=environment,
-        judge="reference",
-        backend="embedded",
-        model_project=project,
-        model_name=run_id,
-        base_model="learnloop/tiny",
-        iterations_total=3,
-    )
+    request = stored_request(environment={"name": environment, "config": {} if graph is None else {"graph": graph}})
+    more = {"environment": environment, "model_project": project, "iterations_total": 3}
+    run = stored_run(status="completed", request=request, **more)
     async with database.begin() as tx:
         tx.add(run)
-    return run_id
+        return run.id
 
 
 async def make_trajectory(

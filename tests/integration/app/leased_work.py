@@ -19,7 +19,7 @@ from app.evaluations.store import EvaluationStore
 from app.runs.claims import Limits, RunClaims
 from app.runs.store import RunStore
 from app.worker.journal_store import StoredJournal
-from tests.fakes.stored_request import stored_request
+from tests.fakes.stored_request import stored_run
 
 
 def worker(database: Database, name: str, **limits: Any) -> RunClaims:
@@ -28,18 +28,8 @@ def worker(database: Database, name: str, **limits: Any) -> RunClaims:
 
 async def queued(database: Database, **more: Any) -> str:
     run_id = str(ULID())
-    row = {
-        "status": RunStatus.QUEUED,
-        "request": stored_request(),
-        "environment": "email_search",
-        "judge": "reference",
-        "backend": "embedded",
-        "model_project": "p",
-        "model_name": run_id.lower(),
-        "base_model": "learnloop/tiny",
-        "iterations_total": 1,
-    }
-    await RunStore(database).create(Run(id=run_id, **(row | more)))
+    names = {"model_project": "p", "model_name": run_id.lower()}
+    await RunStore(database).create(stored_run(id=run_id, **(names | more)))
     return run_id
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from ulid import ULID
 
-from app.db.tables import Run
 from tests.fakes.engine_process import EngineProcess
-from tests.fakes.stored_request import stored_request
+from tests.fakes.stored_request import stored_request, stored_run
 from tests.integration.app.keyed import Keyed, keyed
 from tests.integration.engine.training_client import taught_caller
 from training.protocol.model_name import ModelName
@@ -39,20 +37,9 @@ class ModelStage:
     async def run_of(self, model: str = CALLER, *, best_step: int | None = 1, backend: str = "embedded") -> str:
         """The id of a completed run that trained the model."""
         trained = ModelName.parse(model)
-        run = Run(
-            id=str(ULID()),
-            status="completed",
-            request=stored_request(max_turns=2),
-            environment="email_search",
-            judge="reference",
-            backend=backend,
-            model_project=trained.project,
-            model_name=trained.name,
-            base_model="tiny",
-            iterations_total=1,
-            step=1,
-            best_step=best_step,
-        )
+        names = {"model_project": trained.project, "model_name": trained.name, "base_model": "tiny"}
+        more = names | {"backend": backend, "step": 1, "best_step": best_step}
+        run = stored_run(status="completed", request=stored_request(max_turns=2), **more)
         async with self.service.database.begin() as tx:
             tx.add(run)
             return run.id

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import delete
-from ulid import ULID
 
 from app.agent_sessions.calls import SessionCalls
 from app.db.tables import Run
 from tests.fakes.scripted_chat import Reply, ScriptedChat, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
-from tests.fakes.stored_request import stored_request
+from tests.fakes.stored_request import stored_run
 from tests.integration.app.keyed import Keyed, bearer, keyed
 from training.rollout.histories import conversations
 
@@ -68,19 +67,8 @@ async def stage(data_dir: Path, database_url: str) -> AsyncIterator[Elsewhere]:
 
 
 async def _run(service: Keyed, step: int | None, name: str = "agent") -> str:
-    run = Run(
-        id=str(ULID()),
-        status="completed",
-        request=stored_request(),
-        environment="email_search",
-        judge="reference",
-        backend="serverless",
-        model_project="mail",
-        model_name=name,
-        base_model="a-base",
-        iterations_total=1,
-        step=step,
-    )
+    model = {"model_project": "mail", "model_name": name, "base_model": "a-base"}
+    run = stored_run(status="completed", backend="serverless", step=step, **model)
     async with service.database.begin() as tx:
         tx.add(run)
     return run.id

@@ -11,9 +11,9 @@ from sqlalchemy import Engine, event
 from ulid import ULID
 
 from app.db.database import Database
-from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, Run, WebhookDelivery
+from app.db.tables import Checkpoint, Evaluation, Iteration, LedgerEntry, WebhookDelivery
 from app.schemas.runs import RunOut
-from tests.fakes.stored_request import stored_request
+from tests.fakes.stored_request import stored_request, stored_run
 from tests.integration.app.keyed import OPERATOR_KEY, Keyed, bearer, keyed
 
 _OF_REQUESTS = {"RequestResponseCycle.run_asgi", "CoalescedReads._read_on"}
@@ -40,22 +40,16 @@ def _statements() -> Iterator[list[str]]:
 
 async def _ended_run(database: Database, iterations: int) -> str:
     """A run with so many iterations, each with a checkpoint, held-out figures, a ledger and deliveries."""
-    run_id = str(ULID())
-    run = Run(
-        id=run_id,
+    run = stored_run(
         status="completed",
         request=stored_request(iterations=iterations),
-        environment="email_search",
-        judge="reference",
-        backend="none",
         model_project=_PROJECT,
-        model_name=run_id,
-        base_model="none",
         iterations_total=iterations,
         next_iteration=iterations + 1,
         best_step=iterations,
         best_success=0.5,
     )
+    run_id = run.id
     async with database.begin() as tx:
         tx.add(run)
         await tx.flush()

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select, update
-from ulid import ULID
 
 from app.db.database import Database, make_database, make_engine, parse_url
 from app.db.migration import migrate
-from app.db.tables import Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from app.db.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.security.address_guard import AddressGuard
@@ -20,6 +19,7 @@ from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import Endpoints, NewEndpoint
 from app.webhooks.sender import Sender
 from tests.conditions import answered
+from tests.fakes.stored_request import stored_run
 
 BOX = SecretBox(b"a key for tests that nobody guesses")
 HERE = AddressGuard(["127.0.0.0/8"])
@@ -35,21 +35,10 @@ class Stage:
 
     async def run(self, project: str = "p") -> str:
         """A run that nobody works on."""
-        run_id = str(ULID())
-        row = Run(
-            id=run_id,
-            request={},
-            environment="e",
-            judge="j",
-            backend="b",
-            model_project=project,
-            model_name=run_id,
-            base_model="t",
-            iterations_total=1,
-        )
+        row = stored_run(model_project=project)
         async with self.database.begin() as tx:
             tx.add(row)
-        return run_id
+            return row.id
 
     async def endpoint(self, url: str, *events: str, project: str = "p", run_id: str | None = None) -> NewEndpoint:
         """An endpoint whose URL nobody checked."""

@@ -34,7 +34,7 @@ from app.worker.journal_store import StoredJournal
 from app.worker.save_iteration import iteration_rows, save_iteration
 from tests.fakes.crashes import Crashes, Died
 from tests.fakes.scripted_learning import ScriptedPolicy, scripted_result
-from tests.fakes.stored_request import stored_request
+from tests.fakes.stored_request import stored_run
 from training.backends.base import ModelSpec
 
 Result = TypeVar("Result")
@@ -90,17 +90,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @initialize()
     def accept(self) -> None:
         self._id = str(ULID())
-        run = Run(
-            id=self._id,
-            request=stored_request(),
-            environment="email_search",
-            judge="reference",
-            backend="embedded",
-            model_project="p",
-            model_name=self._id,
-            base_model="tiny",
-            iterations_total=_ITERATIONS,
-        )
+        run = stored_run(id=self._id, iterations_total=_ITERATIONS)
         self._do(self._store.create(run, also=self._listen))
 
     async def _listen(self, tx: AsyncSession) -> None:
