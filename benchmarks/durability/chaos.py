@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
-from ulid import ULID
 
 from app.aio.retry import retry_while_database_is_down
 from app.db.database import Database
@@ -33,8 +32,9 @@ from benchmarks import processes
 from benchmarks.durability.chaos_checks import Story, audit, stories, violations
 from benchmarks.durability.chaos_faults import FAULTS, Nemesis, Workers
 from benchmarks.durability.chaos_worker import POISON
-from benchmarks.durability.harness import judge, migrated
+from benchmarks.durability.harness import judge, migrated, until
 from benchmarks.frozen_code import freeze
+from tests.fakes.stored_request import stored_run
 from training.types import RunConfig
 
 TTL_S = 3.0
@@ -88,26 +88,15 @@ async def chaos(plan: Plan, directory: Path) -> dict[str, Any]:
 
 async def create_run(database: Database, name: str, iterations: int, engine: str | None = None) -> str:
     """Create a queued run of the model `name` for this benchmark's workers; return its id."""
-    run_id = str(ULID())
     request = asdict(RunConfig(iterations=iterations)) | {
         "environment": {"name": "email_search", "config": {}},
         "judge": {"name": "reference", "config": {}},
         "model": {"project": "chaos", "name": name, "base_model": "none"},
     }
-    run = Run(
-        id=run_id,
-        request=request,
-        environment="email_search",
-        judge="reference",
-        backend="embedded",
-        engine=engine,
-        model_project="chaos",
-        model_name=name,
-        base_model="none",
-        iterations_total=iterations,
-    )
+    names = {"model_project": "chaos", "model_name": name, "base_model": "none"}
+    run = stored_run(request=request, engine=engine, iterations_total=iterations, **names)
     await RunStore(database).create(run)
-    return run_id
+    return run.id
 
 
 async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, database: Database) -> float:
@@ -117,7 +106,8 @@ async def _disturbed(plan: Plan, workers: Workers, nemesis: Nemesis, database: D
     """
     pauses = random.Random(plan.seed + 1)
     workers.mend()
-    await _claimed(database)  # an earlier fault would have nothing to hit
+    # An earlier fault would have nothing to hit.
+    await until("a claim", lambda: _count(database, Run.epoch > 0), bool, _CALM_S)
     started = time.monotonic()
     while ((seconds := time.monotonic() - started) < plan.faults_s or nemesis.missing) and await _unfinished(database):
         workers.mend()
@@ -134,12 +124,6 @@ async def _calm(workers: Workers, nemesis: Nemesis, database: Database) -> float
         workers.mend()
         await asyncio.sleep(0.2)
     return time.monotonic() - started
-
-
-async def _claimed(database: Database) -> None:
-    async with asyncio.timeout(_CALM_S):
-        while not await _count(database, Run.epoch > 0):
-            await asyncio.sleep(0.1)
 
 
 async def _unfinished(database: Database) -> int:

@@ -159,11 +159,7 @@ class JournaledLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        budget: object,
-        agent: object,
-        now: object,
-        demonstrations: object,
-        another_environment: object,
+        **_: object,
     ) -> AsyncGenerator[IterationResult, None]:
         assert isinstance(policy, StepsPolicy)
         name = policy.model.name

@@ -12,21 +12,20 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
-from ulid import ULID
 
 from app.cli.client import Service, ServiceRefused, ServiceUnreachable
 from app.cli.service_process import free_port
 from app.db.database import Database, make_database, make_engine
 from app.db.migration import migrate
-from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.events.log import append
 from app.processes.postgres import EmbeddedPostgres
@@ -34,6 +33,7 @@ from app.runs.store import RunStore
 from benchmarks import processes
 from benchmarks.frozen_code import freeze
 from environment.json_type import Json
+from tests.fakes.stored_request import stored_run
 
 _MOST_S = 3600.0
 _START_S = 600.0
@@ -100,11 +100,9 @@ async def migrated(directory: Path) -> AsyncIterator[Migrated]:
 
 async def idle_run(database: Database, project: str) -> str:
     """Create a run that no worker claims; return its id."""
-    run_id = str(ULID())
-    row = {"environment": "email_search", "judge": "reference", "backend": "none", "base_model": "none"}
-    run = Run(id=run_id, request={}, model_project=project, model_name=run_id, iterations_total=1, **row)
+    run = stored_run(backend="none", model_project=project)
     await RunStore(database).create(run)
-    return run_id
+    return run.id
 
 
 async def add_event(database: Database, run_id: str) -> int:
@@ -245,6 +243,24 @@ def killed(
             it.kill()
         work.was_killed(document)
         done += 1
+
+
+async def until(what: str, ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], object], most_s: float) -> None:
+    """Wait until the answer is the wanted one. Raises RuntimeError if that takes too long."""
+    try:
+        async with asyncio.timeout(most_s):
+            while not wanted(await ask()):
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise RuntimeError(f"not within {most_s:.0f} s: {what}") from None
+
+
+def report(measure: Callable[[Path], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+    """Measure in a new directory and print the figures. Raises SystemExit if they have violations."""
+    machine = processes.machine()
+    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
+        found = asyncio.run(measure(Path(directory)))
+    judge(found | {"machine": machine}, {"violations": []})
 
 
 def judge(found: Mapping[str, Json], must_be: Mapping[str, Json]) -> None:

@@ -14,7 +14,6 @@ import itertools
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -29,8 +28,7 @@ from app.db.database import Database
 from app.db.tables import Event, Iteration, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import RunStatus
-from benchmarks import processes
-from benchmarks.durability.harness import judge, migrated
+from benchmarks.durability.harness import migrated, report
 from benchmarks.frozen_code import freeze
 
 _RUNS = 4
@@ -227,12 +225,11 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=5.0, help="seconds")
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second")
     options = parser.parse_args()
-    machine = processes.machine()
-    with tempfile.TemporaryDirectory(prefix="learnloop-rolling-") as directory:
-        result = asyncio.run(
-            rolling_restart(Path(directory), restarts=options.restarts, every_s=options.every, rate=options.rate)
+    report(
+        lambda directory: rolling_restart(
+            directory, restarts=options.restarts, every_s=options.every, rate=options.rate
         )
-    judge(result | {"machine": machine}, {"violations": []})
+    )
 
 
 if __name__ == "__main__":

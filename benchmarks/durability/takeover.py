@@ -12,9 +12,7 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import func, select
 
@@ -24,7 +22,7 @@ from app.domain.run_state import RunStatus
 from benchmarks import processes
 from benchmarks.durability.chaos import create_run
 from benchmarks.durability.chaos_faults import Workers
-from benchmarks.durability.harness import migrated
+from benchmarks.durability.harness import migrated, until
 from benchmarks.frozen_code import freeze
 
 _ITERATIONS = 10_000
@@ -57,24 +55,18 @@ async def _one(database: Database, run_id: str, workers: Workers, after_s: float
         async with database() as tx:
             return await tx.scalar(query.where(Journal.epoch == Run.epoch)) or 0
 
-    await _until(run, lambda run: run.status == RunStatus.RUNNING)
+    await until("it runs", run, lambda run: run.status == RunStatus.RUNNING, _MOST_S)
     await asyncio.sleep(after_s)
     owned = await run()
     workers.alive[str(owned.owner)].kill()
     killed = time.monotonic()
-    await _until(run, lambda run: run.epoch > owned.epoch)
+    await until("taken over", run, lambda run: run.epoch > owned.epoch, _MOST_S)
     claimed_s = time.monotonic() - killed
-    await _until(entries, bool)
+    await until("an entry", entries, bool, _MOST_S)
     kept_s = time.monotonic() - killed
     workers.alive[str(owned.owner)].wait()
     workers.mend()
     return claimed_s, kept_s
-
-
-async def _until(ask: Callable[[], Awaitable[Any]], wanted: Callable[[Any], bool]) -> None:
-    async with asyncio.timeout(_MOST_S):
-        while not wanted(await ask()):
-            await asyncio.sleep(0.01)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -36,8 +35,7 @@ from app.db.database import Database
 from app.db.tables import WebhookAttempt, WebhookDelivery
 from app.schemas.webhooks import EndpointRequest
 from app.webhooks.endpoints import Endpoints, NewEndpoint
-from benchmarks import processes
-from benchmarks.durability.harness import add_event, idle_run, judge, migrated
+from benchmarks.durability.harness import add_event, idle_run, migrated, report
 from benchmarks.durability.webhook_checks import RETRY_AFTER_S, Story, violations
 from benchmarks.durability.webhook_dispatcher import BOX, GUARD
 from tests.fakes.faulty_receiver import Fault, FaultyReceiver, faulty_receiver
@@ -89,16 +87,10 @@ class Dispatchers:
 
     def mend(self, count: int) -> None:
         """Start the missing dispatchers."""
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.durability.webhook_dispatcher",
-            f"--database={self.database_url}",
-            *self.flags,
-        ]
+        module = ["-m", "benchmarks.durability.webhook_dispatcher", f"--database={self.database_url}"]
         with self.log.open("ab") as log:
             while len(self.alive) < count:
-                self.alive.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log))
+                self.alive.append(subprocess.Popen([sys.executable, *module, *self.flags], stderr=log))
 
     def kill(self, which: int) -> None:
         """Kill one with SIGKILL."""
@@ -289,10 +281,7 @@ def main() -> None:
     parser.add_argument("--delayed", type=int, default=15, help="events whose delay is measured")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    machine = processes.machine()
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
-        result = asyncio.run(measure(Path(directory), options)) | {"machine": machine}
-    judge(result, {"violations": []})
+    report(lambda directory: measure(directory, options))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,8 @@ otherwise.
 """
 
 import argparse
-import asyncio
 import signal
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +22,11 @@ from app.db.database import Database
 from app.db.tables import Run
 from app.domain.run_state import TERMINAL
 from app.runs.store import RunStore
-from benchmarks import processes
 from benchmarks.durability.chaos import create_run
 from benchmarks.durability.chaos_checks import Story, audit, stories, violations
 from benchmarks.durability.chaos_faults import open_forks, start_worker
 from benchmarks.durability.chaos_worker import POINTS
-from benchmarks.durability.harness import judge, migrated
+from benchmarks.durability.harness import migrated, report, until
 from benchmarks.forks import Forked
 from benchmarks.frozen_code import freeze
 
@@ -74,18 +70,21 @@ async def _frozen_at(point: str, number: int, database: Database, worker: Forked
     """Drive one run whose first worker freezes at the point; return the seconds until it was taken over."""
     store = RunStore(database)
     run_id = await create_run(database, f"run-{number}-{point}", _FROZEN_IN + 1, engine="zombie")
-    await _until(f"frozen at {point}", lambda: _stopped(worker))
-    frozen = time.monotonic()
-    await retry_while_database_is_down(lambda: _leave_to_heir(database, run_id))
+
+    async def status() -> str:
+        return psutil.Process(worker.pid).status()
 
     async def run() -> Run:
         return await store.get(run_id)
 
-    await _until("taken over", lambda: _is(run, lambda run: run.epoch > 1))
+    await until(f"frozen at {point}", status, lambda found: found == psutil.STATUS_STOPPED, _PATIENCE_S)
+    frozen = time.monotonic()
+    await retry_while_database_is_down(lambda: _leave_to_heir(database, run_id))
+    await until("taken over", run, lambda run: run.epoch > 1, _PATIENCE_S)
     seconds = time.monotonic() - frozen
-    await _until("the iteration is saved", lambda: _is(run, lambda run: run.next_iteration > _FROZEN_IN))
+    await until("the iteration is saved", run, lambda run: run.next_iteration > _FROZEN_IN, _PATIENCE_S)
     worker.send_signal(signal.SIGCONT)
-    await _until("ended", lambda: _is(run, lambda run: run.status in TERMINAL))
+    await until("ended", run, lambda run: run.status in TERMINAL, _PATIENCE_S)
     return seconds
 
 
@@ -93,24 +92,6 @@ async def _leave_to_heir(database: Database, run_id: str) -> None:
     """Hand the run over; blocks until the database ends a transaction in which the frozen worker holds the row."""
     async with database.begin() as tx:
         await tx.execute(update(Run).where(Run.id == run_id).values(engine="heir"))
-
-
-async def _stopped(worker: Forked) -> bool:
-    return psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
-
-
-async def _is(ask: Callable[[], Awaitable[Run]], wanted: Callable[[Run], bool]) -> bool:
-    return wanted(await ask())
-
-
-async def _until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the condition holds. Raises RuntimeError if that takes too long."""
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise RuntimeError(f"not within {_PATIENCE_S:.0f} s: {what}") from None
 
 
 def _by_zombies(story: Story) -> list[str]:
@@ -125,10 +106,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--ttl", type=float, default=3.0, help="seconds of a lease")
     options = parser.parse_args()
-    machine = processes.machine()
-    with tempfile.TemporaryDirectory(prefix="learnloop-zombies-") as directory:
-        result = asyncio.run(zombies(Path(directory), rounds=options.rounds, ttl_s=options.ttl))
-    judge(result | {"machine": machine}, {"violations": []})
+    report(lambda directory: zombies(directory, rounds=options.rounds, ttl_s=options.ttl))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,9 @@ from environment.base import Environment
 from judges.base import Judge
 from tests.fakes.scripted_learning import ScriptedBackend, scripted_result
 from training.backends.base import Policy
-from training.budget import RunBudget
 from training.garbage import look_seldom_at_everything
 from training.journal import Journal
 from training.phases import Phase
-from training.rollout.rollout import Player
 from training.types import IterationResult, Progress, Resume, RunConfig
 
 ROLLOUTS = 64
@@ -51,11 +49,7 @@ class PacedLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        budget: RunBudget | None = None,
-        agent: Player | None = None,
-        now: object = None,
-        demonstrations: object = (),
-        another_environment: object = None,
+        **_: object,
     ) -> AsyncGenerator[IterationResult, None]:
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
             kept = await journal.kept(iteration)

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import random
 import statistics
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,9 +24,8 @@ from app.aio.retry import retry_while_database_is_down
 from app.cli.service_process import free_port
 from app.db.database import Database
 from app.runs.store import RunStore
-from benchmarks import processes
 from benchmarks.durability.chaos_faults import cut_connections
-from benchmarks.durability.harness import add_event, idle_run, judge, migrated, serving
+from benchmarks.durability.harness import add_event, idle_run, migrated, report, serving
 
 _REPLICAS = 2
 _END = b"event: run.cancelled"
@@ -173,10 +171,7 @@ def main() -> None:
     parser.add_argument("--drops", type=float, default=0.03, help="the probability after each event")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    machine = processes.machine()
-    with tempfile.TemporaryDirectory(prefix="learnloop-") as directory:
-        result = asyncio.run(measure(Path(directory), options)) | {"machine": machine}
-    judge(result, {"violations": []})
+    report(lambda directory: measure(directory, options))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,9 @@ from environment.base import Environment, Json, Scenario
 from judges.base import Judge, Score
 from tests.policies import train
 from training.backends.base import Backend, Endpoint, ModelSpec, Policy, TrainOutcome, TrainRequest
-from training.budget import RunBudget
 from training.journal import Journal
 from training.phases import Phase
 from training.protocol.model_facts import Reproducibility
-from training.rollout.rollout import Player
 from training.types import (
     Evaluation,
     Group,
@@ -148,11 +146,7 @@ class ScriptedLoop:
         progress: Callable[[Progress], None],
         journal: Journal,
         resume: Resume | None,
-        budget: RunBudget | None = None,
-        agent: Player | None = None,
-        now: object = None,
-        demonstrations: object = (),
-        another_environment: object = None,
+        **_: object,
     ) -> AsyncGenerator[IterationResult, None]:
         try:
             for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
