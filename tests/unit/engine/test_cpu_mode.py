@@ -33,22 +33,19 @@ def cpuinfo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def test_all_processors_with_avx2_compute_in_the_same_mode(cpuinfo: Path) -> None:
-    cpuinfo.write_text("flags\t\t: fpu sse2 avx avx2 avx512f\n")
+AVX2 = {"MKL_CBWR": "AVX2,STRICT", "ATEN_CPU_CAPABILITY": "avx2"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu sse2 avx avx2 avx512f", AVX2), ("fpu sse2 avx", {"MKL_CBWR": "AUTO,STRICT"}), (None, AVX2)],
+    ids=["all processors with AVX2", "an older one", "flags that cannot be read"],
+)
+def test_the_mode_follows_from_the_flags(cpuinfo: Path, flags: str | None, expected: dict[str, str]) -> None:
+    if flags is not None:
+        cpuinfo.write_text(f"flags\t\t: {flags}\n")
     set_cpu_mode()
-    assert mode() == {"MKL_CBWR": "AVX2,STRICT", "ATEN_CPU_CAPABILITY": "avx2"}
-
-
-def test_an_older_processor_takes_the_strict_mode_that_it_has(cpuinfo: Path) -> None:
-    cpuinfo.write_text("flags\t\t: fpu sse2 avx\n")
-    set_cpu_mode()
-    assert mode() == {"MKL_CBWR": "AUTO,STRICT"}
-
-
-@pytest.mark.usefixtures("cpuinfo")
-def test_where_the_flags_cannot_be_read_avx2_is_taken_for_granted() -> None:
-    set_cpu_mode()
-    assert mode() == {"MKL_CBWR": "AVX2,STRICT", "ATEN_CPU_CAPABILITY": "avx2"}
+    assert mode() == expected
 
 
 def test_a_mode_that_the_user_chose_is_kept(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,12 +86,6 @@ def test_arts_own_dump_is_read(tokenizer: ChatTokenizer) -> None:
     assert (first.advantage, second.advantage) == pytest.approx((1, -1), abs=1e-5)
 
 
-def test_equal_rewards_train_nothing_however_their_mean_is_rounded(tokenizer: ChatTokenizer) -> None:
-    group = _group(*[0.1] * 3)
-    assert sum([0.1] * 3) / 3 != 0.1
-    assert list(sequences([group], tokenizer, scale_rewards=True)) == []
-
-
 def test_what_can_teach_is_counted() -> None:
     count = counts([_group(0.0, 1.0, 0.5), _group(1.0, 1.0), ()])
     assert (count.groups, count.groups_with_signal, count.groups_trainable) == (3, 1, 1)

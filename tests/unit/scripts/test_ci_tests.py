@@ -83,14 +83,20 @@ def test_a_test_that_passes_twice_when_it_is_run_again_is_flaky_and_the_run_is_g
     assert _runs(tmp_path) == 3
 
 
-def test_a_test_that_fails_again_is_red(tmp_path: Path) -> None:
-    status, said = _ci(tmp_path, FAILS_TWICE.replace("def test_fails_once", "def once"), PASSES)
-    assert (status, "FLAKY" in said) == (1, False), said
+RED = {
+    "a test that fails again": (FAILS_TWICE.replace("def test_fails_once", "def once"), 1, "FLAKY"),
+    "a test that is skipped when it is run again": (SKIPS_THEN, 1, "FLAKY"),
+    "a process that died": (DIES, 3, "again"),
+    "a worker that broke": (BREAKS_ITS_WORKER, 3, "again"),
+    "tests that cannot be collected": ("import nothing_of_this_name", 2, "again"),
+    "a run that dies": ("import os\n\nos.kill(os.getpid(), 9)\n", -9 % 256, "again"),
+}
 
 
-def test_a_test_that_is_skipped_when_it_is_run_again_is_red(tmp_path: Path) -> None:
-    status, said = _ci(tmp_path, SKIPS_THEN, PASSES)
-    assert (status, "FLAKY" in said) == (1, False), said
+@pytest.mark.parametrize(("failing", "expected", "unsaid"), RED.values(), ids=RED)
+def test_what_is_red(tmp_path: Path, failing: str, expected: int, unsaid: str) -> None:
+    status, said = _ci(tmp_path, failing, PASSES)
+    assert (status, unsaid in said) == (expected, False), said
 
 
 def test_a_test_that_does_not_end_when_it_is_run_again_is_red(
@@ -109,22 +115,6 @@ def test_two_tests_that_fail_are_red(tmp_path: Path) -> None:
     status, said = _ci(tmp_path, FAILS_TWICE, PASSES)
     assert status == 1, said
     assert "No test is run again: 2 failed." in said
-
-
-@pytest.mark.parametrize("dies", [DIES, BREAKS_ITS_WORKER])
-def test_a_process_that_died_is_red(tmp_path: Path, dies: str) -> None:
-    status, said = _ci(tmp_path, dies, PASSES)
-    assert (status, "again" in said) == (3, False), said
-
-
-def test_tests_that_cannot_be_collected_are_red(tmp_path: Path) -> None:
-    status, said = _ci(tmp_path, "import nothing_of_this_name", PASSES)
-    assert (status, "again" in said) == (2, False), said
-
-
-def test_a_run_that_dies_is_red(tmp_path: Path) -> None:
-    status, said = _ci(tmp_path, "import os\n\nos.kill(os.getpid(), 9)\n", PASSES)
-    assert (status, "again" in said) == (-9 % 256, False), said
 
 
 @pytest.mark.parametrize("listed", ["test_0.py::test_fails_once[1]", "test_0.py::test_fails_once"])
