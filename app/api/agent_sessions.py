@@ -13,13 +13,10 @@ from app.api.dependencies import (
     CurrentCaller,
     CurrentDatabase,
     CurrentSettings,
-    IdCursor,
-    Limit,
-    NumberCursor,
     ServiceUrl,
 )
 from app.api.engine import CurrentEngine, CurrentModels
-from app.api.presentation import page
+from app.api.pages import ById, ByNumber
 from app.api.routers import keyed_router
 from app.api.session_models import CurrentGateway, SessionId
 from app.api.users import CurrentUsers
@@ -94,17 +91,12 @@ async def open_agent_session(
 
 @router.get("")
 async def list_agent_sessions(
-    store: Store,
-    database: CurrentDatabase,
-    caller: CurrentCaller,
-    status: State = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    store: Store, database: CurrentDatabase, caller: CurrentCaller, paging: ById, status: State = None
 ) -> Page[AgentSessionOut]:
     """List sessions, newest first."""
-    found = await store.listed(caller, state=status, before=cursor, limit=limit + 1)
+    found = await store.listed(caller, state=status, before=paging.cursor, limit=paging.fetched)
     opinions = await opinions_of(database, [row.id for row in found])
-    return page(found, limit, lambda row: _shown(row, opinions.get(row.id)), lambda row: row.id)
+    return paging.page(found, lambda row: _shown(row, opinions.get(row.id)), lambda row: row.id)
 
 
 @router.get("/{id}")
@@ -118,15 +110,15 @@ async def get_agent_session(
 
 @router.get("/{id}/calls")
 async def list_agent_session_calls(
-    store: Store, calls: Calls, caller: CurrentCaller, id: SessionId, cursor: NumberCursor = None, limit: Limit = 50
+    store: Store, calls: Calls, caller: CurrentCaller, id: SessionId, paging: ByNumber
 ) -> Page[AgentSessionCallOut]:
     """List the calls of a session, oldest first.
 
     With messages, answers, token ids and log-probabilities, as far as the model's server returns them.
     """
     await store.get(caller, id)
-    found = await calls.kept(id, after=int(cursor or 0), limit=limit + 1)
-    return page(found, limit, _call, lambda call: call.number)
+    found = await calls.kept(id, after=paging.after(), limit=paging.fetched)
+    return paging.page(found, _call, lambda call: call.number)
 
 
 @router.post("/{id}/restart")

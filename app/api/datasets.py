@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings, IdCursor, Limit
+from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
 from app.api.documents import Hash
-from app.api.presentation import page
+from app.api.pages import ById
 from app.api.raw_bodies import file_body
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
@@ -121,15 +121,11 @@ async def make_inbox_questions(
 
 @router.get("/inboxes")
 async def list_inboxes(
-    database: WithPrepared,
-    caller: CurrentCaller,
-    name: NamedOnly = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[InboxOut]:
     """List the versions of inboxes that were uploaded or prepared, newest first."""
-    found = await rows.listed(database, caller.project, "inbox", name, cursor, limit)
-    return page(found, limit, _inbox, lambda row: row.id)
+    found = await rows.listed(database, caller.project, "inbox", name, paging.cursor, paging.limit)
+    return paging.page(found, _inbox, lambda row: row.id)
 
 
 @router.delete("/inboxes/{name}")
@@ -165,15 +161,11 @@ async def delete_scenarios(database: CurrentDatabase, caller: CurrentCaller, sha
 
 @router.get("/scenarios")
 async def list_scenarios(
-    database: WithPrepared,
-    caller: CurrentCaller,
-    name: NamedOnly = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    database: WithPrepared, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[ScenarioSetOut]:
     """List the versions of named sets of scenarios, newest first. Scenarios stored without a name are not listed."""
-    found = await rows.listed(database, caller.project, "scenarios", name, cursor, limit)
-    return page(found, limit, _scenario_set, lambda row: row.id)
+    found = await rows.listed(database, caller.project, "scenarios", name, paging.cursor, paging.limit)
+    return paging.page(found, _scenario_set, lambda row: row.id)
 
 
 def _common(row: DatasetVersion) -> dict[str, Any]:

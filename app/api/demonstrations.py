@@ -15,12 +15,10 @@ from app.api.dependencies import (
     CurrentSettings,
     CurrentStore,
     CurrentStoredTexts,
-    IdCursor,
-    Limit,
     RunId,
 )
 from app.api.documents import Hash, stored
-from app.api.presentation import page
+from app.api.pages import ById
 from app.api.raw_bodies import file_body
 from app.api.routers import keyed_router
 from app.datasets import removal, rows
@@ -118,15 +116,11 @@ def _document(project: str, body: bytes) -> NewDocument:
 
 @router.get("/demonstrations")
 async def list_demonstrations(
-    database: CurrentDatabase,
-    caller: CurrentCaller,
-    name: NamedOnly = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    database: CurrentDatabase, caller: CurrentCaller, paging: ById, name: NamedOnly = None
 ) -> Page[DemonstrationsOut]:
     """List the versions of stored demonstrations, newest first."""
-    found = await rows.listed(database, caller.project, "demonstrations", name, cursor, limit)
-    return page(found, limit, _shown, lambda row: row.id)
+    found = await rows.listed(database, caller.project, "demonstrations", name, paging.cursor, paging.limit)
+    return paging.page(found, _shown, lambda row: row.id)
 
 
 @router.get("/demonstrations/{sha256}")

@@ -6,9 +6,10 @@ from fastapi import Depends, Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService
 from app.api.engine import CurrentEvaluations
-from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures, page
+from app.api.pages import ById, ByNumber
+from app.api.presentation import evaluation_accepted, evaluation_brief, evaluation_figures
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
 from app.domain.stored_evaluation import RejudgingEvaluation, parse_evaluation
@@ -54,13 +55,11 @@ async def save_evaluation_reply(tx: AsyncSession, started: StartedEvaluation) ->
 
 
 @router.get("/evaluations")
-async def list_evaluations(
-    store: CurrentStore, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
-) -> Page[EvaluationBrief]:
+async def list_evaluations(store: CurrentStore, caller: CurrentCaller, paging: ById) -> Page[EvaluationBrief]:
     """List evaluations, newest first. What-ifs are listed with their trajectory, rejudgings with
     their run."""
-    found = await store.listed(before=cursor, limit=limit + 1, project=caller.project)
-    return page(found, limit, evaluation_brief, lambda row: row.id)
+    found = await store.listed(before=paging.cursor, limit=paging.fetched, project=caller.project)
+    return paging.page(found, evaluation_brief, lambda row: row.id)
 
 
 @router.get("/evaluations/{evaluation_id}")
@@ -101,22 +100,22 @@ async def get_report(
 
 @router.get("/evaluations/{evaluation_id}/trajectories")
 async def list_evaluation_trajectories(
-    store: CurrentStore, evaluation_id: EvaluationId, cursor: NumberCursor = None, limit: Limit = 50
+    store: CurrentStore, evaluation_id: EvaluationId, paging: ByNumber
 ) -> Page[TrajectoryBrief]:
     """List the trajectories of an evaluation, oldest first. Their messages are left out."""
     await store.get(evaluation_id)
-    found = await store.trajectories(evaluation_id, after=-1 if cursor is None else int(cursor), limit=limit + 1)
-    return page(found, limit, TrajectoryBrief.of, lambda row: row.seq)
+    found = await store.trajectories(evaluation_id, after=paging.after(-1), limit=paging.fetched)
+    return paging.page(found, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.get("/evaluations/{evaluation_id}/events")
 async def list_evaluation_events(
-    store: CurrentStore, evaluation_id: EvaluationId, cursor: NumberCursor = None, limit: Limit = 50
+    store: CurrentStore, evaluation_id: EvaluationId, paging: ByNumber
 ) -> Page[EvaluationEventOut]:
     """List the events of an evaluation in order."""
     await store.get(evaluation_id)
-    found = await store.events(evaluation_id, after=int(cursor or 0), limit=limit + 1)
-    return page(found, limit, EvaluationEventOut.of, lambda row: row.seq)
+    found = await store.events(evaluation_id, after=paging.after(), limit=paging.fetched)
+    return paging.page(found, EvaluationEventOut.of, lambda row: row.seq)
 
 
 @router.post("/evaluations/{evaluation_id}/cancel", status_code=202)

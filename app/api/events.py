@@ -10,8 +10,8 @@ from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, Limit, NumberCursor, RunId
-from app.api.presentation import page
+from app.api.dependencies import CurrentCaller, CurrentFeed, CurrentStore, RunId
+from app.api.pages import ByNumber
 from app.api.routers import keyed_router
 from app.auth.caller import LOCAL, Caller
 from app.auth.credentials import credential_of
@@ -62,8 +62,7 @@ async def list_events(
     caller: CurrentCaller,
     request: Request,
     run_id: RunId,
-    cursor: NumberCursor = None,
-    limit: Limit = 50,
+    paging: ByNumber,
     last_event_id: Annotated[
         str | None, Header(pattern=r"^\d{1,18}$", description="Stream events after this id, which is their `seq`")
     ] = None,
@@ -76,8 +75,8 @@ async def list_events(
     """
     run = await store.get(run_id)
     if _STREAM not in request.headers.get("accept", ""):
-        found = await feed.read(run_id, int(cursor or 0), limit + 1)
-        return page(found, limit, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
+        found = await feed.read(run_id, paging.after(), paging.fetched)
+        return paging.page(found, lambda event: EventOut.model_validate(parsed(event)), lambda event: event.seq)
     since = int(last_event_id) if last_event_id is not None else after or 0
     if RunStatus(run.status) in TERMINAL and since >= run.event_seq:
         return Response(status_code=204)  # keeps an EventSource from reconnecting

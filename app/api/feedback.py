@@ -12,12 +12,9 @@ from app.api.dependencies import (
     CurrentDatabase,
     CurrentQueries,
     CurrentService,
-    IdCursor,
-    Limit,
-    NumberCursor,
     RunId,
 )
-from app.api.presentation import page
+from app.api.pages import ById, ByNumber
 from app.api.routers import keyed_router
 from app.api.session_models import SessionId
 from app.db.tables import Feedback
@@ -72,22 +69,21 @@ async def list_feedback(
     queries: CurrentQueries,
     database: CurrentDatabase,
     run_id: RunId,
+    paging: ById,
     trajectory_id: Annotated[
         str | None,
         Query(max_length=200, pattern=NO_NUL, description="Only feedback on this trajectory. Default: all"),
     ] = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
 ) -> Page[FeedbackOut]:
     """List the feedback events on a run's emails, most recently received first.
 
     Events that were withdrawn are left out. Those whose source is `simulator` come from the market simulator.
     """
     await queries.require_run(run_id)
-    found = await store.listed(database, run_id, before=cursor, limit=limit + 1, trajectory_id=trajectory_id)
-    return page(
+    fetched = paging.fetched
+    found = await store.listed(database, run_id, before=paging.cursor, limit=fetched, trajectory_id=trajectory_id)
+    return paging.page(
         found,
-        limit,
         lambda row: FeedbackOut(
             **_same(row.Feedback, FeedbackOut.model_fields.keys() - {"over", "name", "iteration"}),
             over=row.Feedback.against_id,
@@ -100,17 +96,16 @@ async def list_feedback(
 
 @router.get("/sessions/{id}/feedback")
 async def list_session_feedback(
-    database: CurrentDatabase, caller: CurrentCaller, id: SessionId, cursor: IdCursor = None, limit: Limit = 50
+    database: CurrentDatabase, caller: CurrentCaller, id: SessionId, paging: ById
 ) -> Page[SessionFeedbackOut]:
     """List what people thought of a session, most recently received first.
 
     Outcomes with a name are listed, too; events that were withdrawn are left out.
     """
     await AgentSessions(database).get(caller, id)
-    found = await store.of_session(database, id, before=cursor, limit=limit + 1)
-    return page(
+    found = await store.of_session(database, id, before=paging.cursor, limit=paging.fetched)
+    return paging.page(
         found,
-        limit,
         lambda row: SessionFeedbackOut(
             **_same(row, SessionFeedbackOut.model_fields.keys() - {"over", "name"}),
             over=row.against_session_id,
@@ -122,13 +117,12 @@ async def list_session_feedback(
 
 @router.get("/runs/{run_id}/feedback/emails")
 async def list_emails_with_feedback(
-    queries: CurrentQueries, database: CurrentDatabase, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
+    queries: CurrentQueries, database: CurrentDatabase, run_id: RunId, paging: ByNumber
 ) -> Page[EmailFeedbackOut]:
     """List a run's emails that have feedback, each with the sum of its feedback."""
     await queries.require_run(run_id)
-    after = -1 if cursor is None else int(cursor)
-    found = await evidence.emails(database, run_id, after=after, limit=limit + 1)
-    return page(found, limit, EmailFeedbackOut.of, lambda row: row.seq)
+    found = await evidence.emails(database, run_id, after=paging.after(-1), limit=paging.fetched)
+    return paging.page(found, EmailFeedbackOut.of, lambda row: row.seq)
 
 
 def _same(row: Feedback, names: Iterable[str]) -> dict[str, Any]:

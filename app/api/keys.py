@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import ConfigDict, Field
 
-from app.api.dependencies import CurrentCaller, CurrentCallers, CurrentDatabase, IdCursor, Limit
-from app.api.presentation import page
+from app.api.dependencies import CurrentCaller, CurrentCallers, CurrentDatabase
+from app.api.pages import ById
 from app.api.routers import keyed_router
 from app.auth.caller import ANY_PROJECT, Caller
 from app.auth.keys import Keys
@@ -90,12 +90,10 @@ async def create_key(
 
 
 @router.get("/keys")
-async def list_keys(
-    database: CurrentDatabase, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
-) -> Page[KeyOut]:
+async def list_keys(database: CurrentDatabase, caller: CurrentCaller, paging: ById) -> Page[KeyOut]:
     """List API keys, newest first, including revoked and expired ones."""
-    found = await Keys(database).list(caller, before=cursor, limit=limit + 1)
-    return page(found, limit, KeyOut.of, lambda row: row.id)
+    found = await Keys(database).list(caller, before=paging.cursor, limit=paging.fetched)
+    return paging.page(found, KeyOut.of, lambda row: row.id)
 
 
 @router.delete("/keys/{key_id}")

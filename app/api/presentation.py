@@ -1,8 +1,8 @@
 """Converts rows to response bodies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from app.api.links import results_path, run_links
 from app.db.tables import EvaluationJob, Reflection, Run
@@ -19,7 +19,6 @@ from app.runs.no_signal import warnings_of
 from app.runs.queries import RunFigures, ShownIteration
 from app.runs.queue_position import QueuePosition
 from app.runs.run_list import Listed
-from app.schemas.base import Page
 from app.schemas.evaluations import EvaluationAccepted, EvaluationBrief
 from app.schemas.results import LedgerTotals, NodeScores
 from app.schemas.runs import (
@@ -36,18 +35,6 @@ from app.schemas.runs import (
 )
 from app.statistics.verdict import Verdict, verdict
 from training.statistics.shares import wilson
-
-Source = TypeVar("Source")
-Shown = TypeVar("Shown")
-
-
-def page(
-    found: Sequence[Source], limit: int, show: Callable[[Source], Shown], cursor: Callable[[Source], str | int]
-) -> Page[Shown]:
-    """Return a page of at most `limit` items. `found` has one more item if there is a next page."""
-    shown = found[:limit]
-    next_cursor = str(cursor(shown[-1])) if len(found) > limit else None
-    return Page(items=[show(item) for item in shown], next_cursor=next_cursor)
 
 
 def accepted(run_id: str, started: Started) -> LearnLoopAccepted:

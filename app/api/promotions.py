@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import Field
 
-from app.api.dependencies import CurrentCaller, CurrentService, Limit, NumberCursor
+from app.api.dependencies import CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentModels, CurrentProxy
-from app.api.presentation import page
+from app.api.pages import ByNumber
 from app.api.release_views import release_brief
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
@@ -125,8 +125,7 @@ async def list_promotion_requests(
     caller: CurrentCaller,
     project: ProjectPart,
     name: PromotedPart,
-    cursor: NumberCursor = None,
-    limit: Limit = 50,
+    paging: ByNumber,
 ) -> Page[TrajectoryBrief]:
     """List what `/ask` and `/invoke` were asked of a promoted name, newest first.
 
@@ -137,10 +136,10 @@ async def list_promotion_requests(
     found = await service.queries.asked_as(
         str(ModelName(project, name)),
         project=caller.project,
-        before=None if cursor is None else int(cursor),
-        limit=limit + 1,
+        before=paging.before,
+        limit=paging.fetched,
     )
-    return page(found, limit, TrajectoryBrief.of, lambda row: row.seq)
+    return paging.page(found, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.delete("/promotions/{project}/{name}")

@@ -3,9 +3,10 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, CurrentStore, IdCursor, Limit, RunId
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, CurrentStore, RunId
 from app.api.engine import CurrentEvaluations
-from app.api.presentation import evaluation_figures, page
+from app.api.pages import ById
+from app.api.presentation import evaluation_figures
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob
 from app.evaluations.store import EvaluationStore
@@ -40,12 +41,13 @@ async def post_rejudging(
 
 @router.get("/runs/{run_id}/rejudgings")
 async def list_rejudgings(
-    service: CurrentService, queries: CurrentQueries, run_id: RunId, cursor: IdCursor = None, limit: Limit = 50
+    service: CurrentService, queries: CurrentQueries, run_id: RunId, paging: ById
 ) -> Page[RejudgingBrief]:
     """List the rejudgings of a run, newest first."""
     await queries.require_run(run_id)
-    found = await EvaluationStore(service.database).listed(before=cursor, limit=limit + 1, run_id=run_id)
-    return page(found, limit, _brief, lambda row: row.id)
+    store = EvaluationStore(service.database)
+    found = await store.listed(before=paging.cursor, limit=paging.fetched, run_id=run_id)
+    return paging.page(found, _brief, lambda row: row.id)
 
 
 def _accepted(planned: Planned, started: StartedEvaluation | None = None) -> RejudgingAccepted:

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import Depends, Path, Query
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, IdCursor, Limit, NumberCursor
+from app.api.dependencies import NO_NUL, CurrentCaller, CurrentService, Limit
 from app.api.engine import CurrentEngine, CurrentEvaluations
-from app.api.presentation import page
+from app.api.pages import ById, ByNumber, Paging
 from app.api.promotions import ProjectPart, PromotedPart
 from app.api.release_views import release_accepted, release_brief, release_out
 from app.api.routers import keyed_router
@@ -68,27 +68,20 @@ async def _save_reply(tx: AsyncSession, started: StartedRelease) -> None:
 
 @router.get("/promotions/{project}/{name}/releases")
 async def list_releases_of_promotion(
-    store: CurrentStore,
-    caller: CurrentCaller,
-    project: ProjectPart,
-    name: PromotedPart,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    store: CurrentStore, caller: CurrentCaller, project: ProjectPart, name: PromotedPart, paging: ById
 ) -> Page[ReleaseBrief]:
     """List the releases of a promoted name, newest first."""
     if not caller.sees(project):
         raise NotFound(f"No checkpoint is promoted to '{project}/{name}'.")
-    found = await store.listed(project=project, name=name, before=cursor, limit=limit + 1)
-    return page(found, limit, lambda each: release_brief(*each), lambda each: each[0].id)
+    found = await store.listed(project=project, name=name, before=paging.cursor, limit=paging.fetched)
+    return paging.page(found, lambda each: release_brief(*each), lambda each: each[0].id)
 
 
 @router.get("/releases")
-async def list_releases(
-    store: CurrentStore, caller: CurrentCaller, cursor: IdCursor = None, limit: Limit = 50
-) -> Page[ReleaseBrief]:
+async def list_releases(store: CurrentStore, caller: CurrentCaller, paging: ById) -> Page[ReleaseBrief]:
     """List the caller's releases, newest first."""
-    found = await store.listed(project=caller.project, before=cursor, limit=limit + 1)
-    return page(found, limit, lambda each: release_brief(*each), lambda each: each[0].id)
+    found = await store.listed(project=caller.project, before=paging.cursor, limit=paging.fetched)
+    return paging.page(found, lambda each: release_brief(*each), lambda each: each[0].id)
 
 
 @router.get("/releases/{release_id}")
@@ -109,18 +102,17 @@ async def list_release_units(
     Users are shown by the hashes of their keys.
     """
     await store.get(release_id)
-    found = await store.units(release_id, after=cursor, limit=limit + 1)
-    return page(found, limit, UnitOut.of, lambda row: row.unit)
+    paging = Paging(cursor, limit)
+    found = await store.units(release_id, after=cursor, limit=paging.fetched)
+    return paging.page(found, UnitOut.of, lambda row: row.unit)
 
 
 @router.get("/releases/{release_id}/events")
-async def list_release_events(
-    store: CurrentStore, release_id: ReleaseId, cursor: NumberCursor = None, limit: Limit = 50
-) -> Page[ReleaseEventOut]:
+async def list_release_events(store: CurrentStore, release_id: ReleaseId, paging: ByNumber) -> Page[ReleaseEventOut]:
     """List the events of a release in order, each with its evidence."""
     await store.get(release_id)
-    found = await store.events(release_id, after=int(cursor or 0), limit=limit + 1)
-    return page(found, limit, ReleaseEventOut.of, lambda row: row.seq)
+    found = await store.events(release_id, after=paging.after(), limit=paging.fetched)
+    return paging.page(found, ReleaseEventOut.of, lambda row: row.seq)
 
 
 @router.get("/releases/{release_id}/verify")

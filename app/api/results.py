@@ -19,7 +19,8 @@ from app.api.dependencies import (
     RunId,
 )
 from app.api.links import results_path
-from app.api.presentation import node_scores, page
+from app.api.pages import ByNumber
+from app.api.presentation import node_scores
 from app.api.routers import keyed_router
 from app.operations.judge_agreement import agreement_of
 from app.operations.verify_run import verify
@@ -81,17 +82,12 @@ async def get_node_scores(queries: CurrentQueries, run_id: RunId, iteration: Ite
 
 @router.get("/runs/{run_id}/judge-calls")
 async def list_judge_calls(
-    queries: CurrentQueries,
-    run_id: RunId,
-    iteration: OfIteration = None,
-    cursor: NumberCursor = None,
-    limit: Limit = 50,
+    queries: CurrentQueries, run_id: RunId, paging: ByNumber, iteration: OfIteration = None
 ) -> Page[JudgeCallOut]:
     """List the verdicts of judge models in a run, with what each cost."""
     await queries.require_run(run_id)
-    after = -1 if cursor is None else int(cursor)
-    found = await queries.judge_calls(run_id, iteration=iteration, after=after, limit=limit + 1)
-    return page(found, limit, JudgeCallOut.of, lambda row: row.id)
+    found = await queries.judge_calls(run_id, iteration=iteration, after=paging.after(-1), limit=paging.fetched)
+    return paging.page(found, JudgeCallOut.of, lambda row: row.id)
 
 
 @router.get("/runs/{run_id}/verify")

@@ -9,6 +9,7 @@ from fastapi import Query
 
 from app.api import presentation
 from app.api.dependencies import NO_NUL, CurrentCaller, CurrentQueries, CurrentService, Limit
+from app.api.pages import Paging
 from app.api.routers import keyed_router
 from app.db.json_text import flaw
 from app.domain.run_state import RunStatus
@@ -75,7 +76,7 @@ async def list_runs(
         points = None if curves is None else curves.get(listed.run.id, [])
         return presentation.run_listed(listed, verdicts[listed.run.id], points)
 
-    return presentation.page(found, limit, show, lambda listed: _cursor(listed, order))
+    return Paging(cursor, limit).page(found, show, lambda listed: _cursor(listed, order))
 
 
 def _cursor(listed: Listed, order: Order) -> str:

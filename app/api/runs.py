@@ -12,11 +12,10 @@ from app.api.dependencies import (
     CurrentRunner,
     CurrentService,
     CurrentStore,
-    Limit,
-    NumberCursor,
     RunId,
 )
 from app.api.links import results_path, run_links
+from app.api.pages import ByNumber, Paging
 from app.api.routers import keyed_router
 from app.api.start import saved_reply
 from app.db.tables import Run
@@ -65,13 +64,11 @@ async def delete_run(service: CurrentService, run_id: RunId) -> RunBrief:
 
 
 @router.get("/runs/{run_id}/iterations")
-async def list_iterations(
-    queries: CurrentQueries, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
-) -> Page[IterationOut]:
+async def list_iterations(queries: CurrentQueries, run_id: RunId, paging: ByNumber) -> Page[IterationOut]:
     """List a run's iterations in order, with all figures."""
     await queries.require_run(run_id)
-    found = await queries.iterations(run_id, after=_after(cursor), limit=limit + 1)
-    return presentation.page(found, limit, presentation.iteration, lambda shown: shown.row.iteration)
+    found = await queries.iterations(run_id, after=_after(paging), limit=paging.fetched)
+    return paging.page(found, presentation.iteration, lambda shown: shown.row.iteration)
 
 
 @router.get("/runs/{run_id}/rewards")
@@ -84,13 +81,11 @@ async def list_rewards(
 
 
 @router.get("/runs/{run_id}/checkpoints")
-async def list_checkpoints(
-    queries: CurrentQueries, run_id: RunId, cursor: NumberCursor = None, limit: Limit = 50
-) -> Page[CheckpointOut]:
+async def list_checkpoints(queries: CurrentQueries, run_id: RunId, paging: ByNumber) -> Page[CheckpointOut]:
     """List a run's checkpoints, ordered by step."""
     await queries.require_run(run_id)
-    found = await queries.checkpoints(run_id, after=_after(cursor), limit=limit + 1)
-    return presentation.page(found, limit, CheckpointOut.of, lambda row: row.step)
+    found = await queries.checkpoints(run_id, after=_after(paging), limit=paging.fetched)
+    return paging.page(found, CheckpointOut.of, lambda row: row.step)
 
 
 @router.get("/runs/{run_id}/diagnosis")
@@ -152,5 +147,5 @@ def _accepted_move(runner: Runner, run_id: str, status: RunStatus) -> Accepted:
     return Accepted(run_id=run_id, status=status, results_path=results_path(run_id), links=run_links(run_id))
 
 
-def _after(cursor: str | None) -> int:
-    return -1 if cursor is None else min(int(cursor), 2**31 - 1)
+def _after(paging: Paging) -> int:
+    return min(paging.after(-1), 2**31 - 1)

@@ -13,11 +13,10 @@ from app.api.dependencies import (
     CurrentDatabase,
     CurrentService,
     CurrentSettings,
-    IdCursor,
     Limit,
 )
 from app.api.engine import CurrentProxy
-from app.api.presentation import page
+from app.api.pages import ById, Paging
 from app.api.routers import keyed_router
 from app.domain.cron import next_times
 from app.domain.schedule_state import DueReason, DueState, Then
@@ -68,17 +67,12 @@ async def create_schedule(
 
 @router.get("")
 async def list_schedules(
-    store: Store,
-    scheduler: CurrentScheduler,
-    caller: CurrentCaller,
-    name: NameFilter = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    store: Store, scheduler: CurrentScheduler, caller: CurrentCaller, paging: ById, name: NameFilter = None
 ) -> Page[ScheduleOut]:
     """List schedules, newest first."""
-    found = await store.listed(project=caller.project, name=name, before=cursor, limit=limit + 1)
+    found = await store.listed(project=caller.project, name=name, before=paging.cursor, limit=paging.fetched)
     now = await scheduler.now()
-    return page(found, limit, lambda record: _schedule(record, now), lambda record: record.schedule.id)
+    return paging.page(found, lambda record: _schedule(record, now), lambda record: record.schedule.id)
 
 
 @router.get("/{id}")
@@ -97,7 +91,7 @@ async def list_schedule_runs(
     """
     await store.get(id)
     found = await store.runs(id, before=cursor, limit=limit + 1)
-    return page(found, limit, _due_time, lambda row: row.ScheduleRun.due_at.isoformat())
+    return Paging(None, limit).page(found, _due_time, lambda row: row.ScheduleRun.due_at.isoformat())
 
 
 @router.post("/{id}/pause")

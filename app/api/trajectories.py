@@ -16,13 +16,11 @@ from app.api.dependencies import (
     CurrentScoring,
     CurrentService,
     CurrentSettings,
-    Limit,
-    NumberCursor,
     RunId,
     ScenarioId,
     TrajectoryId,
 )
-from app.api.presentation import page
+from app.api.pages import ByNumber
 from app.api.routers import keyed_router
 from app.db.database import Database
 from app.operations.judge_questions import questions_about
@@ -90,6 +88,7 @@ async def list_trajectories(
     heavy_reads: CurrentHeavyReads,
     caller: CurrentCaller,
     run_id: RunId,
+    paging: ByNumber,
     iteration: Iterations = None,
     scenario_id: ScenarioId = None,
     split: Annotated[Split | None, Query(description="Only rollouts of this split. Default: all")] = None,
@@ -102,8 +101,6 @@ async def list_trajectories(
     part: RewardPart = None,
     tool: CalledTool = None,
     text: Text = None,
-    cursor: NumberCursor = None,
-    limit: Limit = 50,
 ) -> Page[TrajectoryBrief]:
     """List the trajectories of a run, oldest first. Their messages are left out.
 
@@ -114,8 +111,8 @@ async def list_trajectories(
     def read(database: Database) -> Coroutine[Any, Any, Sequence[Row[Any]]]:
         return RunQueries(database).trajectories(
             run_id,
-            after=-1 if cursor is None else int(cursor),
-            limit=limit + 1,
+            after=paging.after(-1),
+            limit=paging.fetched,
             iteration=iteration,
             scenario_id=scenario_id,
             split=split,
@@ -127,7 +124,7 @@ async def list_trajectories(
     # Nothing but the rows leads to these; what is in messages takes seconds to find in a long run.
     is_heavy = any(each is not None for each in (end, part, tool, text))
     found = await (heavy_reads.do(caller.namespace, read) if is_heavy else read(service.database))
-    return page(found, limit, TrajectoryBrief.of, lambda row: row.seq)
+    return paging.page(found, TrajectoryBrief.of, lambda row: row.seq)
 
 
 @router.get("/runs/{run_id}/rollouts")

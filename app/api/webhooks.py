@@ -10,11 +10,8 @@ from app.api.dependencies import (
     CurrentDatabase,
     CurrentEndpoints,
     CurrentSettings,
-    IdCursor,
-    Limit,
-    NumberCursor,
 )
-from app.api.presentation import page
+from app.api.pages import ById, ByNumber
 from app.api.routers import keyed_router
 from app.auth.tenancy import RUN, require
 from app.db.tables import WebhookEndpoint
@@ -68,15 +65,12 @@ async def create_webhook(
 
 @router.get("")
 async def list_webhooks(
-    caller: CurrentCaller,
-    endpoints: CurrentEndpoints,
-    run_id: RunFilter = None,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    caller: CurrentCaller, endpoints: CurrentEndpoints, paging: ById, run_id: RunFilter = None
 ) -> Page[EndpointOut]:
     """List webhook endpoints, newest first."""
-    found = await endpoints.listed(project=caller.project, run_id=run_id, before=cursor, limit=limit + 1)
-    return page(found, limit, _endpoint, lambda row: row.id)
+    project, before = caller.project, paging.cursor
+    found = await endpoints.listed(project=project, run_id=run_id, before=before, limit=paging.fetched)
+    return paging.page(found, _endpoint, lambda row: row.id)
 
 
 @router.get("/deliveries/{id}")
@@ -133,14 +127,12 @@ async def send_test(endpoints: CurrentEndpoints, id: Id) -> TestResult:
 async def list_deliveries(
     deliveries: AllDeliveries,
     id: Id,
+    paging: ByNumber,
     state: Annotated[DeliveryState | None, Query(description="Only deliveries in this state. Default: all")] = None,
-    cursor: NumberCursor = None,
-    limit: Limit = 50,
 ) -> Page[DeliveryBrief]:
     """List the deliveries to a webhook endpoint, newest first."""
-    before = None if cursor is None else int(cursor)
-    found = await deliveries.listed(id, state=state, before=before, limit=limit + 1)
-    return page(found, limit, DeliveryBrief.of, lambda row: row.seq)
+    found = await deliveries.listed(id, state=state, before=paging.before, limit=paging.fetched)
+    return paging.page(found, DeliveryBrief.of, lambda row: row.seq)
 
 
 @router.post("/{id}/replay", status_code=202)

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from ulid import ULID
 
-from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, IdCursor, Limit, TrajectoryId
+from app.api.dependencies import CurrentCaller, CurrentQueries, CurrentService, TrajectoryId
 from app.api.engine import CurrentEvaluations
 from app.api.evaluations import save_evaluation_reply
-from app.api.presentation import evaluation_accepted, evaluation_figures, page
+from app.api.pages import ById
+from app.api.presentation import evaluation_accepted, evaluation_figures
 from app.api.routers import keyed_router
 from app.db.tables import EvaluationJob, Trajectory
 from app.evaluations.store import EvaluationStore
@@ -43,16 +44,13 @@ async def post_what_if(
 
 @router.get("/trajectories/{trajectory_id}/what-ifs")
 async def list_what_ifs(
-    service: CurrentService,
-    queries: CurrentQueries,
-    trajectory_id: TrajectoryId,
-    cursor: IdCursor = None,
-    limit: Limit = 50,
+    service: CurrentService, queries: CurrentQueries, trajectory_id: TrajectoryId, paging: ById
 ) -> Page[WhatIfBrief]:
     """List the what-ifs of a rollout, newest first."""
     await queries.trajectory(trajectory_id)
-    found = await EvaluationStore(service.database).listed(before=cursor, limit=limit + 1, trajectory_id=trajectory_id)
-    return page(found, limit, _brief, lambda row: row.id)
+    store = EvaluationStore(service.database)
+    found = await store.listed(before=paging.cursor, limit=paging.fetched, trajectory_id=trajectory_id)
+    return paging.page(found, _brief, lambda row: row.id)
 
 
 @router.get("/trajectories/{trajectory_id}/turn-values")
