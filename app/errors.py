@@ -1,7 +1,7 @@
 """Service errors, and the only mapping from exceptions to problem+json (RFC 9457)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import structlog
 from fastapi import FastAPI, Request
@@ -20,6 +20,8 @@ from environment.plugins import PluginFault
 from training.protocol.meant_path import meant_path
 from training.protocol.validation_message import message_of
 from training.rollout.fork import ReplayDiffers
+
+Found = TypeVar("Found")
 
 MEDIA_TYPE = "application/problem+json"
 DATABASE_DOWN = (
@@ -78,6 +80,13 @@ class NotFound(ServiceError):
 
     status = 404
     title = "Not found"
+
+
+def existing(found: Found | None, what: str, id: str) -> Found:
+    """Return what was found. Raises NotFound if that is None."""
+    if found is None:
+        raise NotFound(f"There is no {what} {id!r}.")
+    return found
 
 
 class Conflict(ServiceError):

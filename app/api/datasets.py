@@ -18,7 +18,7 @@ from app.datasets.upload import BadUpload, Uploaded
 from app.db.database import Database
 from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, existing
 from app.operations.make_questions import make_questions
 from app.schemas.base import Page
 from app.schemas.datasets import (
@@ -111,9 +111,7 @@ async def make_inbox_questions(
     Templates ask who sent an email, on which day, and which value stands in one of its sentences. The questions are
     stored as scenarios under the inbox's name, and learn-loops about this inbox take them.
     """
-    inbox = await rows.find(database, caller.project, "inbox", name)
-    if inbox is None:
-        raise NotFound(f"There is no inbox {name!r}.")
+    inbox = existing(await rows.find(database, caller.project, "inbox", name), "inbox", name)
     wanted = request or QuestionsRequest()
     made = await make_questions(database, settings.data_dir, inbox, caller.namespace, wanted.count, wanted.seed)
     return _scenario_set(made)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from app.aio.coalesced_reads import CoalescedReads
 from app.api.presentation import run_whole
 from app.db.database import Database
-from app.errors import NotFound
+from app.errors import existing
 from app.runs.claims import Limits
 from app.runs.queries import RunFigures, RunQueries
 from app.runs.queue_position import queue_position
@@ -24,9 +24,7 @@ class RunDocuments:
 
     async def get(self, run_id: str) -> bytes:
         """Return the current state of a run. Raises NotFound."""
-        if (document := await self.reads.get(run_id)) is None:
-            raise NotFound(f"There is no run {run_id!r}.")
-        return document
+        return existing(await self.reads.get(run_id), "run", run_id)
 
     async def _read(self, run_ids: Sequence[str]) -> dict[str, bytes]:
         found = await self._queries.figures(run_ids)

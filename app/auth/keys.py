@@ -16,7 +16,7 @@ from app.db.database import Database
 from app.db.newest_first import newest_first
 from app.db.tables import AgentSession, ApiKey
 from app.domain.agent_session_state import AgentSessionState
-from app.errors import NotFound
+from app.errors import existing
 
 _FORM = re.compile(r"ll_[A-Za-z0-9_-]{43}")
 _RANDOM_BYTES = 32
@@ -88,9 +88,7 @@ class Keys:
             end = end.where(ApiKey.project == of.project)
         ended = end.values(revoked_at=func.coalesce(ApiKey.revoked_at, func.now())).returning(ApiKey)
         async with self._database.begin() as tx:
-            row = (await tx.execute(ended)).scalar_one_or_none()
-            if row is None:
-                raise NotFound(f"There is no key {key_id!r}.")
+            row = existing((await tx.execute(ended)).scalar_one_or_none(), "key", key_id)
             await tx.execute(_end_sessions(row.sha256))
         return row
 

@@ -19,7 +19,7 @@ from app.domain.event_types import EventType
 from app.domain.release_state import LIVE as LIVE_RELEASE
 from app.domain.run_state import Move
 from app.domain.stored_evaluation import Comparison, Slot, Trial, TrialEvaluation, parse_evaluation
-from app.errors import Conflict, NotAllowed, NotFound
+from app.errors import Conflict, NotAllowed, existing
 from app.evaluations.claims import UNOWNED
 from app.evaluations.publications import NEW
 from app.evaluations.report import models_without_figures
@@ -49,10 +49,7 @@ class EvaluationStore:
     async def get(self, id: str) -> EvaluationJob:
         """Return an evaluation. Raises NotFound."""
         async with self._database() as tx:
-            found = await tx.get(EvaluationJob, id)
-        if found is None:
-            raise NotFound(f"There is no evaluation {id!r}.")
-        return found
+            return existing(await tx.get(EvaluationJob, id), "evaluation", id)
 
     async def listed(
         self,
@@ -240,12 +237,7 @@ def _allowed(status: str) -> list[str]:
 
 
 async def _locked(tx: AsyncSession, id: str) -> EvaluationJob:
-    found = (
-        await tx.execute(select(EvaluationJob).where(EvaluationJob.id == id).with_for_update())
-    ).scalar_one_or_none()
-    if found is None:
-        raise NotFound(f"There is no evaluation {id!r}.")
-    return found
+    return existing(await tx.get(EvaluationJob, id, with_for_update=True), "evaluation", id)
 
 
 async def _forget_unanswered(tx: AsyncSession, id: str, models: Iterable[int]) -> None:

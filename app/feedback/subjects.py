@@ -8,7 +8,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.tables import AgentSession, Promotion, Reflection, Run, Trajectory
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound, existing
 from app.schemas.feedback import FeedbackEvent
 from app.security.user_hash import UserHasher
 from judges.feedback import ONLINE
@@ -90,9 +90,7 @@ class _Emails:
 
     def _check(self, id: str, type: str) -> None:
         """Check that an event of that type can be about the trajectory. Raises NotFound, InvalidRequest."""
-        email = self.known.get(id)
-        if email is None:
-            raise NotFound(f"There is no trajectory {id!r}.")
+        email = existing(self.known.get(id), "trajectory", id)
         if not email.written and (email.is_email or type in ONLINE):
             raise InvalidRequest(
                 ("body",), f"Trajectory {id!r} has no email, so it cannot have feedback of type {type!r}."

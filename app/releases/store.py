@@ -12,7 +12,7 @@ from app.db.newest_first import newest_first
 from app.db.tables import Checkpoint, Promotion, Release, ReleaseEvent, ReleaseObservation, ReleaseUnit, Run
 from app.domain.release_rules import ReleaseRules
 from app.domain.release_state import LIVE, Arm, ReleaseReason, ReleaseState
-from app.errors import NotAllowed, NotFound
+from app.errors import NotAllowed, existing
 from app.instruments import RELEASE_DECISIONS
 from app.releases import counts, moves
 from app.releases.evidence import Evidence
@@ -61,10 +61,8 @@ class ReleaseStore:
         """Return a release and the promotion of its stable arm. Raises NotFound."""
         async with self._database() as tx:
             query = select(Release, Promotion).join(Promotion).where(Release.id == id)
-            found = (await tx.execute(query)).one_or_none()
-        if found is None:
-            raise NotFound(f"There is no release {id!r}.")
-        return found[0], found[1]
+            release, stable = existing((await tx.execute(query)).one_or_none(), "release", id)
+        return release, stable
 
     async def whole(self, id: str) -> WholeRelease:
         """Return a release with what is known about it. Raises NotFound."""
@@ -122,9 +120,7 @@ class ReleaseStore:
     async def act(self, id: str, verb: Verb, actor: str, *, end_sessions: bool = False) -> None:
         """Do what a person asks of a live release. Raises NotFound, or NotAllowed if its state does not permit it."""
         async with self._database.begin() as tx:
-            row = await moves.locked(tx, id)
-            if row is None:
-                raise NotFound(f"There is no release {id!r}.")
+            row = existing(await moves.locked(tx, id), "release", id)
             if verb not in (allowed := _ALLOWED.get(row.state, ())):
                 raise NotAllowed(f"Cannot {_SPOKEN[verb]} a release that is {_STATES[row.state]}", allowed)
             person = ReleaseReason.PERSON

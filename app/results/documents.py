@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, select
 from app.db.database import Database
 from app.db.tables import Evaluation, Iteration, Reflection, Run, Trajectory
 from app.domain.run_state import RunStatus
-from app.errors import NotFound
+from app.errors import NotFound, existing
 from app.results.parquet import TrajectoryTable
 from app.results.showcase import showcase_email
 from app.schemas.trajectories import TrajectoryOut
@@ -119,9 +119,7 @@ class Results:
         async with self._database() as tx:
             run = (await tx.execute(about_run)).one_or_none()
             emails, scores = (await tx.execute(about_baseline)).one_or_none() or (False, False)
-        if run is None:
-            raise NotFound(f"There is no run {run_id!r}.")
-        iterations, status = run
+        iterations, status = existing(run, "run", run_id)
         shown = [part for part, there in ((_EMAIL, emails), (_NODE_SCORES, scores)) if there]
         ended = iterations > 0 and (completed or status == RunStatus.COMPLETED)
         return _Extent(iterations, (*shown, _REWARDS, _LINES, _TABLE), emails and ended)

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, Text, cast, func, select
 from app.db.database import Database
 from app.db.json_text import dumps
 from app.db.tables import Evaluation, Iteration, Run, Trajectory
-from app.errors import NotFound
+from app.errors import existing
 from training.statistics.shares import wilson
 
 Table = Literal["iterations", "evaluations", "rollouts"]
@@ -48,8 +48,7 @@ class Tables:
     async def open(self, run_id: str, table: SmallTable) -> AsyncIterator[bytes]:
         """Return the table's bytes, piece by piece. Raises NotFound, before the first piece."""
         async with self._database() as tx:
-            if await tx.get(Run, run_id) is None:
-                raise NotFound(f"There is no run {run_id!r}.")
+            existing(await tx.get(Run, run_id), "run", run_id)
         read: Mapping[SmallTable, Callable[[str], AsyncIterator[bytes]]] = {
             "iterations": self._iterations,
             "evaluations": self._evaluations,

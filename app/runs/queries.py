@@ -27,7 +27,7 @@ from app.db.newest_first import newest_first
 from app.db.tables import Checkpoint, Evaluation, Iteration, JudgeCall, Reflection, Run, Trajectory, WebhookDelivery
 from app.domain.stored_request import StoredModel
 from app.domain.supervised import MARK, METRICS
-from app.errors import NotFound
+from app.errors import NotFound, existing
 from app.runs.diagnoses import causes_of
 from app.runs.ledger import SUMS, Totals, sums_of, totals_of
 from app.runs.verdicts import EVALUATION, LOSSES, Judged, verdicts
@@ -265,19 +265,13 @@ class RunQueries:
     async def trajectory(self, trajectory_id: str) -> Trajectory:
         """Return a trajectory. Raises NotFound."""
         async with self._database() as tx:
-            found = await tx.get(Trajectory, trajectory_id)
-        if found is None:
-            raise NotFound(f"There is no trajectory {trajectory_id!r}.")
-        return found
+            return existing(await tx.get(Trajectory, trajectory_id), "trajectory", trajectory_id)
 
     async def tokens(self, trajectory_id: str) -> Sequence[Any]:
         """Return what the agent sampled in a trajectory, turn by turn. Raises NotFound."""
         query = select(Trajectory.tokens).where(Trajectory.id == trajectory_id)
         async with self._database() as tx:
-            found: Sequence[Any] | None = (await tx.execute(query)).scalar_one_or_none()
-        if found is None:
-            raise NotFound(f"There is no trajectory {trajectory_id!r}.")
-        return found
+            return existing((await tx.execute(query)).scalar_one_or_none(), "trajectory", trajectory_id)
 
     async def newest_trained(self, environment: str, project: str | None = None) -> Run | None:
         """Return the newest run on the environment that has a checkpoint, of one project or of all."""
@@ -310,18 +304,14 @@ class RunQueries:
 
     async def next_iteration(self, run_id: str) -> int:
         """Return the number of the iteration after the newest saved one. Raises NotFound."""
+        query = select(Run.next_iteration).where(Run.id == run_id)
         async with self._database() as tx:
-            found = (await tx.execute(select(Run.next_iteration).where(Run.id == run_id))).scalar_one_or_none()
-        if found is None:
-            raise NotFound(f"There is no run {run_id!r}.")
-        return found
+            return existing((await tx.execute(query)).scalar_one_or_none(), "run", run_id)
 
     async def held_out_seed(self, run_id: str) -> int:
         """Return the seed of a run's held-out scenarios. Raises NotFound."""
-        rows = await self._rows(select(Run).where(Run.id == run_id))
-        if not rows:
-            raise NotFound(f"There is no run {run_id!r}.")
-        return rows[0].stored_request.config.held_out_seed
+        async with self._database() as tx:
+            return existing(await tx.get(Run, run_id), "run", run_id).stored_request.config.held_out_seed
 
     async def _rows(self, query: Select[_Entity]) -> Sequence[_Entity]:
         async with self._database() as tx:

@@ -16,7 +16,7 @@ from app.db.dependents import lock_dependents
 from app.db.tables import Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE, Move, RunStatus, Verb, allowed
-from app.errors import Conflict, ModelBusy, NotAllowed, NotFound
+from app.errors import Conflict, ModelBusy, NotAllowed, existing
 from app.events.log import append
 from app.runs import ledger
 from app.runs.claims import UNOWNED
@@ -95,10 +95,7 @@ class RunStore:
     async def get(self, run_id: str) -> Run:
         """Return a run. Raises NotFound."""
         async with self._database() as tx:
-            run = await tx.get(Run, run_id)
-        if run is None:
-            raise NotFound(f"There is no run {run_id!r}.")
-        return run
+            return existing(await tx.get(Run, run_id), "run", run_id)
 
     async def heartbeat(
         self, lease: Lease[Run], progress: Progress | None, wait_reason: str | None = None
@@ -125,10 +122,7 @@ class RunStore:
         """Change what its owner says about a run (`name`, `tags`, `notes`, `starred`). Raises NotFound."""
         change = update(Run).where(Run.id == run_id).values(**changes).returning(Run)
         async with self._database.begin() as tx:
-            run = (await tx.execute(change)).scalar_one_or_none()
-        if run is None:
-            raise NotFound(f"There is no run {run_id!r}.")
-        return run
+            return existing((await tx.execute(change)).scalar_one_or_none(), "run", run_id)
 
     async def cancel(self, run_id: str, actor: str) -> RunStatus:
         """Cancel a waiting run, or ask the worker of a running one to stop. Returns the resulting status.
@@ -264,9 +258,7 @@ class RunStore:
 
 async def _locked(tx: AsyncSession, run_id: str, verb: Verb) -> Run:
     """Return the run's row, locked until the transaction ends. Raises NotFound, NotAllowed."""
-    run = await tx.get(Run, run_id, with_for_update={"key_share": True})
-    if run is None:
-        raise NotFound(f"There is no run {run_id!r}.")
+    run = existing(await tx.get(Run, run_id, with_for_update={"key_share": True}), "run", run_id)
     require_verb(run, verb)
     return run
 

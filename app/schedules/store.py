@@ -16,7 +16,7 @@ from app.domain.cron import next_times
 from app.domain.release_state import LIVE as RELEASE_LIVE
 from app.domain.run_state import LIVE, TERMINAL
 from app.domain.schedule_state import DueReason, DueState
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, existing
 
 _SETTLE = timedelta(seconds=5)
 """Age of a due time when it is noticed. By then everything that ended before it has been committed."""
@@ -72,7 +72,7 @@ class ScheduleStore:
     async def get(self, id: str) -> Schedule:
         """Return a schedule."""
         async with self._database() as tx:
-            return _found(await tx.get(Schedule, id), id)
+            return existing(await tx.get(Schedule, id), "schedule", id)
 
     async def record(self, id: str) -> Record:
         """Return a schedule with what came of it."""
@@ -103,14 +103,14 @@ class ScheduleStore:
     async def pause(self, id: str) -> Schedule:
         """Pause a schedule. Repeating it changes nothing."""
         async with self._database.begin() as tx:
-            schedule = _found(await tx.get(Schedule, id, with_for_update=True), id)
+            schedule = existing(await tx.get(Schedule, id, with_for_update=True), "schedule", id)
             schedule.next_due_at = None
             return schedule
 
     async def resume(self, id: str) -> Schedule:
         """Resume a paused schedule with the next due time: what was missed is not made up."""
         async with self._database.begin() as tx:
-            schedule = _found(await tx.get(Schedule, id, with_for_update=True), id)
+            schedule = existing(await tx.get(Schedule, id, with_for_update=True), "schedule", id)
             if schedule.next_due_at is None:
                 schedule.next_due_at = await _next(tx, schedule.cron)
             return schedule
@@ -118,7 +118,7 @@ class ScheduleStore:
     async def delete(self, id: str) -> None:
         """Delete a schedule with its due times. Its runs stay."""
         async with self._database.begin() as tx:
-            await tx.delete(_found(await tx.get(Schedule, id, with_for_update=True), id))
+            await tx.delete(existing(await tx.get(Schedule, id, with_for_update=True), "schedule", id))
 
     async def due(self) -> Sequence[Schedule]:
         """Return schedules with a due time to deal with, with projects in turn."""
@@ -237,9 +237,3 @@ async def _live_run(tx: AsyncSession, id: str) -> str | None:
 async def _next(tx: AsyncSession, cron: str) -> datetime:
     now = (await tx.execute(select(func.clock_timestamp()))).scalar_one()
     return next_times(cron, now.astimezone(UTC), 1)[0]
-
-
-def _found(schedule: Schedule | None, id: str) -> Schedule:
-    if schedule is None:
-        raise NotFound(f"There is no schedule {id!r}.")
-    return schedule

@@ -9,7 +9,7 @@ from app.db.database import Database
 from app.db.newest_first import newest_first
 from app.db.tables import Event, Run, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from app.domain.delivery_state import DeliveryState
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, existing
 from app.webhooks import turns
 from app.webhooks.endpoints import require
 from app.webhooks.outbox import MAX_PENDING, covers_run, delivery, event_body, subscribes_to
@@ -81,10 +81,7 @@ class Deliveries:
 
 
 async def _delivery(tx: AsyncSession, id: str) -> WebhookDelivery:
-    found = await tx.get(WebhookDelivery, id, populate_existing=True)
-    if found is None:
-        raise NotFound(f"There is no delivery {id!r}.")
-    return found
+    return existing(await tx.get(WebhookDelivery, id, populate_existing=True), "delivery", id)
 
 
 async def _require_enabled(tx: AsyncSession, id: str | None) -> WebhookEndpoint:

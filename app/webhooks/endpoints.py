@@ -13,7 +13,7 @@ from app.db.clock import database_time
 from app.db.database import Database
 from app.db.newest_first import newest_first
 from app.db.tables import Run, WebhookEndpoint
-from app.errors import Conflict, InvalidRequest, NotFound
+from app.errors import Conflict, InvalidRequest, existing
 from app.schemas.run_request import RunWebhook
 from app.schemas.webhooks import EndpointChange, EndpointRequest
 from app.security.address_guard import AddressGuard, AddressRefused
@@ -149,10 +149,7 @@ class Endpoints:
 
 async def require(tx: AsyncSession, id: str) -> WebhookEndpoint:
     """Return the endpoint's current state. Raises NotFound."""
-    found = await tx.get(WebhookEndpoint, id, populate_existing=True)
-    if found is None:
-        raise NotFound(f"There is no webhook {id!r}.")
-    return found
+    return existing(await tx.get(WebhookEndpoint, id, populate_existing=True), "webhook", id)
 
 
 async def _require_changeable(tx: AsyncSession, id: str) -> None:
@@ -161,10 +158,8 @@ async def _require_changeable(tx: AsyncSession, id: str) -> None:
 
 
 async def _project_of(tx: AsyncSession, run_id: str) -> str:
-    project = (await tx.execute(select(Run.model_project).where(Run.id == run_id))).scalar_one_or_none()
-    if project is None:
-        raise NotFound(f"There is no run {run_id!r}.")
-    return project
+    query = select(Run.model_project).where(Run.id == run_id)
+    return existing((await tx.execute(query)).scalar_one_or_none(), "run", run_id)
 
 
 async def _check_room(tx: AsyncSession, project: str) -> None:
