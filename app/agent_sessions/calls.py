@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
-from sqlalchemy import select, text
+from sqlalchemy import and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent_sessions.batched_calls import HELD, BatchedCalls, NewAnswer, NewCall, Use, answer_in, delivered_in
@@ -108,6 +108,14 @@ _RENEW = text(
 )
 _RECORDED = text(
     "SELECT answer FROM session_call WHERE session_id = :id AND digest = :digest AND occurrence = :occurrence"
+)
+
+
+_OF_LAST_ATTEMPT = (
+    SessionUse.session_id == SessionCall.session_id,
+    SessionUse.attempt == AgentSession.attempt,
+    SessionUse.digest == SessionCall.digest,
+    SessionUse.occurrence == SessionCall.occurrence,
 )
 
 
@@ -454,12 +462,7 @@ class SessionCalls:
         used = (
             select(SessionUse.number)
             .join(AgentSession, AgentSession.id == SessionUse.session_id)
-            .where(
-                SessionUse.session_id == SessionCall.session_id,
-                SessionUse.attempt == AgentSession.attempt,
-                SessionUse.digest == SessionCall.digest,
-                SessionUse.occurrence == SessionCall.occurrence,
-            )
+            .where(*_OF_LAST_ATTEMPT)
             .exists()
         )
         query = (
@@ -477,13 +480,7 @@ class SessionCalls:
         query = (
             select(SessionCall.request, SessionCall.answer)
             .join(AgentSession, AgentSession.id == SessionCall.session_id)
-            .join(
-                SessionUse,
-                (SessionUse.session_id == SessionCall.session_id)
-                & (SessionUse.attempt == AgentSession.attempt)
-                & (SessionUse.digest == SessionCall.digest)
-                & (SessionUse.occurrence == SessionCall.occurrence),
-            )
+            .join(SessionUse, and_(*_OF_LAST_ATTEMPT))
             .where(SessionCall.session_id == session_id, SessionCall.answer.is_not(None))
             .order_by(SessionUse.number)
         )

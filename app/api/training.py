@@ -9,11 +9,9 @@ from app.api.dependencies import CurrentCaller, CurrentService
 from app.api.engine import CurrentEngine, CurrentModels, CurrentProxy
 from app.api.raw_bodies import BadBody, json_object
 from app.api.routers import openai_router
-from app.errors import Unavailable
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.proxy import ChatProxy
 from app.model_registry.trainable import TrainableModels
-from app.processes.engine import EngineUnavailable
 from environment.json_type import Json
 from training.backends.base import Endpoint
 
@@ -47,10 +45,7 @@ class _EngineForwarder:
 
     async def send(self, path: str, *, deadline_s: float = _DEADLINE_S, **more: Any) -> Response:
         """Forward the request with its method and query. Raises Unavailable, BadGateway or NoAnswerInTime."""
-        try:
-            address = await self._engine.engine.address()
-        except EngineUnavailable as error:
-            raise Unavailable(str(error)) from error
+        address = await self._engine.engine.address()
         endpoint = Endpoint(f"{address.url}/v1", address.key, "The engine")
         params = self._request.query_params
         return await self._proxy.forward(self._request, endpoint, path, params=params, deadline_s=deadline_s, **more)

@@ -1,10 +1,12 @@
 """Requests to a language model that writes data, with retries."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from environment.json_type import Json
 from judges.base import JudgeModel
 from judges.llm import Completion, JudgeUnavailable, complete
 
@@ -26,3 +28,12 @@ async def completed(model: JudgeModel, prompt: str, schema: Mapping[str, Any]) -
     """Return the model's completion, which follows the JSON schema if the model obeys it. Raises JudgeUnavailable."""
     messages = [{"role": "user", "content": prompt}]
     return await complete(model, messages, schema=schema, temperature=None, timeout_s=_TIMEOUT_S)
+
+
+def listed(text: str, name: str) -> list[Json] | None:
+    """Parse the list of that name in a model's reply; None if there is none."""
+    try:
+        found = json.loads(text[text.find("{") : text.rfind("}") + 1])[name]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None

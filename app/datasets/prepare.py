@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from app.datasets import hub, sources
 from app.datasets.inbox_files import write_inbox_file
@@ -21,7 +21,7 @@ from app.datasets.store import DatasetStore, Version, canonical
 from environment.base import Split
 from environment.email_search import enron, table_files
 from environment.email_search.importer import MailSourceError
-from environment.email_search.inbox import Email, Inbox
+from environment.email_search.inbox import Inbox
 from environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
 from environment.email_search.question_sets import (
     Question,
@@ -42,6 +42,7 @@ _SELECTION = ("limit", "held_out_limit", "shuffle_seed")
 _DATASET_SETTINGS = ("inbox", "max_messages", "exclude_questions", "min_realism", *_SELECTION)
 _MADE_SETTINGS = ("question_count", "question_seed", "question_model", *_SELECTION)
 
+Made = TypeVar("Made")
 Advance = Callable[[str, int, int | None], None]
 """Reports progress: the stage, the amount done, and the total if it is known."""
 Write = Callable[[Inbox, str, Recipe, Advance], tuple[list[Question], dict[str, Json]]]
@@ -130,7 +131,7 @@ class Preparation:
     def _make_inbox(self, paths: list[Path]) -> dict[str, Json]:
         reading, counts = sources.Reading(paths), FilterCounts()
         wanted = MailFilter(**self._settings(_INBOX_SETTINGS))
-        emails = self._counted(filtered(reading.emails(), wanted, counts), reading.expected())
+        emails = self._counted("inbox", filtered(reading.emails(), wanted, counts), reading.expected(), every=500)
         made = self._store.scratch()
         try:
             inbox = write_inbox_file(made, emails, shared=self._is_shared(paths))
@@ -145,11 +146,11 @@ class Preparation:
         """Return whether the inbox holds the mail of several people, as a data set does without the filter `inbox`."""
         return self._recipe.inbox is None and any(map(table_files.is_dataset, paths))
 
-    def _counted(self, emails: Iterable[Email], expected: int | None) -> Iterator[Email]:
-        for number, email in enumerate(emails, start=1):
-            if number % 500 == 1:
-                self._advance("inbox", number, expected)
-            yield email
+    def _counted(self, stage: str, made: Iterable[Made], expected: int | None, every: int) -> Iterator[Made]:
+        for number, each in enumerate(made, start=1):
+            if number % every == 1:
+                self._advance(stage, number, expected)
+            yield each
 
     def _questions(self, inbox: str) -> dict[str, Json]:
         kind = self._recipe.questions
@@ -169,7 +170,7 @@ class Preparation:
             else:
                 counts = TemplateCounts()
                 found = template_questions(inbox, recipe.question_count, recipe.question_seed, counts)
-                questions = list(self._numbered(found, recipe.question_count))
+                questions = list(self._counted("questions", found, recipe.question_count, every=20))
                 made = asdict(counts)
             return self._kept(split_by_topic(questions), inbox, made)
 
@@ -230,12 +231,6 @@ class Preparation:
             "about 80% of the subjects to train, 10% to validation and 10% to test. About 30 subjects fill all three: "
             f"{more}add emails with other subjects, {own}"
         )
-
-    def _numbered(self, questions: Iterable[Question], expected: int) -> Iterator[Question]:
-        for number, question in enumerate(questions, start=1):
-            if number % 20 == 1:
-                self._advance("questions", number, expected)
-            yield question
 
 
 def _nonzero(counts: Any) -> dict[str, Json]:

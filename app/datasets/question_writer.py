@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from app.datasets.model_writer import NotWritten, completed
+from app.datasets.model_writer import NotWritten, completed, listed
 from app.datasets.recipe import BadRecipe, Recipe
 from app.datasets.store import canonical
 from environment.email_search.inbox import Email, Inbox
@@ -204,14 +204,8 @@ def _prompt(email: Email, owner: str | None) -> str:
 
 def _parsed(text: str) -> list[dict[str, Json]] | None:
     """Parse the questions in a model's reply; None if it is not a list of questions."""
-    start, end = text.find("{"), text.rfind("}")
-    try:
-        rows = json.loads(text[start : end + 1])["questions"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if not isinstance(rows, list):
-        return None
-    return list(_usable(rows))[:_PER_EMAIL]
+    rows = listed(text, "questions")
+    return None if rows is None else list(_usable(rows))[:_PER_EMAIL]
 
 
 def _usable(rows: list[Json]) -> Iterator[dict[str, Json]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
-from app.datasets.model_writer import NotWritten, completed
+from app.datasets.model_writer import NotWritten, completed, listed
 from environment.base import Tool
 from environment.email_search.question_sets import words_of
 from environment.json_type import Json
@@ -61,12 +61,5 @@ def _prompt(tools: Sequence[Tool], count: int, written: Sequence[str]) -> str:
 
 def _parsed(text: str) -> list[str]:
     """Return the tasks in a model's reply."""
-    start, end = text.find("{"), text.rfind("}")
-    try:
-        tasks = json.loads(text[start : end + 1])["tasks"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
-    if not isinstance(tasks, list):
-        return []
-    written = [task.strip() for task in tasks if isinstance(task, str)]
+    written = [task.strip() for task in listed(text, "tasks") or () if isinstance(task, str)]
     return [task for task in written if 0 < len(task) <= _MAX_CHARACTERS]

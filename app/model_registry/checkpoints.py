@@ -13,14 +13,13 @@ from app.db.database import Database
 from app.db.tables import Checkpoint, Promotion, Release, Run
 from app.domain.event_types import EventType
 from app.domain.run_state import LIVE
-from app.errors import Conflict, NotFound, Unavailable
+from app.errors import Conflict, NotFound
 from app.events.log import append
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
 from app.model_registry.pushes.push import Pushed, Source, push
 from app.model_registry.pushes.targets import Target
 from app.model_registry.resolver import UnknownModelName
-from app.processes.engine import EngineUnavailable
 from app.releases.live import needed_checkpoints
 from app.runs.resume_point import sampled_steps
 from app.settings import Settings
@@ -173,10 +172,7 @@ class Checkpoints:
         Raises NotFound or the errors of `pushes.push`.
         """
         path = await self.export_path(step)
-        try:
-            address = await self.engine.engine.address()
-        except EngineUnavailable as error:
-            raise Unavailable(str(error)) from error
+        address = await self.engine.engine.address()
         source = Source(str(self.model.at(step)), f"{address.url}/v1{path}", address.key)
         pushed = await push(settings, source, target)
         log.info("checkpoint pushed", checkpoint=source.checkpoint, url=pushed.url, actor=caller.actor)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from app.errors import BadGateway, Conflict, NotFound, Unavailable
-from app.processes.engine import Engine, EngineUnavailable
+from app.processes.engine import Engine
 from environment.json_type import Json
 from training.protocol.model_name import ModelName
 
@@ -77,10 +77,7 @@ class EngineClient:
             return reply.json() if reply.content else None
 
     async def _request(self, method: str, path: str, more: Mapping[str, Json]) -> httpx.Request:
-        try:
-            address = await self.engine.address()
-        except EngineUnavailable as error:
-            raise Unavailable(str(error)) from error
+        address = await self.engine.address()
         headers = {"authorization": f"Bearer {address.key}"}
         return self.http.build_request(method, f"{address.url}/v1{path}", headers=headers, timeout=_TIMEOUT_S, **more)
 

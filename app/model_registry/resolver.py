@@ -20,9 +20,9 @@ from app.backends import Connect, connected
 from app.db.database import Database
 from app.db.tables import Promotion, Run
 from app.domain.names import TINY_BASE
-from app.errors import Conflict, NotFound, Unavailable
+from app.errors import Conflict, NotFound
 from app.model_registry.promotions import Promotions
-from app.processes.engine import Engine, EngineUnavailable
+from app.processes.engine import Engine
 from app.releases.exposures import count
 from app.releases.split import Exposure, Requester, Split
 from app.runs.configuration import model_spec
@@ -122,10 +122,7 @@ class ModelResolver:
         Raises Unavailable.
         """
         if model.backend == embedded.NAME:
-            try:
-                address = await self.engine.address()
-            except EngineUnavailable as error:
-                raise Unavailable(str(error)) from error
+            address = await self.engine.address()
             return Endpoint(f"{address.url}/v1", address.key, model.name, remembers=True, tells_token_ids=True)
         assert model.run is not None
         async with connected(self.connect, model.backend) as backend:

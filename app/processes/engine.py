@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import structlog
 
 from app.aio.pulse import Pulse, Trouble
+from app.errors import Unavailable
 from app.processes import child as child_process
 from app.processes.cores import usable_cores
 from app.processes.data_directory import DataDirectory
@@ -60,7 +61,7 @@ log = structlog.get_logger(__name__)
 engine_log = structlog.get_logger("engine")
 
 
-class EngineUnavailable(Exception):
+class EngineUnavailable(Unavailable):
     """The engine is not running and does not start. The message contains its last log lines."""
 
 
