@@ -38,6 +38,7 @@ from app.domain.release_rules import OUTCOME, Guardrail, ReleaseRules
 from app.domain.release_state import ReleaseState
 from app.releases import moves
 from app.releases.assignment import assignment
+from app.releases.decision import LEAST_UNITS
 from app.security.secret_box import service_key
 from app.security.user_hash import UserHasher
 from benchmarks.durability.harness import Serving, database, judge, serving, workplace
@@ -56,6 +57,8 @@ _RULES = ReleaseRules(
     skip_trial=True,
 )
 _CANDIDATE = "p/m@2"
+_LEAST_USERS = round(1.5 * LEAST_UNITS / _RAMP[0])
+"""With fewer users too few meet the candidate in the first stage, and the ramp is not climbed."""
 _ASKING = 12
 """Number of users that ask at the same time."""
 
@@ -321,6 +324,8 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
+    if options.users < _LEAST_USERS:
+        parser.error(f"--users must be at least {_LEAST_USERS}: with fewer, the release does not climb its ramp")
     with (
         workplace() as directory,
         database(directory / "postgres") as url,
