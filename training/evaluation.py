@@ -62,12 +62,12 @@ class Evaluator:
     async def after(
         self, iteration: int, collector: RolloutCollector, step: int, *, ends: bool = False
     ) -> list[Evaluation]:
-        """Run the evaluations that are due after an iteration; after the last one, also evaluate the best checkpoint on
-        the test split. The run `ends` early, or after all its iterations. Raises NothingScored."""
+        """Run the evaluations that are due after an iteration, counted from the last one on demonstrations; after the
+        last of the run, also evaluate the best checkpoint on the test split. The run `ends` early, or after all its
+        iterations. Raises NothingScored."""
         config, evaluations = self._config, list[Evaluation]()
-        last = ends or iteration == config.all_iterations
-        ends_phase = last or iteration == config.supervised_iterations
-        if ends_phase or iteration % config.evaluation.every == 0 or not config.evaluation.scenarios:
+        last, reinforced = ends or iteration == config.all_iterations, iteration - config.supervised_iterations
+        if last or reinforced % config.evaluation.every == 0 or not config.evaluation.scenarios:
             evaluations += await self._validate(collector, step)
         if last:
             evaluations += await self._evaluate(collector, "test", self.best_step)

@@ -49,7 +49,8 @@ def expected_rollouts(request: Mapping[str, Json], iterations: int) -> ExpectedR
     """Return the rollouts of a run with this whole request and this number of iterations of GRPO."""
     held_out = request["evaluation"]
     each = held_out["samples"] + 1  # plus a greedy one
-    evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in range(1, iterations + 1))
+    numbers = range(0 if request.get("warm_start") else 1, iterations + 1)  # 0 is the last one on demonstrations
+    evaluations = sum(number % held_out["every"] == 0 or number == iterations for number in numbers)
     training = iterations * request["groups_per_iteration"] * request["rollouts_per_group"]
     return ExpectedRollouts(
         baseline=each * (held_out["scenarios"] + held_out["test_scenarios"]),
