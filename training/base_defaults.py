@@ -16,7 +16,7 @@ Rates are rounded to one digit, because they are not known better than that.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -79,9 +79,13 @@ class Default:
     reason: str
 
 
-_ITERATIONS_AFTER_DEMONSTRATIONS = Default(
-    30, "After demonstrations a model of 1.5B parameters was measured to learn most within 30 iterations."
-)
+_AFTER_DEMONSTRATIONS: Mapping[str, Default] = {
+    "lora": Default(
+        24, "After demonstrations a LoRA on 1.5B parameters reached 95 to 98% of test questions, with three seeds."
+    ),
+    "full": Default(30, "After demonstrations 270M parameters trained whole still learned in iterations 20 to 30."),
+}
+"""Iterations of GRPO by the tuning mode."""
 
 
 def defaults_of(
@@ -98,7 +102,7 @@ def defaults_of(
         return _of_tiny_base(base)
     found = _of_training(base, base.parameters) | _of_evaluation(base, base.parameters)
     if after_demonstrations:
-        found["iterations"] = _ITERATIONS_AFTER_DEMONSTRATIONS
+        found["iterations"] = _AFTER_DEMONSTRATIONS[base.mode]
     count = (groups or int(found["groups_per_iteration"].value)) * (rollouts or int(found["rollouts_per_group"].value))
     return found | {"concurrency": _concurrency(base, count)}
 
@@ -208,7 +212,8 @@ def _concurrency(base: Base, rollouts: int) -> Default:
         return Default(
             min(rollouts, _CPU_CONCURRENCY), "On a CPU more rollouts at the same time would only wait for each other."
         )
-    return Default(min(rollouts, _MOST_CONCURRENT), "All rollouts of an iteration are made together.")
+    together = "All rollouts of an iteration are made together, with those that replace others."
+    return Default(min(2 * rollouts, _MOST_CONCURRENT), together)
 
 
 def _rate(base: Base, parameters: int) -> float:

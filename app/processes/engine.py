@@ -42,9 +42,9 @@ _LONGEST_PAUSE_S = 15.0
 _TRAIN_THREADS = 2
 """Default number of training threads. No other part of the service is busy during training, while sampling takes turns
 with tools and judges."""
-_GPU_SLOTS = 128
-"""Default number of conversations that a GPU decodes together: all rollouts of an iteration, by default, of base models
-whose size is known (training/base_defaults.py)."""
+_GPU_SLOTS = 256
+"""Default number of conversations that a GPU decodes together: all rollouts of an iteration and of an evaluation, by
+default, of base models whose size is known (training/base_defaults.py)."""
 _STOP_TIMEOUT_S = 10.0
 """Time to finish writing a checkpoint."""
 _KEPT_LINES = 20

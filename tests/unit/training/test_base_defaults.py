@@ -1,6 +1,6 @@
 """The defaults of a run, given its base model."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_a_lora_on_the_measured_size_has_the_settings_with_which_it_learned() ->
         "replace_groups": True,
         "learning_rate": 2e-4,
         "warmup_iterations": 3,
-        "concurrency": 128,
+        "concurrency": 256,
         "evaluation.every": 10,
         "evaluation.scenarios": 128,
         "evaluation.samples": 1,
@@ -46,7 +46,8 @@ def test_a_lora_on_the_measured_size_has_the_settings_with_which_it_learned() ->
 
 
 def test_a_run_after_demonstrations_is_shorter() -> None:
-    assert defaults_of(LORA, after_demonstrations=True)["iterations"].value == 30
+    assert defaults_of(LORA, after_demonstrations=True)["iterations"].value == 24
+    assert defaults_of(replace(LORA, mode="full"), after_demonstrations=True)["iterations"].value == 30
     assert defaults_of(Base(TINY_BASE), after_demonstrations=True)["iterations"].value == RunConfig().iterations
     assert [demonstrations(available).value for available in (12, 480, 1_206)] == [12, 480, 480]
 
@@ -81,7 +82,7 @@ def test_all_rollouts_of_an_iteration_are_made_together_on_a_gpu(
 ) -> None:
     base = Base("b", parameters, device="cuda" if device == "cuda" else "cpu")
     found = defaults_of(base, groups, rollouts)["concurrency"].value
-    assert found == min(groups * rollouts, 1_024 if device == "cuda" else 64)
+    assert found == (min(2 * groups * rollouts, 1_024) if device == "cuda" else min(groups * rollouts, 64))
 
 
 def test_evaluations_are_smaller_where_a_rollout_costs_more() -> None:
