@@ -216,7 +216,9 @@ class RolloutCollector:
         next time. Verdicts on a part of the groups are saved group by group."""
         entry, is_part = str(EntryName("judge", purpose)), numbers is not None
         if entry in self.journal.kept and not is_part:
-            return load_judgements(self.journal.kept[entry])
+            judgements = load_judgements(self.journal.kept[entry])
+            if len(judgements) == len(groups):  # earlier versions replaced other groups
+                return judgements
         judgements = await all_of(
             *(
                 self._judgement(EntryName("judge", purpose, number), scenario, group, keep=is_part)

@@ -12,30 +12,32 @@ def weight(rollout: ScoredRollout) -> float:
     """Return the weight of a rollout in figures, which estimate what the policy does on scheduled scenarios.
 
     The inverse of the inclusion probability makes a weighted sum unbiased (Horvitz and Thompson, 1952). A replacement
-    is left out although its inverse would do as well: it is made because another group taught nothing, so counting it
-    like the others would pull every figure towards what such iterations show, and counting it by its inverse would let
-    one replacement weigh as much as all scheduled groups together.
+    is left out although its inverse would do as well: it is made because an earlier group taught nothing, so counting
+    it like the others would let some iterations weigh up to twice as much as others, and counting it by its inverse
+    would let one replacement weigh as much as all scheduled groups together.
     """
     return 0.0 if rollout.replaces is not None else 1.0 / rollout.inclusion
 
 
 def is_replacement(group: Group) -> bool:
-    """Return whether the group was made because another one taught nothing."""
+    """Return whether the group was made because an earlier one taught nothing."""
     return any(rollout.replaces is not None for rollout in group.rollouts)
 
 
-def taught_nothing(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups that can be replaced: those in which all rewards are equal."""
-    return [group for group in groups if group.skipped == "no_signal"]
+def taught_nothing(groups: Iterable[Group]) -> tuple[str, ...]:
+    """Return the scenarios of the groups that can be replaced: those that the schedule drew, and in which all rewards
+    are equal."""
+    idle = (group for group in groups if group.skipped == "no_signal" and not is_replacement(group))
+    return tuple(group.scenario.id for group in idle)
 
 
-def others(reserve: Sequence[Scenario], groups: Iterable[Group]) -> list[Scenario]:
-    """Return the scenarios of the reserve that the groups did not attempt, each once."""
-    attempted = {group.scenario.id for group in groups}
+def others(reserve: Sequence[Scenario], scheduled: Iterable[Scenario]) -> list[Scenario]:
+    """Return the scenarios of the reserve that are not scheduled, each once."""
+    attempted = {scenario.id for scenario in scheduled}
     return [scenario for scenario in different(reserve) if scenario.id not in attempted]
 
 
-def replacement(made: Group, replaced: Group, inclusion: float) -> Group:
-    """Return a group that was made with this probability in place of another one."""
-    mark = {"inclusion": inclusion, "replaces": replaced.scenario.id}
-    return replace(made, rollouts=tuple(replace(each, **mark) for each in made.rollouts))  # type: ignore[arg-type]
+def replacement(group: Group, replaced: str, inclusion: float) -> Group:
+    """Return the group as one that was made with this probability in place of another scenario's."""
+    rollouts = tuple(replace(rollout, inclusion=inclusion, replaces=replaced) for rollout in group.rollouts)
+    return replace(group, rollouts=rollouts)

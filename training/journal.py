@@ -69,9 +69,9 @@ class EntryName:
 TRAIN_INTENT = "train.intent"
 """Entry for a train request that is about to be sent. A later request has the suffix `/n`, with n from 1."""
 ALL_JUDGED = str(EntryName("judge", Purpose.TRAIN))
-"""Entry that ends the rollout and judge phases, unless groups are replaced."""
+"""Entry with the verdicts on the groups that the schedule drew."""
 ALL_REPLACED = str(EntryName("judge", Purpose.REPLACEMENT))
-"""Entry that ends them in runs that replace groups. It depends on the entry before: which groups taught nothing."""
+"""Entry with the verdicts on replacements, in runs that replace groups."""
 TRAINED = "train"
 """Entry that ends the train phase, with the outcome of the training."""
 _TRAIN_ENTRIES = (TRAINED, TRAIN_INTENT, "train.job", "train.withdrawn")
@@ -103,7 +103,7 @@ def repair(whole: Collection[str], damaged: Collection[str]) -> Repair:
             put[name] = "{}"
         elif entry is None and name.partition("/")[0] not in _TRAIN_ENTRIES:  # the name itself is damaged
             put[f"{TRAIN_INTENT}/{len(intents)}" if intents else TRAIN_INTENT] = "{}"
-    return Repair(frozenset(drop | _based_on(drop, whole)), put)
+    return Repair(frozenset(drop), put)
 
 
 def unscored(entries: Mapping[str, str]) -> list[str]:
@@ -119,12 +119,7 @@ def unscored(entries: Mapping[str, str]) -> list[str]:
             continue
         if any(score.value is None for judgement in load_judgements(value) for score in judgement.scores):
             found.append(name)
-    return found + sorted(_based_on(found, entries).difference(found))
-
-
-def _based_on(dropped: Collection[str], names: Collection[str]) -> set[str]:
-    """Return the verdicts on all replacements if those that say how many groups are replaced are dropped."""
-    return {ALL_REPLACED} & set(names) if any(name.startswith(ALL_JUDGED) for name in dropped) else set()
+    return found
 
 
 def _parse_or_none(name: str) -> EntryName | None:

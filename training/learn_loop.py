@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import replace
 from typing import Any
 
-from environment.base import Environment, Reflective
+from environment.base import Environment, Json, Reflective
 from environment.trace import span
 from judges.base import Judge
 from training.backends.art_import import import_art
@@ -24,6 +24,7 @@ from training.diagnosis.count_group import count_group
 from training.diagnosis.facts import GroupFacts
 from training.diagnosis.scenarios import easy_groups, is_learned
 from training.evaluation import Evaluator
+from training.inclusion import taught_nothing
 from training.iteration_record import IterationRecord
 from training.journal import HeldJournal, Journal, NoJournal
 from training.phases import Phase, Purpose
@@ -133,22 +134,23 @@ class _Loop:
 
     async def resume(self, where: Resume) -> None:
         """Restore the state after the previous iteration. Raises CheckpointLost."""
-        if (now := await self._policy.step()) < where.step:
+        step = where.snapshot.step
+        if (now := await self._policy.step()) < step:
             raise CheckpointLost(
-                f"the policy's checkpoint {where.step}, which iteration {where.iteration - 1} led to, is lost or "
+                f"the policy's checkpoint {step}, which iteration {where.iteration - 1} led to, is lost or "
                 f"damaged, and the newest whole one is {now}: put it back and retry the run, or fork it at step {now}"
             )
-        self._step = where.step
+        self._step = step
         self._evaluator.resume(where)
         self._watch = CollapseWatch.of(where.rolled_out)
         self._easy |= where.easy
         if self.has_learned:
             return
-        if isinstance(self._environment, Reflective) and where.environment_state is not None:
-            self._environment.restore(where.environment_state)
-        for iteration, snapshot in where.earlier.items():
+        state = where.snapshot.environment_state
+        if isinstance(self._environment, Reflective) and state is not None:
+            self._environment.restore(state)
+        for iteration, snapshot in {**where.earlier, where.iteration - 1: where.snapshot}.items():
             self._schedule.begin_after(iteration, snapshot)
-        self._schedule.begin_after(where.iteration - 1, Snapshot(where.step, where.environment_state))
 
     async def baseline(self) -> IterationResult:
         """Evaluate the untrained policy on both held-out splits. Given demonstrations are counted before, because a
@@ -318,7 +320,7 @@ class _Loop:
         that use them begin. If the environment learns, one more rollout shows what the new policy does in it."""
         environment, iteration = self._environment, collector.journal.iteration
         if not isinstance(environment, Reflective):
-            self._begin_after(iteration, Snapshot(self._step))
+            self._begin_after(iteration, groups)
             return None
         with span("reflect", phase=Phase.REFLECT, step=self._step):
             seed, endpoint = self._run.config.seed, self._policy.endpoint(self._step)
@@ -326,15 +328,15 @@ class _Loop:
             # before the state is read, because it can determine what is learned about
             scenario = await off_loop(environment, environment.showcase, seed)
             state = await off_loop(environment, environment.state)
-            self._begin_after(iteration, Snapshot(self._step, state))
+            self._begin_after(iteration, groups, state)
             tasks = [RolloutTask(scenario, seed_of(seed, "showcase"))]
             rollouts = await collector.rollouts(Purpose.SHOWCASE, tasks, endpoint, temperature=0.0)
             [group] = await collector.scored(Purpose.SHOWCASE, [scenario], rollouts)
         return Reflection(state, group.rollouts[0], group.judge_calls)
 
-    def _begin_after(self, iteration: int, snapshot: Snapshot) -> None:
+    def _begin_after(self, iteration: int, groups: Sequence[Group], state: Mapping[str, Json] | None = None) -> None:
         if not self.has_learned:
-            self._schedule.begin_after(iteration, snapshot)
+            self._schedule.begin_after(iteration, Snapshot(self._step, state, taught_nothing(groups)))
 
     def _result(self, record: IterationRecord) -> IterationResult:
         model = self._policy.endpoint(self._step).model

@@ -15,16 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from environment.base import Environment, Reflective, Scenario
 from environment.trace import span
 from training.backends.base import Policy
 from training.collector import RolloutCollector, RunContext
-from training.inclusion import others, replacement, taught_nothing
+from training.inclusion import others, replacement
 from training.phases import Phase, Purpose
 from training.rollout.environment_calls import off_loop
 from training.rollout_tasks import rollout_tasks
-from training.types import Group, Progress, RunConfig, Snapshot
+from training.task_errors import all_of
+from training.types import Group, Progress, Rollout, RunConfig, Snapshot
 
 
 def sampled_after(config: RunConfig, iteration: int) -> int:
@@ -39,42 +41,33 @@ def sampled_with(config: RunConfig, iteration: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
-    """Rollouts that were made and judged together, with the times of their phases by the monotonic clock."""
-
-    groups: tuple[Group, ...]
-    began: float
-    rolled_out: float
-    judged: float
-
-
-@dataclass(frozen=True, slots=True)
 class JudgedRollouts:
-    """The judged rollouts of an iteration: those of its schedule, and then any replacements."""
+    """The judged rollouts of an iteration, with the times of their phases by the monotonic clock."""
 
     collector: RolloutCollector
     """Collector for the iteration's other rollouts."""
     step: int
     """Step of the policy that sampled them."""
-    waves: Sequence[Wave]
+    scheduled: tuple[Group, ...]
+    """The groups that the schedule drew. Figures are about these (training/inclusion.py)."""
+    replacements: tuple[Group, ...]
+    """The groups that replace earlier ones, which taught nothing."""
+    began: float
+    rolled_out: float
+    judged: float
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups of all waves."""
-        return tuple(group for wave in self.waves for group in wave.groups)
-
-    @property
-    def scheduled(self) -> tuple[Group, ...]:
-        """The groups that the schedule drew. Figures are about these (training/inclusion.py)."""
-        return self.waves[0].groups
+        """All groups to train on."""
+        return self.scheduled + self.replacements
 
     def seconds(self, since: float) -> dict[str, float]:
         """Return how long an iteration that began at `since` waited for each phase, and how far the rollouts ran
         ahead."""
         return {
-            "ahead_s": max(0.0, since - self.waves[0].began),
-            "rollout_s": sum(max(0.0, wave.rolled_out - max(since, wave.began)) for wave in self.waves),
-            "judge_s": sum(max(0.0, wave.judged - max(since, wave.rolled_out)) for wave in self.waves),
+            "ahead_s": max(0.0, since - self.began),
+            "rollout_s": max(0.0, self.rolled_out - max(since, self.began)),
+            "judge_s": max(0.0, self.judged - max(since, self.rolled_out)),
         }
 
 
@@ -178,48 +171,50 @@ class _IterationRollouts:
                 self._task.exception()  # mark it as retrieved; the iteration will run into the error itself
 
     async def _make(self) -> JudgedRollouts:
-        """Roll out each scenario of the iteration several times, judge the rollouts, and replace groups."""
-        config = self._run.config
+        """Roll out each scenario of the iteration several times, and those that replace earlier ones; then judge all
+        rollouts. They are made together, because rollouts that wait for others leave the model idle."""
         collector = await self._run.collector(self._iteration)
-        earlier = (self._iteration - config.supervised_iterations - 1) * config.groups_per_iteration
         with self._environment() as environment:
             making = collector.within(replace(self._run, environment=environment, progress=self._report))
-            each = config.groups_per_iteration
-            start, seed = config.first_scenario + earlier, config.seed
-            scenarios = await off_loop(environment, environment.scenarios, "train", each, seed, start)
-            waves = [await self._wave(making, Purpose.TRAIN, scenarios)]
-            if config.replace_groups:
-                # no iteration's own groups have these numbers, and they do not depend on earlier replacements
-                start += config.iterations * each
-                # twice as many as can be used, so that an environment that repeats its scenarios shows all of them
-                reserve = await off_loop(environment, environment.scenarios, "train", 2 * each, seed, start)
-                waves.append(await self._replacements(making, waves[0].groups, reserve))
-        return JudgedRollouts(collector, self._snapshot.step, waves)
+            scheduled, reserve = await self._scenarios(environment)
+            idle, tried = self._snapshot.taught_nothing[: len(reserve)], {Purpose.TRAIN: scheduled}
+            if self._run.config.replace_groups:
+                tried[Purpose.REPLACEMENT] = reserve[: len(idle)]
+            began, count = time.monotonic(), sum(map(len, tried.values()))
+            with span("rollouts", phase=Phase.ROLLOUT, count=count * self._run.config.rollouts_per_group):
+                rollouts = await all_of(*(self._rollouts(making, *each) for each in tried.items()))
+            rolled_out = time.monotonic()
+            if not self._stale:  # verdicts can depend on feedback about the previous iteration
+                await self._turn.wait()
+            with span("verdicts", phase=Phase.JUDGE, groups=count):
+                verdicts = zip(tried.items(), rollouts, strict=True)
+                own, *extra = await all_of(*(making.scored(*each, made) for each, made in verdicts))
+        pairs = zip(chain.from_iterable(extra), idle, strict=True)
+        replacements = tuple(replacement(group, scenario, len(idle) / len(reserve)) for group, scenario in pairs)
+        step = self._snapshot.step
+        return JudgedRollouts(collector, step, own, replacements, began, rolled_out, time.monotonic())
 
-    async def _replacements(
-        self, making: RolloutCollector, scheduled: Sequence[Group], reserve: Sequence[Scenario]
-    ) -> Wave:
-        """Roll out one group of another scenario for each that taught nothing, as far as the reserve has others."""
-        idle, candidates = taught_nothing(scheduled), others(reserve, scheduled)[: len(scheduled)]
-        chosen = candidates[: len(idle)]
-        wave = await self._wave(making, Purpose.REPLACEMENT, chosen)
-        pairs = zip(wave.groups, idle, strict=False)  # fewer than idle ones if the reserve has too few
-        return replace(wave, groups=tuple(replacement(made, old, len(chosen) / len(candidates)) for made, old in pairs))
+    async def _scenarios(self, environment: Environment) -> tuple[Sequence[Scenario], Sequence[Scenario]]:
+        """Return the scenarios that the schedule draws, and as many others as can replace earlier ones."""
+        config = self._run.config
+        each, seed = config.groups_per_iteration, config.seed
+        start = config.first_scenario + (self._iteration - config.supervised_iterations - 1) * each
+        scheduled = await off_loop(environment, environment.scenarios, "train", each, seed, start)
+        if not config.replace_groups:
+            return scheduled, ()
+        # No iteration's own groups have these numbers. There are twice as many as can be used, so that an environment
+        # that repeats its scenarios shows all of them.
+        start += config.iterations * each
+        reserve = await off_loop(environment, environment.scenarios, "train", 2 * each, seed, start)
+        return scheduled, others(reserve, scheduled)[:each]
 
-    async def _wave(self, making: RolloutCollector, purpose: Purpose, scenarios: Sequence[Scenario]) -> Wave:
-        """Roll out each scenario several times, and judge the rollouts."""
+    async def _rollouts(
+        self, making: RolloutCollector, purpose: Purpose, scenarios: Sequence[Scenario]
+    ) -> Sequence[Rollout]:
+        """Roll out each scenario several times."""
         config = self._run.config
         tasks = rollout_tasks(config.seed, scenarios, config.rollouts_per_group, purpose, self._iteration)
-        endpoint = self._policy.endpoint(self._snapshot.step)
-        began = time.monotonic()
-        with span("rollouts", phase=Phase.ROLLOUT, count=len(tasks)):
-            rollouts = await making.rollouts(purpose, tasks, endpoint, config.temperature)
-        rolled_out = time.monotonic()
-        if not self._stale:  # verdicts can depend on feedback about the previous iteration
-            await self._turn.wait()
-        with span("verdicts", phase=Phase.JUDGE, groups=len(scenarios)):
-            groups = await making.scored(purpose, scenarios, rollouts)
-        return Wave(groups, began, rolled_out, time.monotonic())
+        return await making.rollouts(purpose, tasks, self._policy.endpoint(self._snapshot.step), config.temperature)
 
     def _report(self, progress: Progress) -> None:
         self._last = progress

@@ -202,7 +202,8 @@ class ScoredRollout:
     inclusion: float = 1.0
     """Probability in (0, 1] with which its scenario was rolled out in the iteration."""
     replaces: str | None = None
-    """Id of the scenario whose group its own replaces, because it taught nothing; None if the schedule drew it."""
+    """Id of the scenario whose group its own replaces, because that one taught nothing in the iteration whose policy
+    sampled it; None if the schedule drew it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +257,14 @@ class Reflection:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The policy and the environment's state after an iteration, for the rollouts that use them."""
+    """What the rollouts that begin after an iteration depend on."""
 
     step: int
     """The policy's step."""
     environment_state: Mapping[str, Json] | None = None
     """State of a reflective environment."""
+    taught_nothing: Sequence[str] = ()
+    """Scenarios of its groups that can be replaced (training/inclusion.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +272,8 @@ class Resume:
     """Where to resume: `iteration` is the next one, and the other fields are the state after the previous one."""
 
     iteration: int
-    step: int
+    snapshot: Snapshot
     best: BestCheckpoint
-    environment_state: Mapping[str, Json] | None
-    """State of a reflective environment."""
     earlier: Mapping[int, Snapshot] = field(default_factory=dict)
     """Snapshots after earlier iterations, by number, for rollouts that ran ahead."""
     easy: Mapping[int, Sequence[float]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from app.schemas.results import LostRollout, Verification
 from environment.base import Environment, Reflective
 from training.inclusion import replacement, taught_nothing
 from training.rollout.rollout import failed, lost, total
+from training.rollout_schedule import sampled_after
 from training.scoring import held_out_figures, malformed_share, rewarded, success_rate, successes, summarise
 from training.statistics.difference import difference
 from training.types import FailureKind, Group
@@ -100,6 +102,8 @@ class _Check:
         self._lost: list[LostRollout] = []
         self._baseline: dict[tuple[str, str], dict[str, float]] = {}
         """Success by scenario, by split and mode."""
+        self._idle: dict[int, Sequence[str]] = {}
+        """Scenarios of the groups that taught nothing, by iteration."""
 
     def verification(self, rejudgings: int) -> Verification:
         """Return the result, for that number of rejudgings."""
@@ -125,7 +129,7 @@ class _Check:
         self._trajectories += len(stored.trajectories)
         self._lost += _lost(stored.trajectories)
         try:
-            groups = self._training_groups(_of_kind(stored, "train"))
+            groups = self._training_groups(number, _of_kind(stored, "train"))
             self._groups(_of_kind(stored, "showcase"), 1)
             self._compare_iteration(stored, groups)
             self._compare_evaluations(stored)
@@ -140,18 +144,21 @@ class _Check:
         groups = [rows[start : start + each] for start in range(0, len(rows), each)]
         return [self.figures.compare_group(self._environment, group, group) for group in groups]
 
-    def _training_groups(self, rows: Sequence[Trajectory]) -> list[Group]:
+    def _training_groups(self, iteration: int, rows: Sequence[Trajectory]) -> list[Group]:
         """Score the training rollouts again, and find the groups that were replaced. Probabilities are as stored."""
         each = self._config.rollouts_per_group
-        groups, firsts = self._groups(rows, each), rows[::each]
-        idle = iter(taught_nothing(g for g, row in zip(groups, firsts, strict=True) if row.replaces is None))
-        for number, row in enumerate(firsts):
-            if row.replaces is not None:
-                replaced = next(idle, None)
-                found = replaced and replaced.scenario.id
-                self.figures.compare(row.iteration, "replaces", row.replaces, found, row.id)
-                groups[number] = replacement(groups[number], replaced or groups[number], row.inclusion or 1.0)
-        return groups
+        extra = [row for row in rows[::each] if row.replaces is not None]  # after those that the schedule drew
+        groups = self._groups(rows, each)
+        scheduled = groups[: len(groups) - len(extra)]
+        idle = self._idle[iteration] = taught_nothing(scheduled)
+        stored = tuple(row.replaces or "" for row in extra)
+        replaced = self._idle.get(sampled_after(self._config, iteration), ())
+        if stored and stored == idle[: len(stored)]:
+            replaced = idle  # earlier versions replaced groups of the same iteration
+        for row, found in zip_longest(extra, replaced[: len(extra)]):
+            self.figures.compare(iteration, "replaces", row.replaces, found, row.id)
+        replacements = zip(groups[len(scheduled) :], extra, stored, strict=True)
+        return scheduled + [replacement(group, scenario, row.inclusion or 1.0) for group, row, scenario in replacements]
 
     def _compare_iteration(self, stored: _Stored, groups: Sequence[Group]) -> None:
         row = stored.iteration

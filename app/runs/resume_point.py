@@ -1,6 +1,7 @@
 """Where a run continues, read from its finished iterations."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,24 +57,39 @@ async def resume_of(database: Database, run_id: str) -> Resume | None:
         assert run.best_step is not None
         config = run.stored_request.config
         best = BestCheckpoint(run.best_step, await _highest(tx, run_id))
-        snapshots = await tx.execute(
-            select(Iteration.iteration, Iteration.step, Reflection.state)
-            .outerjoin(
-                Reflection, and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration)
-            )
-            .where(
-                Iteration.run_id == run_id,
-                Iteration.iteration >= min(run.next_iteration - 1, sampled_after(config, run.next_iteration)),
-            )
-        )
-        earlier = {iteration: Snapshot(step, state) for iteration, step, state in snapshots}
-    return Resume(
-        iteration=run.next_iteration,
-        step=run.step,
-        best=best,
-        environment_state=earlier.pop(run.next_iteration - 1).environment_state,
-        earlier=earlier,
+        snapshots = await _snapshots(tx, run, min(run.next_iteration - 1, sampled_after(config, run.next_iteration)))
+    return Resume(run.next_iteration, snapshots.pop(run.next_iteration - 1), best, snapshots)
+
+
+async def _snapshots(tx: AsyncSession, run: Run, first: int) -> dict[int, Snapshot]:
+    """Return what the rollouts that begin after each of the run's iterations from `first` on depend on."""
+    states = await tx.execute(
+        select(Iteration.iteration, Iteration.step, Reflection.state)
+        .outerjoin(Reflection, and_(Reflection.run_id == Iteration.run_id, Reflection.iteration == Iteration.iteration))
+        .where(Iteration.run_id == run.id, Iteration.iteration >= first)
     )
+    idle = await _taught_nothing(tx, run, first)
+    return {iteration: Snapshot(step, state, idle.get(iteration, ())) for iteration, step, state in states}
+
+
+async def _taught_nothing(tx: AsyncSession, run: Run, first: int) -> Mapping[int, Sequence[str]]:
+    """Return the scenarios of the scheduled groups whose rewards are all equal, for the run's iterations from `first`
+    on."""
+    config, row = run.stored_request.config, Trajectory
+    if not config.replace_groups:
+        return {}
+    rollouts = await tx.execute(
+        select(row.iteration, row.scenario_id, row.advantage)
+        .where(row.run_id == run.id, row.iteration >= first, row.kind == "train", row.replaces.is_(None))
+        .order_by(row.seq)
+    )
+    found = defaultdict[int, list[str]](list)
+    for group in zip(*[iter(rollouts)] * config.rollouts_per_group, strict=True):
+        iteration, scenario, _ = group[0]
+        known = [advantage for *_, advantage in group if advantage is not None]
+        if len(known) > 1 and not any(known):
+            found[iteration].append(scenario)
+    return found
 
 
 async def _highest(tx: AsyncSession, run_id: str) -> Validation | None:

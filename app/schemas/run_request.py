@@ -347,8 +347,8 @@ class LearnLoopRequest(RequestBody):
     iterations: int | None = Field(default=None, ge=0, le=10_000)
     """Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a
     `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`,
-    and for others whose size is known 30 after demonstrations and 45 without. The reply to the request and the run show
-    all such defaults with their reasons."""
+    and for others whose size is known 24 (a LoRA) or 30 after demonstrations and 45 without. The reply to the request
+    and the run show all such defaults with their reasons."""
     groups_per_iteration: int | None = Field(default=None, ge=1, le=256)
     """Number of scenarios per iteration. The rollouts of one scenario are a group. Default: follows the base model; 8
     for `learnloop/tiny`, 16 for others whose size is known."""
@@ -358,10 +358,9 @@ class LearnLoopRequest(RequestBody):
     """Whether the run ends as completed after the iteration that shows that little is left to learn, as the diagnosis
     `too_easy` says it: in most groups every rollout succeeds. The last iteration is evaluated as in any run."""
     replace_groups: bool | None = None
-    """Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the iteration
-    learns from more: one for each, rolled out when the iteration's groups are judged. An iteration that teaches nothing
-    then has twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is
-    known."""
+    """Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the run learns
+    from more: one for each, in the iteration whose rollouts begin next. An iteration after one that teaches nothing has
+    twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is known."""
     max_turns: int | None = Field(default=None, ge=1, le=100)
     """Maximum number of turns per rollout; a turn is one reply of the agent. Default: set by the environment, which is
     8 for both included ones."""

@@ -56,9 +56,8 @@ class TrajectoryBrief(ResponseModel):
     """Probability from 0 to 1 with which its scenario was rolled out: 1 unless it is a replacement. Null for `ask`, and
     if an earlier version saved it."""
     replaces: str | None = None
-    """Id of the scenario whose group its own replaces, because all rewards of that one were equal; null for any other
-    rollout. Figures of iterations leave replacements out, because they are made only if another group taught
-    nothing."""
+    """Id of the scenario whose group its own replaces, because all rewards of that earlier group were equal; null for
+    any other rollout. Figures of iterations leave replacements out."""
     error: str | None
     """Why the rollout failed; null if it did not."""
     failure: str | None = None

@@ -6,12 +6,12 @@ Each entry has a checksum. A damaged entry is dropped when it is read, an event 
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.aio.retry import LONG_S
@@ -29,8 +29,8 @@ _BATCH_S = 0.05
 """Entries that arrive within this time, in seconds, are written together."""
 _LEVEL = 1
 """zlib's fastest level, which still shrinks a rollout's log-probabilities to a fifth."""
-_COMPLETED = dict.fromkeys((ALL_JUDGED, ALL_REPLACED), (Phase.ROLLOUT, Phase.JUDGE)) | {TRAINED: (Phase.TRAIN,)}
-"""Phases that are complete once an entry of that name is stored."""
+_JUDGED, _TRAINED = (Phase.ROLLOUT, Phase.JUDGE), (Phase.TRAIN,)
+"""Phases that end together."""
 
 Row = tuple[int, str, bytes, int]
 """Iteration, name, compressed value and checksum."""
@@ -86,14 +86,15 @@ class StoredJournal:
         replaces: bool = False,
     ) -> None:
         """`on_lost` is called when a background write finds that the lease is lost; `replaces` says whether the run
-        replaces groups after all others are judged."""
+        replaces groups."""
         self._database = database
         self.cost = Cost()
         """Cost since the caller last replaced this object."""
         self._lease = lease
         self._main_loop = main_loop
         self._on_lost = on_lost
-        self._ends_nothing = ALL_JUDGED if replaces else ALL_REPLACED
+        self._verdicts = (ALL_JUDGED, ALL_REPLACED) if replaces else (ALL_JUDGED,)
+        """Entries that end the rollout and judge phases, once all of them are stored."""
         self._waiting: list[Row] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
@@ -198,16 +199,23 @@ class StoredJournal:
             if not new:
                 return
             await tx.execute(update(Run).where(Run.id == self._lease.id).values(claims=0))
-            for iteration, name in new:
-                for phase in _COMPLETED.get(name, ()) if name != self._ends_nothing else ():
-                    await append(
-                        tx,
-                        self._lease.id,
-                        EventType.PHASE_COMPLETED,
-                        self._lease.actor,
-                        {"phase": phase},
-                        iteration=iteration,
-                    )
+            for iteration in sorted({iteration for iteration, name in new if name in self._verdicts}):
+                if await self._is_judged(tx, iteration):
+                    await self._completed(tx, iteration, _JUDGED)
+            for iteration in (iteration for iteration, name in new if name == TRAINED):
+                await self._completed(tx, iteration, _TRAINED)
+
+    async def _is_judged(self, tx: AsyncSession, iteration: int) -> bool:
+        stored = select(func.count()).where(
+            Journal.run_id == self._lease.id, Journal.iteration == iteration, Journal.name.in_(self._verdicts)
+        )
+        return (await tx.execute(stored)).scalar_one() == len(self._verdicts)
+
+    async def _completed(self, tx: AsyncSession, iteration: int, phases: Sequence[Phase]) -> None:
+        lease = self._lease
+        for phase in phases:
+            data = {"phase": phase}
+            await append(tx, lease.id, EventType.PHASE_COMPLETED, lease.actor, data, iteration=iteration)
 
     async def _insert(self, tx: AsyncSession, rows: list[Row]) -> list[tuple[int, str]]:
         """Insert the rows that are new, and return their iterations and names."""

@@ -46,7 +46,7 @@ export const FIELDS = {
     "type": "integer"
   },
   "iterations": {
-    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, and for others whose size is known 30 after demonstrations and 45 without. The reply to the request and the run show all such defaults with their reasons.",
+    "help": "Number of training iterations, each of rollouts, judging and one training step. 0 is possible with a `warm_start`: the run learns from demonstrations only. Default: follows the base model; 14 for `learnloop/tiny`, and for others whose size is known 24 (a LoRA) or 30 after demonstrations and 45 without. The reply to the request and the run show all such defaults with their reasons.",
     "type": "integer"
   },
   "groups_per_iteration": {
@@ -67,7 +67,7 @@ export const FIELDS = {
     ]
   },
   "replace_groups": {
-    "help": "Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the iteration learns from more: one for each, rolled out when the iteration's groups are judged. An iteration that teaches nothing then has twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is known.",
+    "help": "Whether each group whose rewards are all equal is replaced by a group of another scenario, so that the run learns from more: one for each, in the iteration whose rollouts begin next. An iteration after one that teaches nothing has twice as many rollouts and verdicts. Default: false for `learnloop/tiny`, true for others whose size is known.",
     "type": "boolean",
     "choices": [
       "true",

@@ -44,9 +44,10 @@ async def test_replacements_are_marked_and_every_figure_leaves_them_out(data_dir
                 assert figures["success"] == sum(each["success"] for each in own) / len(own)
                 assert figures["rewards"]["count"] == len(own) == 6
                 replaced = {each["replaces"] for each in mine} - {None}
-                same = Counter(each["reward"] for each in own if each["scenario_id"] in replaced)
+                before = [each for each in rollouts if each["iteration"] == figures["iteration"] - 1]
+                same = [each["scenario_id"] for each in before if each["replaces"] is None and not each["advantage"]]
+                assert Counter(same) == dict.fromkeys(replaced, 2)
                 assert {each["inclusion"] for each in mine if each["replaces"]} <= {len(replaced) / 3}
-                assert sum(same.values()) == 2 * len(replaced)
             phases = [each for each in (await read("events", limit=200))["items"] if each["type"] == "phase.completed"]
             judged = Counter(each["iteration"] for each in phases if each["data"]["phase"] == "judge")
             assert judged == {1: 1, 2: 1, 3: 1, 4: 1}

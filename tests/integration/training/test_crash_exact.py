@@ -21,15 +21,15 @@ from environment.sales_email.environment import SalesEmail
 from judges import registry as judges
 from judges.base import Judge, JudgeServices
 from judges.reference import ReferenceJudge
-from tests.best_of import best_of
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
+from tests.integration.training.test_work_in_flight import resume_after as continued_after
 from training.backends.base import BackendUnavailable, ModelSpec
 from training.backends.embedded import connect
 from training.diagnosis.collapses import rolled_out
 from training.diagnosis.collect import facts_of
 from training.learn_loop import learn_loop
-from training.types import EvaluationConfig, IterationResult, PipelineConfig, Progress, Resume, RunConfig, Snapshot
+from training.types import EvaluationConfig, IterationResult, PipelineConfig, Progress, Resume, RunConfig
 
 pytestmark = pytest.mark.long
 
@@ -181,20 +181,8 @@ def resume_after(results: list[IterationResult]) -> Resume | None:
     """Where to go on after the iterations that were saved."""
     if not results:
         return None
-    last = results[-1]
-    return Resume(
-        last.iteration + 1,
-        last.step,
-        best_of(results),
-        _state_of(last),
-        {result.iteration: Snapshot(result.step, _state_of(result)) for result in results[:-1]},
-        rolled_out=list(rolled_out(facts_of(result, CONFIG, {}) for result in results)),
-    )
-
-
-def _state_of(result: IterationResult) -> Any:
-    """As a database gives it back."""
-    return json.loads(json.dumps(result.reflection.state)) if result.reflection else None
+    resume = continued_after(results)
+    return replace(resume, rolled_out=list(rolled_out(facts_of(result, CONFIG, {}) for result in results)))
 
 
 def figures(result: IterationResult) -> list[Any]:

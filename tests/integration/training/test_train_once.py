@@ -39,7 +39,7 @@ from training.best_checkpoint import BestCheckpoint, Validation
 from training.journal import IterationJournal
 from training.learn_loop import CheckpointLost, learn_loop
 from training.train_step import TrainStep, _trajectories
-from training.types import Group, Resume, Rollout, RunConfig, ScoredRollout
+from training.types import Group, Resume, Rollout, RunConfig, ScoredRollout, Snapshot
 
 JOBS = "POST /v1/preview/training-jobs"
 SCENARIO = Scenario("train.0", "train", {})
@@ -225,7 +225,7 @@ async def test_a_step_whose_checkpoint_was_torn_after_it_was_kept_is_trained_aga
 
 async def test_a_run_whose_saved_checkpoint_is_gone_says_so(tmp_path: Path) -> None:
     policy = FaultyPolicy()
-    resume = Resume(3, 2, best=BestCheckpoint(1, Validation(0.1, 0.1)), environment_state=None)
+    resume = Resume(3, Snapshot(2), BestCheckpoint(1, Validation(0.1, 0.1)))
     loop = learn_loop(RunConfig(iterations=3), SyntheticEmailSearch(), ReferenceJudge(), policy, resume=resume)
     with pytest.raises(CheckpointLost, match="checkpoint 2, which iteration 2 led to, is lost"):
         await anext(loop)

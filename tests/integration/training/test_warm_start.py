@@ -30,7 +30,7 @@ from training.backends.embedded import EmbeddedBackend, connect
 from training.engine.tokens import ChatTokenizer
 from training.learn_loop import LEFT_OUT, learn_loop
 from training.rollout.chat import open_chat
-from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, WarmStartConfig
+from training.types import EvaluationConfig, IterationResult, Progress, Resume, RunConfig, Snapshot, WarmStartConfig
 from training.warm_start import AllOverlong, iterations_of
 
 TINY = Path(training.engine.__path__[0]) / "tiny_base" / "model"
@@ -117,7 +117,7 @@ async def lives(backend: EmbeddedBackend, model: ModelSpec, journal: Entries) ->
     saved: list[IterationResult] = []
     policy = await backend.register(model)
     for _ in range(4):
-        resume = Resume(saved[-1].iteration + 1, saved[-1].step, best_of(saved), None) if saved else None
+        resume = Resume(saved[-1].iteration + 1, Snapshot(saved[-1].step), best_of(saved)) if saved else None
         loop = learn_loop(
             SMALL, SyntheticEmailSearch(), ReferenceJudge(), policy, journal=journal, resume=resume, demonstrations=12
         )

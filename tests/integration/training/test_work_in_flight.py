@@ -19,6 +19,7 @@ from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.integration.training.test_learn_loop import CONFIG, Trained, address_of, figures, lucky, run, skilled
 from tests.integration.training.test_pipeline import Kept, ahead, iterations_of
 from training.budget import BudgetReached, Reservation, Unlimited, Unreserved, Usage
+from training.inclusion import taught_nothing
 from training.learn_loop import learn_loop
 from training.phases import Phase
 from training.rollout.chat import open_chat
@@ -31,14 +32,15 @@ ANSWER = skilled(lucky)
 
 def resume_after(results: list[IterationResult]) -> Resume:
     """Where a run continues that has saved these results."""
-    *before, last = results
-    return Resume(
-        last.iteration + 1,
-        last.step,
-        best_of(results),
-        None,
-        {result.iteration: Snapshot(result.step) for result in before},
-    )
+    snapshots = {result.iteration: snapshot_after(result) for result in results}
+    last = results[-1].iteration
+    return Resume(last + 1, snapshots.pop(last), best_of(results), snapshots)
+
+
+def snapshot_after(result: IterationResult) -> Snapshot:
+    """What the rollouts that begin after an iteration depend on, as a database gives it back."""
+    state = json.loads(json.dumps(result.reflection.state)) if result.reflection else None
+    return Snapshot(result.step, state, taught_nothing(result.groups))
 
 
 def searched(request: Mapping[str, Json]) -> bool:
