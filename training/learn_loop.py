@@ -119,7 +119,7 @@ class _Loop:
         self._schedule = schedule
         self._evaluator = Evaluator(run, policy)
         self._demonstrations = demonstrations
-        self._warm_start: WarmStart | None = None
+        self._warm_start: asyncio.Task[WarmStart] | None = None
         self._step = 0
         self._watch = CollapseWatch()
         self._easy: dict[int, Sequence[float]] = {}
@@ -156,8 +156,10 @@ class _Loop:
         """Evaluate the untrained policy on both held-out splits. Given demonstrations are counted before, because a
         run that none of them fits has nothing to learn."""
         record = IterationRecord(0)
-        if self._run.config.supervised_iterations and not isinstance(self._demonstrations, int):
-            record.left_out = (await self._prepared()).left_out
+        if self._run.config.supervised_iterations:
+            self._prepare()
+            if not isinstance(self._demonstrations, int):
+                record.left_out = (await self._prepare()).left_out
         with span("baseline", iteration=0):
             collector = await self._run.collector(0)
             self._step = await self._policy.step()
@@ -195,10 +197,11 @@ class _Loop:
         return self._result(record)
 
     async def stop(self) -> None:
-        """Stop following the training. The journal has its job."""
-        if self._training is not None:
-            self._training.cancel()
-            await asyncio.gather(self._training, return_exceptions=True)
+        """Stop following the training, whose job the journal has, and preparing the demonstrations."""
+        tasks = [task for task in (self._training, self._warm_start) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _trained(self, take: Callable[[OnTrained | None], Awaitable[TrainOutcome]]) -> TrainOutcome:
         """Begin a training, and return its outcome when its weights can be sampled. In a run with a budget that is when
@@ -289,7 +292,7 @@ class _Loop:
         """Train on the iteration's demonstrations, unless all of them are left out."""
         await collector.admit(Phase.TRAIN)
         config, iteration = self._run.config, collector.journal.iteration
-        request = (await self._prepared()).request(iteration, self._step)
+        request = (await self._prepare()).request(iteration, self._step)
         record.left_out = tuple(request.left_out)
         left_out = {LEFT_OUT: float(len(request.left_out))} if request.left_out else {}
         record.metrics = left_out
@@ -308,11 +311,12 @@ class _Loop:
         self._step = outcome.step
         record.metrics = {**outcome.metrics, **left_out, "demonstrations": float(len(request.demonstrations))}
 
-    async def _prepared(self) -> WarmStart:
-        """Return the run's demonstrations, without those that are longer than the model's context."""
+    def _prepare(self) -> "asyncio.Task[WarmStart]":
+        """Begin to prepare the run's demonstrations, unless that has begun: those of an oracle take seconds."""
         if self._warm_start is None:
             run = self._run
-            self._warm_start = await warm_start_of(run.config, run.environment, self._demonstrations, self._policy)
+            preparing = warm_start_of(run.config, run.environment, self._demonstrations, self._policy)
+            self._warm_start = asyncio.create_task(preparing)
         return self._warm_start
 
     async def _reflect(self, collector: RolloutCollector, groups: Sequence[Group]) -> Reflection | None:
