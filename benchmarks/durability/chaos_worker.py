@@ -167,7 +167,7 @@ class JournaledLoop:
         if name.startswith(POISON):
             self.history.write(act="poison", run=name, iteration=0, epoch=epoch)
             os.kill(os.getpid(), signal.SIGKILL)
-        step = resume.step if resume else 0
+        step = resume.snapshot.step if resume else 0
         for iteration in range(resume.iteration if resume else 0, config.iterations + 1):
             entries = await IterationJournal.open(journal, iteration)
             for number in range(ROLLOUTS):

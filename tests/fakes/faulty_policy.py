@@ -6,11 +6,11 @@ from training.backends.base import (
     BackendUnavailable,
     Endpoint,
     JobForgotten,
-    Reproducibility,
     StepConflict,
     TrainOutcome,
     TrainRequest,
 )
+from training.protocol.model_facts import Reproducibility
 
 
 class Fault(StrEnum):
