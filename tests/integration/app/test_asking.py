@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,37 @@ from environment.email_search.synthetic import address_of
 from environment.json_type import Json
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop
-from tests.fakes.scripted_model import ScriptedModel, scripted_model
 from tests.integration.app.served import run_with, served, settings_for
 
 QUESTION = {"question": "When is the kickoff?", "inbox_address": address_of("test", 0, 3)}
 ANSWER: dict[str, Json] = {"answer": "on Monday", "sources": ["m1"]}
 
 
+@dataclass
+class Model:
+    """What it answers, and what it was asked. Checkpoints in `missing` are not there."""
+
+    arguments: dict[str, Json] = field(default_factory=lambda: ANSWER)
+    status: int = 200
+    missing: frozenset[str] = frozenset()
+    requests: list[Any] = field(default_factory=list)
+
+    async def reply(self, request: Any) -> Reply:
+        if not request:
+            return Reply(status=503)  # the service looks for its engine
+        self.requests.append(request)
+        status = 404 if request["model"] in self.missing else self.status
+        return call("return_final_answer", **self.arguments) if status == 200 else Reply(status=status)
+
+
 @asynccontextmanager
 async def _trained(
     data_dir: Path, database_url: str, **script: Any
-) -> AsyncIterator[tuple[httpx.AsyncClient, str, ScriptedModel]]:
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, Model]]:
     """A client, a completed run, and the model behind its checkpoints."""
-    async with scripted_model(**{"arguments": ANSWER} | script) as model:
-        backend = ScriptedBackend(model.url)
+    model = Model(**script)
+    async with scripted_chat(model.reply) as chat:
+        backend = ScriptedBackend(chat.url)
         async with served(settings_for(data_dir, database_url), ScriptedLoop(), backend) as client:
             run_id = (await client.post("/learn-loop", json={"iterations": 2, "model": {"name": "a"}})).json()["run_id"]
             await run_with(client, run_id, "completed")
@@ -202,10 +220,10 @@ async def test_a_held_out_question_is_answered_right_or_wrong_and_any_other_one_
 ) -> None:
     mail = Email("m1", "<1@x.example>", "Mara <mara@x.example>", ("jo@x.example",), None, "Venue", "It is Basel.")
     write_inbox(data_dir / "inboxes" / "mine.sqlite", [mail])
-    loop = ScriptedLoop(held_out={0: [False, True]})
+    loop, model = ScriptedLoop(held_out={0: [False, True]}), Model()
     async with (
-        scripted_model() as model,
-        served(settings_for(data_dir, database_url), loop, ScriptedBackend(model.url)) as client,
+        scripted_chat(model.reply) as chat,
+        served(settings_for(data_dir, database_url), loop, ScriptedBackend(chat.url)) as client,
     ):
         run_id = (await client.post("/learn-loop", json={"iterations": 1})).json()["run_id"]
         await run_with(client, run_id, "completed")
