@@ -35,7 +35,7 @@ class Stage:
 
     async def run(self, project: str = "p") -> str:
         """A run that nobody works on."""
-        row = stored_run(model_project=project)
+        row = stored_run(model_project=project, backend="b")
         async with self.database.begin() as tx:
             tx.add(row)
             return row.id
