@@ -73,6 +73,8 @@ async def test_a_run_that_stops_while_replacements_are_rolled_out_ends_like_an_u
         undisturbed = await run(model, config)
         once = Counter(json.dumps(request, sort_keys=True) for request in model.requests)
         reserve = {group.scenario.task["inbox_address"] for result in undisturbed for group in parts(result)[1]}
+        first = next(result for result in undisturbed if parts(result)[1])
+        scheduled, replacing = (sum(len(group.rollouts) for group in groups) for groups in parts(first))
         model.requests.clear()
 
         async def hangs(request: Mapping[str, Json]) -> Reply:
@@ -83,7 +85,9 @@ async def test_a_run_that_stops_while_replacements_are_rolled_out_ends_like_an_u
         model.script = hangs
         journal, policy, results = Kept(), Trained(model.url), list[IterationResult]()
         cut = asyncio.create_task(live(config, policy, journal, results))
-        await until(lambda: any(address_of(request) in reserve for request in model.requests))
+        # All other rollouts of the iteration are finished, so that it is known which requests are repeated.
+        await until(lambda: _finished(journal, first.iteration) == scheduled)
+        await until(lambda: sum(address_of(request) in reserve for request in model.requests) == replacing)
         cut.cancel()
         await asyncio.wait((cut,))
         in_flight = Counter(json.dumps(each, sort_keys=True) for each in model.requests if address_of(each) in reserve)
@@ -93,6 +97,10 @@ async def test_a_run_that_stops_while_replacements_are_rolled_out_ends_like_an_u
     assert list(map(figures, results)) == list(map(figures, undisturbed))
     if staleness == 0:  # else requests of another iteration are in flight as well
         assert asked == once + in_flight
+
+
+def _finished(journal: Kept, iteration: int) -> int:
+    return sum(name.startswith("rollout/train/") for name in journal.saved.get(iteration, ()))
 
 
 class Dies(Exception):

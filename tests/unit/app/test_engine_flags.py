@@ -38,7 +38,7 @@ def test_the_size_of_the_cache_is_a_setting(tmp_path: Path) -> None:
 
 def test_a_gpu_decodes_all_rollouts_of_an_iteration_together(tmp_path: Path) -> None:
     assert _flags(tmp_path, "").slots == 64
-    assert _flags(tmp_path, "--device cuda").slots == 128
+    assert _flags(tmp_path, "--device cuda").slots == 256
     assert _flags(tmp_path, "--device cuda --slots 32").slots == 32
 
 
