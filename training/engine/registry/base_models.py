@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from training import base_model_files
-from training.base_model_files import added_base_models, base_model_fault, is_added_base_model
+from training.base_model_files import added_base_models, base_model_fault, is_added_base_model, place_of_added
 from training.base_verdicts import BaseVerdicts
 from training.engine.registry.model_record import BadBaseModel, UnknownModel
 
@@ -77,8 +77,10 @@ class Bases:
 
     def directory(self, name: str) -> Path:
         """Return the directory with a base model's files. Raises UnknownModel."""
-        if (directory := self.named.get(name)) is not None:
-            return directory
+        if name in self._named:
+            return self._named[name]
+        if is_added_base_model(self._data_dir, name):
+            return place_of_added(self._data_dir, name)
         path = Path(name)
         if path.is_absolute() and (path / "config.json").is_file():
             resolved = path.resolve()
