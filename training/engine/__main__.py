@@ -37,6 +37,9 @@ TINY_NAME = "learnloop/tiny"
 KEEP_ALIVE_S = 60
 """Keep-alive timeout in seconds, longer than clients' (httpx: 5 s). If both sides time out at the same moment, a
 request is lost, and ART's client does not retry a POST."""
+_SWITCH_INTERVAL_S = 0.001
+"""Python's thread switch interval, in seconds: how long the thread that computes can hold the GIL while a request
+waits for it, which it does several times. Python's default is 5 ms."""
 
 log = structlog.get_logger(__name__)
 
@@ -172,6 +175,7 @@ def _serve(app: "ASGIApp", sock: socket.socket, options: argparse.Namespace) -> 
     log.info("engine listening", host=options.host, port=port, device=options.device)
     if options.ready_file:
         _write_ready(options.ready_file, port)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     server.run(sockets=[sock])
     log.info("engine stopped")
 
