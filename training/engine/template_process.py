@@ -6,10 +6,13 @@ end. The child can be ended, and it starts again with the next conversation.
 
 import contextlib
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -30,6 +33,9 @@ RENDER_CHARACTERS = 16 << 20
 _WALL_FACTOR = 20.0
 """Wall time per second of processor time after which the child is ended. It allows for a busy machine."""
 _START_WALL_S = 120.0
+_AT_ONCE = 4
+"""Conversations of one template that are rendered at the same time, if there are as many cores."""
+_PART_BYTES = 1 << 16
 _SCRIPT = Path(__file__).with_name("render_templates.py")
 
 
@@ -58,12 +64,12 @@ def render_allowance(messages: int) -> Iterator[None]:
 
 
 class TemplateProcess:
-    """The process of one template, started when needed. Thread-safe; conversations are rendered one after another."""
+    """The processes of one template, started when needed. Thread-safe; each renders one conversation after another."""
 
     def __init__(self, template: str) -> None:
         self._template = template
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._turns = threading.BoundedSemaphore(min(_AT_ONCE, os.cpu_count() or 1))
+        self._idle: list[subprocess.Popen[bytes]] = []
 
     def render(
         self, messages: Json, tools: Json, special: Mapping[str, str], options: Mapping[str, Json], *, reply: bool
@@ -74,7 +80,7 @@ class TemplateProcess:
             raise TemplateFailed(_TOO_LONG)
         request = {"messages": json.dumps(messages), "tools": json.dumps(tools), "reply": reply}
         line = json.dumps({**request, "special": special, "options": options, "seconds": allowed.left})
-        with self._lock:
+        with self._turns:
             answer = self._ask(line, allowed.left)
         if "error" in answer:
             raise TemplateFailed(answer["error"])
@@ -83,53 +89,70 @@ class TemplateProcess:
 
     def _ask(self, line: str, seconds: float) -> dict[str, Any]:
         for last in (False, True):
-            process = self._process = self._process or self._start()
-            written, ended = self._exchange(process, line, _START_WALL_S + _WALL_FACTOR * seconds)
+            process = self._idle.pop() if self._idle else self._start()
+            written = _exchange(process, line, _START_WALL_S + _WALL_FACTOR * seconds)
             if written:
+                self._idle.append(process)
                 answer: dict[str, Any] = json.loads(written)
                 return answer
-            self._process = None
+            ended = process.wait()
             if ended == -signal.SIGPROF:
                 raise TemplateFailed(_TOO_LONG)
             if ended != -signal.SIGALRM or last:
                 raise TemplateFailed(f"the process that renders it ended with status {ended}")
         raise AssertionError("unreachable")
 
-    @staticmethod
-    def _exchange(process: "subprocess.Popen[str]", line: str, wall_s: float) -> tuple[str, int | None]:
-        """Return the answer, or an empty text and the status of a process that ended."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = threading.Timer(wall_s, process.kill)
-        timer.start()
-        try:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-            written = process.stdout.readline()
-            return written, None if written else process.wait()
-        finally:
-            timer.cancel()
-
-    def _start(self) -> "subprocess.Popen[str]":
+    def _start(self) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(
             (sys.executable, "-I", str(_SCRIPT), str(RENDER_BYTES), str(RENDER_CHARACTERS)),
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
             env=child_environment(),
         )
         weakref.finalize(self, _end, process)
         assert process.stdin is not None
-        process.stdin.write(json.dumps({"template": self._template}) + "\n")
+        process.stdin.write(f"{json.dumps({'template': self._template})}\n".encode())
+        os.set_blocking(process.stdin.fileno(), False)
         return process
+
+
+def _exchange(process: "subprocess.Popen[bytes]", line: str, wall_s: float) -> bytes:
+    """Send a line and return the answer, or nothing if the process ends, as it does after that time.
+
+    Waiting is left to the kernel: a thread that watched the time would have to be given the interpreter for each line,
+    which takes longer than the rendering if another thread computes.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    source, target = process.stdout.fileno(), process.stdin.fileno()
+    unsent, answer, end = memoryview(f"{line}\n".encode()), bytearray(), time.monotonic() + wall_s
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    poll.register(target, select.POLLOUT)
+    while not answer.endswith(b"\n"):
+        ready = dict(poll.poll(1_000 * max(0.0, end - time.monotonic())))
+        if not ready:
+            process.kill()
+            end += _START_WALL_S
+        if target in ready:
+            with contextlib.suppress(BrokenPipeError):
+                unsent = unsent[os.write(target, unsent) :]
+            if not unsent or ready[target] & select.POLLERR:
+                poll.unregister(target)
+        if source in ready:
+            part = os.read(source, _PART_BYTES)
+            if not part:
+                return b""
+            answer += part
+    return bytes(answer)
 
 
 _TOO_LONG = "rendering it takes too long"
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
     process.wait()
 
@@ -139,7 +162,7 @@ _processes_lock = threading.Lock()
 
 
 def template_process(template: str) -> TemplateProcess:
-    """Return the process of a template, which all tokenizers with the template share."""
+    """Return the processes of a template, which all tokenizers with the template share."""
     with _processes_lock:
         found = _processes.get(template)
         if found is None:
