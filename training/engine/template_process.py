@@ -70,6 +70,7 @@ class TemplateProcess:
         self._template = template
         self._turns = threading.BoundedSemaphore(min(_AT_ONCE, os.cpu_count() or 1))
         self._idle: list[subprocess.Popen[bytes]] = []
+        weakref.finalize(self, _end, self._idle)
 
     def render(
         self, messages: Json, tools: Json, special: Mapping[str, str], options: Mapping[str, Json], *, reply: bool
@@ -95,7 +96,9 @@ class TemplateProcess:
                 self._idle.append(process)
                 answer: dict[str, Any] = json.loads(written)
                 return answer
-            ended = process.wait()
+            with process:  # waits for it, and closes its pipes
+                pass
+            ended = process.returncode
             if ended == -signal.SIGPROF:
                 raise TemplateFailed(_TOO_LONG)
             if ended != -signal.SIGALRM or last:
@@ -111,7 +114,6 @@ class TemplateProcess:
             stderr=subprocess.DEVNULL,
             env=child_environment(),
         )
-        weakref.finalize(self, _end, process)
         assert process.stdin is not None
         process.stdin.write(f"{json.dumps({'template': self._template})}\n".encode())
         os.set_blocking(process.stdin.fileno(), False)
@@ -152,9 +154,10 @@ def _exchange(process: "subprocess.Popen[bytes]", line: str, wall_s: float) -> b
 _TOO_LONG = "rendering it takes too long"
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait()
+def _end(processes: "list[subprocess.Popen[bytes]]") -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 _processes: "weakref.WeakValueDictionary[str, TemplateProcess]" = weakref.WeakValueDictionary()

@@ -31,6 +31,8 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
     idle.wait()
     assert rendered(processes, "b") == "b\n"
     assert processes._idle != [idle]
+    assert idle.stdin is not None
+    assert idle.stdin.closed, "its pipes are given back"
 
 
 def test_a_process_that_does_not_answer_is_ended() -> None:
