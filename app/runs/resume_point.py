@@ -74,7 +74,7 @@ async def _snapshots(tx: AsyncSession, run: Run, first: int) -> dict[int, Snapsh
 
 async def _taught_nothing(tx: AsyncSession, run: Run, first: int) -> Mapping[int, Sequence[str]]:
     """Return the scenarios of the scheduled groups whose rewards are all equal, for the run's iterations from `first`
-    on."""
+    on; none for an iteration of which single rollouts were deleted."""
     config, row = run.stored_request.config, Trajectory
     if not config.replace_groups:
         return {}
@@ -83,13 +83,20 @@ async def _taught_nothing(tx: AsyncSession, run: Run, first: int) -> Mapping[int
         .where(row.run_id == run.id, row.iteration >= first, row.kind == "train", row.replaces.is_(None))
         .order_by(row.seq)
     )
-    found = defaultdict[int, list[str]](list)
-    for group in zip(*[iter(rollouts)] * config.rollouts_per_group, strict=True):
-        iteration, scenario, _ = group[0]
-        known = [advantage for *_, advantage in group if advantage is not None]
-        if len(known) > 1 and not any(known):
-            found[iteration].append(scenario)
-    return found
+    advantages = defaultdict[int, list[tuple[str, float | None]]](list)
+    for iteration, scenario, advantage in rollouts:
+        advantages[iteration].append((scenario, advantage))
+    return {iteration: _idle(kept, config.rollouts_per_group) for iteration, kept in advantages.items()}
+
+
+def _idle(advantages: Sequence[tuple[str, float | None]], size: int) -> Sequence[str]:
+    """Return the scenarios of the groups of `size` rollouts whose advantages are all 0, given the scenario and the
+    advantage of each rollout."""
+    groups = [advantages[start : start + size] for start in range(0, len(advantages), size)]
+    if any(len(group) < size or len({scenario for scenario, _ in group}) > 1 for group in groups):
+        return ()
+    known = [(group[0][0], [advantage for _, advantage in group if advantage is not None]) for group in groups]
+    return [scenario for scenario, values in known if len(values) > 1 and not any(values)]
 
 
 async def _highest(tx: AsyncSession, run_id: str) -> Validation | None:

@@ -4,13 +4,15 @@ import asyncio
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.db.database import Database
+from app.runs.resume_point import resume_of
 from tests.fakes.scripted_chat import Reply, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import ended, served, settings_for
@@ -23,7 +25,9 @@ from training.learn_loop import learn_loop
 REPLACING = RUN | {"groups_per_iteration": 3, "replace_groups": True}
 
 
-async def test_replacements_are_marked_and_every_figure_leaves_them_out(data_dir: Path, database_url: str) -> None:
+async def test_replacements_are_marked_and_every_figure_leaves_them_out(
+    data_dir: Path, database_url: str, database: Database
+) -> None:
     async with scripted_chat(skilled(mixed)) as model:
         settings = settings_for(data_dir, database_url)
         async with served(settings, learn_loop, ScriptedBackend(model.url)) as client:  # type: ignore[arg-type]
@@ -62,8 +66,20 @@ async def test_replacements_are_marked_and_every_figure_leaves_them_out(data_dir
                 options = [*arguments, "--url", str(client.base_url)]
                 done = await asyncio.to_thread(CliRunner().invoke, app, options)
                 assert done.exit_code == 0, done.output
+            last = [each for each in rollouts if each["iteration"] == 4 and each["replaces"] is None]
+            idle = [each["scenario_id"] for each in last if not each["advantage"]]
+            assert sorted([*await taught_nothing(database, run["run_id"])] * 2) == sorted(idle)
             await change(database_url, f"UPDATE trajectory SET replaces = 'x' WHERE id = '{extra[0]['id']}'")
             assert [each["what"] for each in (await read("verify"))["differences"]] == ["replaces"]
+            await change(database_url, f"DELETE FROM trajectory WHERE id = '{last[0]['id']}'")
+            assert await taught_nothing(database, run["run_id"]) == (), "a user's rollouts can be deleted"
+
+
+async def taught_nothing(database: Database, run_id: str) -> Sequence[str]:
+    """The scenarios that the next iteration of a run that is continued replaces."""
+    resume = await resume_of(database, run_id)
+    assert resume is not None
+    return resume.snapshot.taught_nothing
 
 
 async def test_a_replacement_can_be_continued_with_its_own_seed(data_dir: Path, database_url: str) -> None:
