@@ -1,7 +1,7 @@
 """Where a run continues, read from its finished iterations."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,7 +78,7 @@ async def _taught_nothing(tx: AsyncSession, run: Run, first: int) -> Mapping[int
     config, row = run.stored_request.config, Trajectory
     if not config.replace_groups:
         return {}
-    rollouts = await tx.execute(
+    rollouts: Iterable[Any] = await tx.execute(
         select(row.iteration, row.scenario_id, row.advantage)
         .where(row.run_id == run.id, row.iteration >= first, row.kind == "train", row.replaces.is_(None))
         .order_by(row.seq)
