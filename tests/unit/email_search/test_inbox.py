@@ -110,6 +110,24 @@ def test_filters(inbox: Inbox, filters: dict[str, str | date], found: list[str])
     assert ids(inbox, **filters) == found
 
 
+@pytest.mark.parametrize(
+    ("person", "found"),
+    [
+        ({"sender": "MARA"}, ["kudo"]),
+        ({"recipient": "dee"}, ["kudo"]),
+        ({"sender": "velin", "recipient": "b.example"}, ["kudo"]),
+        ({"sender": "velin", "recipient": "mara"}, []),
+        ({"sender": "dee"}, []),
+    ],
+)
+@pytest.mark.parametrize("few", [0, 1])
+def test_people_among_few_and_many_mails(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, person: dict[str, str], found: list[str], few: int
+) -> None:
+    monkeypatch.setattr("environment.email_search.inbox._FEW", few)
+    assert ids(inbox, "budget", **person) == found
+
+
 def test_hits_are_bounded_and_best_first() -> None:
     mails = [
         Email(
