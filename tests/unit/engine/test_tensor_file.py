@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.tiny_model import make_tiny_model
-from training.engine.trainer.pretrained import fresh_adapter, save_adapter
+from training.engine.trainer.pretrained import fresh_adapter, save_adapter, save_whole
 from training.engine.weights import tensor_file
 from training.engine.weights.tensor_file import write_tensors
 from training.tuning import Tuning
@@ -45,6 +45,33 @@ def test_parameters_and_parts_of_tensors_are_written_as_they_are_seen(tmp_path: 
     found = load_file(tmp_path / "file")
     assert torch.equal(found["part"], whole.t()[1:])
     assert torch.equal(found["trained"], whole)
+
+
+def test_an_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensor_file, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(tensor_file, "FETCHED_BYTES", 10)
+    monkeypatch.setattr("os.fdatasync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_tensors({"weights": torch.randn(100)}, tmp_path / "file")
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_whole_weights_have_the_bytes_of_transformers(
+    writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path / "base", "gpt_neox"), dtype=torch.float32)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    if not writable:
+        monkeypatch.setattr("training.engine.trainer.pretrained.can_write", lambda tensors: False)
+    hashed = save_whole(model, ours)
+    model.save_pretrained(theirs)
+    files = [{path.name: path.read_bytes() for path in directory.iterdir()} for directory in (ours, theirs)]
+    assert files[0] == files[1]
+    weights = hashlib.sha256(files[1]["model.safetensors"]).hexdigest()
+    assert hashed == ({"model.safetensors": weights} if writable else {})
 
 
 def test_an_adapter_has_the_bytes_of_peft(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -430,13 +431,30 @@ def test_a_checkpoint_holds_what_is_needed_and_no_more(tmp_path: Path) -> None:
     whole = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert all(whole <= {file.name for file in each.iterdir()} for each in directories)
     # The optimizer's state is twice the weights: only the newest and the one to fall back to keep it, in the end.
-    asyncio.run(until(lambda: _with_optimizer(directories) == {"000002", "000003"}))
+    asyncio.run(until(partial(_has_optimizers, directories, {"000002", "000003"})))
     _train(engine, model, 1)
-    asyncio.run(until(lambda: _with_optimizer(directories) == {"000003"}))
+    asyncio.run(until(partial(_has_optimizers, directories, {"000003"})))
 
 
-def _with_optimizer(directories: Sequence[Path]) -> set[str]:
-    return {each.name for each in directories if (each / "optimizer.safetensors").exists()}
+def test_a_large_optimizer_state_is_kept_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, parts = [], []
+    for size in (1, 1 << 30):
+        monkeypatch.setattr("training.engine.trainer.policy._OPTIMIZER_PART_BYTES", size)
+        engine = make_engine(tmp_path / str(size))
+        model = _create(engine)
+        _train(engine, model, 2)
+        parts.append(len(engine.registry.newest(model).manifest.optimizer_files))
+        engine = make_engine(tmp_path / str(size))
+        _train(engine, model, 1)
+        found.append(_weights(engine, model))
+        directories = [path.parent for path in (tmp_path / str(size)).rglob("manifest.json")]
+        asyncio.run(until(partial(_has_optimizers, directories, {"000002", "000003"})))
+    assert parts[0] > parts[1] == 1
+    assert all(map(torch.equal, *found))
+
+
+def _has_optimizers(directories: Sequence[Path], steps: set[str]) -> bool:
+    return {each.name for each in directories if any(each.glob("optimizer*"))} == steps
 
 
 def test_others_are_sampled_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 
 MANIFEST_FILE = "manifest.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
+"""The optimizer's state, or the first part of a large one."""
 ADAPTER_FILE = "adapter_model.safetensors"
 _TENSORS = ".safetensors"
 _UNFINISHED = ".unfinished-"
@@ -85,6 +86,16 @@ class Checkpoint:
         for name, digest in self.manifest.optimizer_files.items():
             if (self.directory / name).exists():
                 _compare(self.directory / name, digest)
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a file of a checkpoint, or an object with a piece of one, holds state of the optimizer."""
+    return name.startswith("optimizer") and _TENSORS in name
+
+
+def optimizer_part(number: int) -> str:
+    """Return the name of a part of the optimizer's state, from 0."""
+    return OPTIMIZER_FILE if number == 0 else f"optimizer-{number:03d}{_TENSORS}"
 
 
 Fill = Callable[[Path], Mapping[str, str] | None]
@@ -214,8 +225,8 @@ def _seal(directory: Path, manifest: Manifest, known: Mapping[str, str]) -> Mani
         complete = replace(
             manifest,
             created=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            files={name: digest for name, digest in digests.items() if name != OPTIMIZER_FILE},
-            optimizer_files={name: digest for name, digest in digests.items() if name == OPTIMIZER_FILE},
+            files={name: digest for name, digest in digests.items() if not is_optimizer(name)},
+            optimizer_files={name: digest for name, digest in digests.items() if is_optimizer(name)},
         )
         (directory / MANIFEST_FILE).write_text(to_json(complete))
         synced += [pool.submit(_sync, path) for path in (directory / MANIFEST_FILE, directory)]

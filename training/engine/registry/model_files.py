@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from training.engine.registry import checkpoints
-from training.engine.registry.checkpoints import MANIFEST_FILE, OPTIMIZER_FILE, Checkpoint, Manifest
+from training.engine.registry.checkpoints import MANIFEST_FILE, Checkpoint, Manifest, is_optimizer
 from training.engine.registry.model_record import DamagedModel, ModelRecord, Target
 from training.protocol.tool_formats.chosen import FILE as CHOSEN_FORMAT
 from training.protocol.tool_formats.chosen import hub_name, settle_template
@@ -49,7 +49,8 @@ def make(record: ModelRecord, source: Target, enable_thinking: bool | None = Non
     unfinished = record.directory.with_name(f".unfinished-{record.name}-{secrets.token_hex(4)}")
     names: tuple[str, ...] = _TOKENIZER_FILES
     if source.model is not None:
-        names = tuple(p.name for p in source.directory.iterdir() if p.name not in (MANIFEST_FILE, OPTIMIZER_FILE))
+        found = (path.name for path in source.directory.iterdir())
+        names = tuple(name for name in found if name != MANIFEST_FILE and not is_optimizer(name))
     elif record.tuning.mode == "full":
         names = (*_MODEL_FILES, *(path.name for path in source.directory.glob("*.safetensors")))
     manifest = Manifest(0, record.full_name, record.base_model, source.key if source.model else None)

@@ -23,11 +23,11 @@ import structlog
 
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.checkpoints import (
-    OPTIMIZER_FILE,
     Checkpoint,
     CorruptCheckpoint,
     Manifest,
     from_json,
+    is_optimizer,
     to_json,
 )
 from training.engine.registry.model_record import ModelRecord, StepTaken, UnknownModel
@@ -256,7 +256,7 @@ class ModelStore:
                 folder, name = part.key.removeprefix(_files(model_id)).split("/")
                 number = int(folder.partition("-")[0])
                 lost = number == step and folder != f"{step:06d}-{upload}"
-                if lost or (number < step - 1 and name.startswith(OPTIMIZER_FILE)):
+                if lost or (number < step - 1 and is_optimizer(name)):
                     left.append(part.key)
             self._objects.delete(left)
         except StoreUnavailable as error:

@@ -20,7 +20,7 @@ from training.base_model_files import TIED, tied_modules
 from training.collapse import RESTORED
 from training.engine.registry import checkpoints, model_files
 from training.engine.registry.base_models import Bases, parameter_count
-from training.engine.registry.checkpoints import OPTIMIZER_FILE, Checkpoint, CorruptCheckpoint, Fill, Manifest
+from training.engine.registry.checkpoints import Checkpoint, CorruptCheckpoint, Fill, Manifest
 from training.engine.registry.model_record import (
     INFERENCE_NAME,
     NAME,
@@ -283,7 +283,8 @@ class Registry:
             # is corrupted.
             old = {step for step in entry.checkpoints if step < written.step - 1} - entry.without_optimizer
             entry.without_optimizer |= old
-            files = [entry.checkpoints[step].directory / OPTIMIZER_FILE for step in old]
+            gone = [entry.checkpoints[step] for step in old]
+            files = [each.directory / name for each in gone for name in each.manifest.optimizer_files]
         if files:  # in the background, because deleting a large file takes a while
             threading.Thread(target=_remove, args=(files,), name="old optimizers", daemon=True).start()
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from training.engine.lanes import Lanes
 from training.engine.memory import free_bytes, is_out_of_memory, release_reserved
-from training.engine.registry.checkpoints import OPTIMIZER_FILE
+from training.engine.registry.checkpoints import is_optimizer, optimizer_part
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import packed_batches
@@ -38,7 +38,10 @@ if TYPE_CHECKING:  # importing them takes long, and the models of LlamaModel do 
     from training.engine.trainer.pretrained import SharedBases
 
 _OBJECTIVE = "objective"
-"""Key of Optimizer.objective in the metadata of the optimizer's file."""
+"""Key of Optimizer.objective in the metadata of the optimizer's files."""
+_OPTIMIZER_PART_BYTES = 1 << 30
+_OPTIMIZER_THREADS = 4
+"""Parts of the optimizer's state that are written at the same time."""
 
 log = structlog.get_logger(__name__)
 
@@ -262,16 +265,14 @@ class Policy:
     def save(self, directory: Path) -> dict[str, str]:
         """Write weights and config (in peft's layout for an adapter) and the optimizer's state. Return the SHA-256 of
         the files that were hashed while they were written, by name."""
-        with ThreadPoolExecutor(1, "optimizer") as beside:
-            written = beside.submit(self._save_optimizer, directory)
-            hashed = self._save_model(directory)
-        return hashed | written.result()
-
-    def _save_optimizer(self, directory: Path) -> dict[str, str]:
-        if not (tensors := self.optimizer.tensors()):
-            return {}
         metadata = {_OBJECTIVE: self.optimizer.objective} if self.optimizer.objective else None
-        return {OPTIMIZER_FILE: write_tensors(tensors, directory / OPTIMIZER_FILE, metadata)}
+        with ThreadPoolExecutor(_OPTIMIZER_THREADS, "optimizer") as beside:
+            parts = {
+                optimizer_part(number): beside.submit(write_tensors, part, directory / optimizer_part(number), metadata)
+                for number, part in enumerate(_parts(self.optimizer.tensors()))
+            }
+            hashed = self._save_model(directory)
+        return hashed | {name: written.result() for name, written in parts.items()}
 
     def _save_model(self, directory: Path) -> dict[str, str]:
         if isinstance(self.model, LlamaModel):
@@ -280,8 +281,23 @@ class Policy:
             from training.engine.trainer.pretrained import save_adapter
 
             return save_adapter(self.model, directory)
-        self.model.save_pretrained(directory)
-        return {}
+        from training.engine.trainer.pretrained import save_whole
+
+        return save_whole(self.model, directory)
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Yield the tensors in parts of about _OPTIMIZER_PART_BYTES, because a file is hashed by one core."""
+    part: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        part[name] = tensor
+        size += tensor.nbytes
+        if size >= _OPTIMIZER_PART_BYTES:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part
 
 
 def _whole(model: Any) -> WholeLayers:
@@ -300,11 +316,10 @@ def load_policy(
     """Load the policy of a checkpoint directory, with its optimizer state if it has one. Raises BadModelDirectory."""
     base = base_directory() if tuning.mode == "lora" else directory
     policy = Policy(load_checkpoint(directory, base, tuning, device, bases, trainable=True), tuning, base_directory)
-    state = directory / OPTIMIZER_FILE
-    if state.is_file():
-        with safe_open(state, "pt") as file:
+    if parts := sorted(path for path in directory.iterdir() if is_optimizer(path.name)):
+        with safe_open(parts[0], "pt") as file:
             objective = (file.metadata() or {}).get(_OBJECTIVE)
-        policy.optimizer.load(load_file(state), objective)
+        policy.optimizer.load({name: each for part in parts for name, each in load_file(part).items()}, objective)
     return policy
 
 

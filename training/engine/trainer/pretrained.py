@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import torch
 from accelerate.hooks import remove_hook_from_module
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, modeling_utils
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -22,7 +22,7 @@ from training.engine.trainer.packed_attention import ATTENTION
 from training.engine.weights.joined import JoinedModel, has_kernels
 from training.engine.weights.llama_cpu import FusedWeights
 from training.engine.weights.stages import devices_needed, stages_of
-from training.engine.weights.tensor_file import write_tensors
+from training.engine.weights.tensor_file import can_write, write_tensors
 from training.tuning import Tuning
 
 USUAL_RANKS = 32
@@ -65,6 +65,29 @@ def save_adapter(model: Any, directory: Path) -> dict[str, str]:
     config = copy.copy(model.peft_config["default"])
     config.inference_mode = True
     config.save_pretrained(str(directory))
+    return hashed
+
+
+def save_whole(model: PreTrainedModel, directory: Path) -> dict[str, str]:
+    """Save all weights and the configuration. Return the hashes of the weights by their files' names.
+
+    The files are those of transformers' `save_pretrained`, which writes each while no other thread can run.
+    """
+    hashed: dict[str, str] = {}
+    transformers: Any = modeling_utils
+    writer = transformers.safe_save_file
+
+    def write(tensors: dict[str, torch.Tensor], path: str, metadata: dict[str, str] | None = None) -> None:
+        if can_write(tensors.values()):
+            hashed[Path(path).name] = write_tensors(tensors, Path(path), metadata)
+        else:  # some models have integers among their buffers
+            writer(tensors, path, metadata)
+
+    transformers.safe_save_file = write
+    try:
+        model.save_pretrained(directory)
+    finally:
+        transformers.safe_save_file = writer
     return hashed
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from environment.json_type import Json
-from training.engine.registry.checkpoints import OPTIMIZER_FILE
+from training.engine.registry.checkpoints import is_optimizer
 from training.engine.sampling.figures import SamplingFigures
 from training.engine.vllm.protocol import BadReply, figures
 from training.protocol.lines import lines_of
@@ -223,6 +223,6 @@ def _without_optimizer(checkpoint: Path) -> Iterator[str]:
     weights."""
     with tempfile.TemporaryDirectory(prefix="learnloop-weights-") as directory:
         for file in checkpoint.iterdir():
-            if file.name != OPTIMIZER_FILE:
+            if not is_optimizer(file.name):
                 (Path(directory) / file.name).symlink_to(file.resolve())
         yield directory

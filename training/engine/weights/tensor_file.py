@@ -5,8 +5,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -24,7 +25,8 @@ FETCHED_BYTES = 1 << 26
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> str:
-    """Write tensors of 16 or 32 bits from any device, and return the file's SHA-256 in hexadecimal. Raises OSError.
+    """Write tensors of 16 or 32 bits from any device, and return the file's SHA-256 in hexadecimal. A large file is
+    sent to the disk meanwhile, so that a later fsync has less to wait for. Raises OSError.
 
     The format: https://huggingface.co/docs/safetensors/index#format
     """
@@ -39,18 +41,30 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
     text += b" " * (-len(text) % _ALIGNMENT)
     text = len(text).to_bytes(8, "little") + text
     digest = hashlib.sha256(text)
-    with path.open("wb") as file, ThreadPoolExecutor(1, "hash") as beside:
-        file.write(text)
+    with path.open("wb") as file, ThreadPoolExecutor(1, "hash") as beside, ThreadPoolExecutor(1, "sync") as disk:
+        unsent = file.write(text)
+        synced = Future[None]()
+        synced.set_result(None)
         for each in _fetched([tensor for _, tensor in ordered]):
             data = each.numpy().data
             if len(data) > _SMALL_BYTES:
                 hashed = beside.submit(digest.update, data)
                 file.write(data)
                 hashed.result()
+                unsent += len(data)
+                if unsent >= FETCHED_BYTES and synced.done():
+                    synced.result()  # an error is reported once, and not to the fsync at the end
+                    synced, unsent = disk.submit(os.fdatasync, file.fileno()), 0
             else:
                 digest.update(data)
                 file.write(data)
+        synced.result()
     return digest.hexdigest()
+
+
+def can_write(tensors: Iterable[Tensor]) -> bool:
+    """Whether `write_tensors` knows the types of all these tensors."""
+    return all(tensor.dtype in _TYPES for tensor in tensors)
 
 
 def _fetched(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
