@@ -1,6 +1,6 @@
 """Says which judges can score the rollouts of a run at all, by some of them, or by what they begin with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import select
 
@@ -16,11 +16,11 @@ from judges.base import Judge, JudgeServices, Models, lacking
 
 _MOST_EXAMINED = 20
 
-Examined = Sequence[tuple[Scenario, Outcome]]
-"""Scenarios, and the outcomes of rollouts."""
+Examined = tuple[Scenario, Outcome]
+"""A scenario, and the outcome of a rollout."""
 
 
-async def examined(database: Database, run_id: str) -> Examined:
+async def examined(database: Database, run_id: str) -> list[Examined]:
     """Return the first rollouts of the run that finished."""
     columns = (Trajectory.scenario_id, Trajectory.split, Trajectory.scenario, Trajectory.outcome)
     query = select(*columns).where(Trajectory.run_id == run_id, Trajectory.error.is_(None))
@@ -29,21 +29,28 @@ async def examined(database: Database, run_id: str) -> Examined:
     return [(scenario_of(row), row.outcome) for row in rows]
 
 
-def unattempted(environment: Environment, seed: int) -> Examined:
-    """Return training scenarios with the outcomes that their rollouts begin with; none if rollouts report rewards."""
-    scenarios = environment.scenarios("train", _MOST_EXAMINED, seed)
-    outcomes = [environment.episode(scenario).outcome() for scenario in scenarios]
-    are_reported = any(REPORTED_REWARD in outcome for outcome in outcomes)
-    return [] if are_reported else list(zip(scenarios, outcomes, strict=True))
+def unattempted(environment: Environment, seed: int) -> Iterator[Examined]:
+    """Yield training scenarios with the outcomes that their rollouts begin with; none if rollouts report rewards. An
+    episode can take long to make, so look at no more of them than needed."""
+    for scenario in environment.scenarios("train", _MOST_EXAMINED, seed):
+        outcome = environment.episode(scenario).outcome()
+        if REPORTED_REWARD in outcome:
+            return
+        yield scenario, outcome
 
 
-def unfit(judge: Judge, rollouts: Examined) -> str | None:
-    """Return why the judge can score none of these rollouts; None if it can score one, or there are none."""
-    reasons = [lacking(judge, scenario, outcome) for scenario, outcome in rollouts]
-    return reasons[0] if reasons and all(reasons) else None
+def unfit(judge: Judge, rollouts: Iterable[Examined]) -> str | None:
+    """Return why the judge can score none of these rollouts; None if it can score one, or there are none. Looks at them
+    until it can."""
+    first = None
+    for scenario, outcome in rollouts:
+        if (reason := lacking(judge, scenario, outcome)) is None:
+            return None
+        first = first or reason
+    return first
 
 
-def unfit_judges(rollouts: Examined, models: Models) -> Mapping[str, str]:
+def unfit_judges(rollouts: Sequence[Examined], models: Models) -> Mapping[str, str]:
     """Return the judges that can score none of these rollouts, with the reasons. A judge that cannot be built without
     settings is not among them, because its fit depends on these."""
     found: dict[str, str] = {}

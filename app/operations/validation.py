@@ -1,8 +1,8 @@
 """Completes the plan of a run by building everything that the run will build, so that a bad choice is reported now."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -56,19 +56,31 @@ def _validated(
     plan: RunPlan, root: Root, choice: Choice, settings: Settings, state: Mapping[str, Json] | None
 ) -> tuple[RunPlan, list[NewDocument]]:
     """`choice` is the plan's environment with all documents inserted."""
-    request, base = plan.request, root.base
-    with faults_at(ENVIRONMENT, plan.short_fields):
-        with closing(make_environment(choice, settings.data_dir, EnvironmentAccess(settings))) as environment:
+    with ExitStack() as opened:
+        with faults_at(ENVIRONMENT, plan.short_fields):
+            access = EnvironmentAccess(settings)
+            environment = opened.enter_context(closing(make_environment(choice, settings.data_dir, access)))
             begin_with(environment, state)
-            for split in get_args(Split):
-                environment.scenarios(split, 1, request.seed)
-            _check_oracle(plan.warm_start, environment)
-            available = partial(_available, environment, request.evaluation.seed)
-            untried = unattempted(environment, request.seed)
-            if root.is_new and base.is_sized and "warm_start" not in request.model_fields_set:
-                plan = _with_own_demonstrations(plan, environment, available)
-            plan = with_defaults(plan, base, available)
-        stored, new = extract_documents(plan.environment, choice, plan.model.project)
+            plan = _with_tasks(plan, root, environment)
+            stored, new = extract_documents(plan.environment, choice, plan.model.project)
+        return _with_judge(replace(plan, environment=stored), root, choice, environment, settings), new
+
+
+def _with_tasks(plan: RunPlan, root: Root, environment: Environment) -> RunPlan:
+    """Draw a scenario of each split, and complete what follows from how many there are."""
+    request = plan.request
+    for split in get_args(Split):
+        environment.scenarios(split, 1, request.seed)
+    _check_oracle(plan.warm_start, environment)
+    available = partial(_available, environment, request.evaluation.seed)
+    if root.is_new and root.base.is_sized and "warm_start" not in request.model_fields_set:
+        plan = _with_own_demonstrations(plan, environment, available)
+    return with_defaults(plan, root.base, available)
+
+
+def _with_judge(plan: RunPlan, root: Root, choice: Choice, environment: Environment, settings: Settings) -> RunPlan:
+    """Check the agent, complete the judge, and add the warnings."""
+    request = plan.request
     if request.agent is not None and runner_of(choice) is not None:
         raise InvalidRequest(
             ("body", "agent"), f"The environment {choice.name} names its agent in `runner`: leave out `agent`."
@@ -78,15 +90,22 @@ def _validated(
     check_agents(agent, choice, settings.agent_modules)
     judge = judge_with_defaults(request.judge, environment.default_judge)
     models = NotedModels(ListedModels(settings))
-    _check_judge(request, judge, JudgeServices(rubric=environment.rubric, models=models), untried)
+    services = JudgeServices(rubric=environment.rubric, models=models)
+    _check_judge(request, judge, services, _untried(plan, environment))
     models.check_budget(request.budget.max_usd if request.budget else None)
     warnings = (
         *plan.warnings,
         *_unknown_data(plan.model.base_model, environment, choice),
-        *run_warnings(plan, base, settings),
+        *run_warnings(plan, root.base, settings),
         *models.warnings,
     )
-    return replace(plan, environment=stored, judge=judge, warnings=warnings), new
+    return replace(plan, judge=judge, warnings=warnings)
+
+
+def _untried(plan: RunPlan, environment: Environment) -> Iterator[Examined]:
+    """Yield what rollouts of the run begin with. Raises InvalidRequest."""
+    with faults_at(ENVIRONMENT, plan.short_fields):
+        yield from unattempted(environment, plan.request.seed)
 
 
 def _with_own_demonstrations(
@@ -129,7 +148,9 @@ def _unknown_data(base_model: str, environment: Environment, choice: Choice) -> 
     ]
 
 
-def _check_judge(request: LearnLoopRequest, choice: Choice, services: JudgeServices, untried: Examined) -> None:
+def _check_judge(
+    request: LearnLoopRequest, choice: Choice, services: JudgeServices, untried: Iterable[Examined]
+) -> None:
     """Raise InvalidRequest for a judge that cannot be built, or that can score none of the rollouts."""
     if isinstance(request.judge, list):
         for number, part in enumerate(choice.config["judges"]):
