@@ -20,17 +20,23 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-def build(what: str, point: EntryPoint, *arguments: Any) -> Any:
-    """Return what the plug-in's builder makes; `what` is `environment` or `judge`.
-
-    Raises PluginFault, or ValueError for a bad config, as the builders do.
-    """
+def load(what: str, point: EntryPoint) -> Any:
+    """Return the object that the entry point names; `what` is `environment`, `judge` or `command`. Raises
+    PluginFault."""
     try:
-        builder: Callable[..., Any] = point.load()
+        return point.load()
     except Exception as error:
         raise PluginFault(
             f"The {what} {point.name!r} cannot be loaded from {point.value}: {type(error).__name__}: {error}"
         ) from error
+
+
+def build(what: str, point: EntryPoint, *arguments: Any) -> Any:
+    """Return what the plug-in's builder makes.
+
+    Raises PluginFault, or ValueError for a bad config, as the builders do.
+    """
+    builder: Callable[..., Any] = load(what, point)
     try:
         return builder(*arguments)
     except ValueError:

@@ -1,10 +1,14 @@
-"""The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run."""
+"""The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run.
+
+A package adds one with an entry point in the group `learnloop.commands` that names a function with Typer's annotations,
+or a Typer with several commands.
+"""
 
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 from types import FrameType
 from typing import Annotated, Any, cast
 
@@ -12,8 +16,10 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli.terminal import Failure, print_failure, results
+from environment import plugins
 from learnloop.http_settings import spare_loopback
 
+GROUP = "learnloop.commands"
 COMMANDS = {
     "demo": "app.cli.demo.command:demo",
     "serve": "app.cli.serve:serve",
@@ -61,15 +67,15 @@ including `--help`, are left."""
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """The commands, each imported on its first lookup."""
+    """The commands, each imported on its first lookup: our own, and those of packages under other names. Looking for
+    the latter takes longer than importing one of ours."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._found:
-            module, _, attribute = COMMANDS[name].partition(":")
-            command = getattr(import_module(module), attribute)
+            command = _own(name) if name in COMMANDS else _of_a_package(plugins.registered(GROUP)[name])
             alone = typer.Typer(rich_markup_mode="rich")
             if isinstance(command, typer.Typer):
                 alone.add_typer(command, name=name)
@@ -79,10 +85,29 @@ class _LazyCommands(Mapping[str, Any]):
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter({**COMMANDS, **plugins.registered(GROUP)})
 
     def __len__(self) -> int:
-        return len(COMMANDS)
+        return len({**COMMANDS, **plugins.registered(GROUP)})
+
+
+def _own(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _of_a_package(point: EntryPoint) -> Any:
+    """Return the command of a package, or one that says why it cannot be loaded: the others still work."""
+    try:
+        return plugins.load("command", point)
+    except plugins.PluginFault as fault:
+        why = str(fault)
+
+        def unusable() -> None:
+            raise Failure(why)
+
+        unusable.__doc__ = why
+        return unusable
 
 
 class Commands(TyperGroup):

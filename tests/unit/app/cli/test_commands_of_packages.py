@@ -1,0 +1,82 @@
+"""Commands that installed packages add."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import GROUP, app
+from tests.fakes.installed import installed
+
+_COMMANDS = '''
+import typer
+
+def greet(name: str, loud: bool = False) -> None:
+    """Greet somebody."""
+    print(f"Hello, {name}{'!' if loud else '.'}")
+
+several = typer.Typer(help="Several of them.")
+several.command()(greet)
+
+@several.command()
+def leave() -> None:
+    """Say goodbye."""
+    print("Goodbye.")
+'''
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "greetings.py").write_text(_COMMANDS)
+    points = {
+        "greet": "greetings:greet",
+        "several": "greetings:several",
+        "broken": "greetings:nothing",
+        "runs": "greetings:greet",
+    }
+    with installed(tmp_path, GROUP, points):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["greet", "Mara", "--loud"], "Hello, Mara!\n"),
+        (["several", "greet", "Bo"], "Hello, Bo.\n"),
+        (["several", "leave"], "Goodbye.\n"),
+    ],
+)
+def test_they_are_called_like_ours(arguments: list[str], printed: str) -> None:
+    ran = CliRunner().invoke(app, arguments)
+    assert (ran.exit_code, ran.stdout) == (0, printed)
+
+
+def test_the_help_lists_them_beside_ours() -> None:
+    ran = CliRunner().invoke(app, ["--help"])
+    assert ran.exit_code == 0
+    for text in (
+        "Greet somebody.",
+        "Several of them.",
+        "cannot be loaded from greetings:nothing",
+        "List, inspect and control runs.",
+    ):
+        assert text in " ".join(ran.stdout.replace("│", " ").split()), text
+
+
+def test_one_that_cannot_be_loaded_says_why() -> None:
+    ran = CliRunner().invoke(app, ["broken"])
+    assert ran.exit_code == 1
+    assert "The command 'broken' cannot be loaded from greetings:nothing: AttributeError" in " ".join(
+        ran.stderr.split()
+    )
+
+
+def test_none_replaces_one_of_ours() -> None:
+    assert "verify" in CliRunner().invoke(app, ["runs", "--help"]).stdout
+
+
+def test_an_unknown_one_is_a_usage_error() -> None:
+    ran = CliRunner().invoke(app, ["dance"])
+    assert ran.exit_code == 2
+    assert "dance" in ran.stderr
