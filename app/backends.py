@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,16 +12,23 @@ from app.domain.names import TINY_BASE
 from app.errors import Unavailable
 from app.processes.engine import Engine, EngineProcess, EngineState, EngineUnavailable
 from app.settings import BACKENDS, Settings
-from training.backends import embedded, serverless
+from training.backends import added, embedded, serverless
+from training.backends.added import BackendTraits
 from training.backends.base import Backend, BackendRefused, BackendUnavailable
 from training.backends.local import backend as local
 from training.backends.local.backend import missing, model_config
 from training.backends.serverless import KEY_SETTING, ServerlessAccess
-from training.backends.train_options import EMBEDDED, LOCAL, SERVERLESS
 from training.base_defaults import Base
 from training.base_model_files import base_model_fault, parameter_count
 from training.base_verdicts import BaseVerdicts
 from training.tuning import Tuning, usual_tuning
+
+OWN_TRAITS: Mapping[str, BackendTraits] = {
+    embedded.NAME: embedded.TRAITS,
+    serverless.NAME: serverless.TRAITS,
+    local.NAME: local.TRAITS,
+}
+"""Those of the backends that come with the service."""
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""
@@ -53,7 +60,12 @@ class Choice:
 
 def choices(settings: Settings) -> list[Choice]:
     """Return all backends."""
-    return [Choice(name, refusal(settings, name)) for name in BACKENDS]
+    return [Choice(name, refusal(settings, name)) for name in names()]
+
+
+def names() -> list[str]:
+    """Return the names of our backends, and of those that packages add under other names."""
+    return [*BACKENDS, *(name for name in added.names() if name not in BACKENDS)]
 
 
 def usable(settings: Settings) -> list[str]:
@@ -63,20 +75,22 @@ def usable(settings: Settings) -> list[str]:
 
 def refusal(settings: Settings, name: str, base_model: str | None = None) -> str | None:
     """Return why a run cannot use the backend (with the base model) and what to do about it, or None if it can."""
-    if name not in BACKENDS:
-        return f"Unknown backend {name!r}. Available: {', '.join(BACKENDS)}."
+    if name not in names():
+        return f"Unknown backend {name!r}. Available: {', '.join(names())}."
     if name == serverless.NAME and settings.wandb_api_key is None:
         return f"The backend serverless (W&B Training) needs the setting {KEY_SETTING}."
     if name == local.NAME and (lacks := missing()) is not None:
         return f"The backend local is not available here: {lacks}"
+    if name not in BACKENDS and (refused := added.refusal(name)) is not None:
+        return refused
     if name != embedded.NAME and base_model == TINY_BASE:
         return f"The backend {name} does not have the base model {TINY_BASE}; set model.base_model or ART_BASE_MODEL."
     return None
 
 
-def train_options(name: str) -> frozenset[str]:
-    """Return the names of the GRPO options that the backend accepts."""
-    return {embedded.NAME: EMBEDDED, serverless.NAME: SERVERLESS, local.NAME: LOCAL}[name]
+def traits(name: str) -> BackendTraits:
+    """Return what a backend that is not refused takes."""
+    return OWN_TRAITS[name] if name in OWN_TRAITS else added.traits(name)
 
 
 def unusable_base_models(settings: Settings) -> dict[str, str]:
@@ -127,6 +141,8 @@ class Backends:
             await run_on_loop(self._main_loop, self._start_local())
             address = await run_on_loop(self._main_loop, self._local.address())
             return await local.connect(f"{address.url}/v1", address.key)
+        if name != embedded.NAME:
+            return await added.connect(name)
         address = await run_on_loop(self._main_loop, self._engine.address())
         return await embedded.connect(f"{address.url}/v1", address.key)
 

@@ -33,7 +33,7 @@ from app.domain.unknown_name import similar
 from app.security.address_guard import is_admissible
 from app.security.webhook_signing import is_secret
 from judges.providers import Provider, provider_of
-from training.backends import embedded, serverless
+from training.backends import added, embedded, serverless
 from training.backends.local import backend as local
 from training.base_model_files import added_base_models
 from training.engine_flags import is_loopback, parse_open
@@ -44,6 +44,7 @@ _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!
 
 
 BACKENDS = (embedded.NAME, serverless.NAME, local.NAME)
+"""Those that come with the service."""
 _PREFIX = "LEARNLOOP_"
 _CLIENT_VARIABLES = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
 """Variables that the command line reads when it talks to a service."""
@@ -336,8 +337,8 @@ class Settings(BaseSettings):
     @field_validator("backend")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in BACKENDS:
-            raise ValueError(f"there is no backend {value!r}; expected one of {', '.join(BACKENDS)}")
+        if value not in BACKENDS and value not in added.names():
+            raise ValueError(f"there is no backend {value!r}; expected one of {', '.join((*BACKENDS, *added.names()))}")
         return value
 
     @_from_text("cors_origins")

@@ -25,6 +25,13 @@ ENVIRONMENT = {
     "tests/test_environment.py": "environment/test_environment.py.txt",
 }
 """Paths of the package's files, each with its template."""
+BACKEND = {
+    "pyproject.toml": "backend/pyproject.toml.txt",
+    "README.md": "backend/README.md.txt",
+    "{name}/backend.py": "backend/backend.py.txt",
+    "tests/test_backend.py": "backend/test_backend.py.txt",
+}
+"""The same for a backend."""
 _AGENT = {
     "README.md": "agent/README.md.txt",
     "agent.py": "agent/{sdk}.py.txt",
@@ -58,6 +65,7 @@ class Sdk(StrEnum):
         }[self]
 
 
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Lowercase letters, digits and underscores.")]
 _Path = Annotated[Path, typer.Option(file_okay=False, help="Folder to write into; NAME gets a folder in it.")]
 
 
@@ -67,14 +75,9 @@ def new() -> None:
 
 
 @app.command()
-def environment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Lowercase letters, digits and underscores.")],
-    path: _Path = Path(),
-) -> None:
+def environment(name: _Name, path: _Path = Path()) -> None:
     """Write an environment as a package of its own, with tests that pass."""
-    _check_name(name)
-    texts = {**rendered(ENVIRONMENT, name), f"{name}/__init__.py": ""}
-    folder = _write(path / name, texts)
+    folder = _write_package(path, name, ENVIRONMENT)
     results.print(
         f"\nNow: cd {folder} && pytest && pip install --editable . && learnloop check environment {name}",
         soft_wrap=True,
@@ -82,8 +85,18 @@ def environment(
 
 
 @app.command()
+def backend(name: _Name, path: _Path = Path()) -> None:
+    """Write a backend as a package of its own, with tests that pass."""
+    folder = _write_package(path, name, BACKEND)
+    results.print(
+        f"\nNow: cd {folder} && pytest && pip install --editable . (docs/backends.md says what each part must do)",
+        soft_wrap=True,
+    )
+
+
+@app.command()
 def agent(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Lowercase letters, digits and underscores.")],
+    name: _Name,
     sdk: Annotated[Sdk, typer.Option(help="The package that the agent is written with.")] = Sdk.OPENAI,
     path: _Path = Path(),
 ) -> None:
@@ -95,12 +108,24 @@ def agent(
 
 def rendered(templates: Mapping[str, str], name: str, sdk: Sdk = Sdk.OPENAI) -> dict[str, str]:
     """Return the text of each file by its path."""
-    names = {"name": name, "distribution": name.replace("_", "-"), "sdk": sdk, "requirements": sdk.requirements}
+    names = {
+        "name": name,
+        "variable": name.upper(),
+        "distribution": name.replace("_", "-"),
+        "sdk": sdk,
+        "requirements": sdk.requirements,
+    }
     read = {path: _TEMPLATES / template.format(sdk=sdk.replace("-", "_")) for path, template in templates.items()}
     return {
         path.format(name=name): Template(template.read_text(encoding="utf-8")).substitute(names)
         for path, template in read.items()
     }
+
+
+def _write_package(path: Path, name: str, templates: Mapping[str, str]) -> Path:
+    """Write a package of that name, and return its folder. Raises Failure."""
+    _check_name(name)
+    return _write(path / name, {**rendered(templates, name), f"{name}/__init__.py": ""})
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> Path:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy import ScalarSelect
 
-from app.backends import connected, refusal, train_options, unusable_base_models
+from app.backends import OWN_TRAITS, connected, refusal, traits, unusable_base_models
 from app.domain.names import TINY_BASE
 from app.errors import InvalidRequest
 from app.model_registry.resolver import base_models
@@ -17,8 +17,6 @@ from app.runs.queries import RunQueries, selected_engine
 from app.settings import Settings
 from training.backends.base import Backend, TuningBackend
 from training.backends.embedded import NAME as EMBEDDED
-from training.backends.local.backend import NAME as LOCAL
-from training.backends.serverless import NAME as SERVERLESS
 from training.base_model_files import TIED, tied_modules
 from training.protocol.model_name import ModelName
 from training.protocol.tool_formats.chosen import template_text
@@ -96,21 +94,22 @@ def _check_options(plan: RunPlan, settings: Settings) -> None:
     backend = plan.backend
     if (refused := refusal(settings, backend, plan.model.base_model)) is not None:
         raise InvalidRequest(("body", "backend"), refused)
+    known = traits(backend)
     for option in plan.train_options:
-        if option not in (taken := train_options(backend)):
+        if option not in (taken := known.train_options):
             raise InvalidRequest(
                 ("body", "train_options", option),
                 f"The backend {backend} does not take {option}. Available: {', '.join(sorted(taken))}.",
             )
     if plan.request.pipeline.max_staleness:
         _check_pipeline(plan)
-    if backend != EMBEDDED and plan.request.warm_start is not None:
+    if plan.request.warm_start is not None and not known.trains_on_demonstrations:
         raise InvalidRequest(
             ("body", "warm_start"),
             f"The backend {backend} does not train on demonstrations; {EMBEDDED} does. Leave out warm_start, or "
             "start from a base model that can do the task.",
         )
-    if backend != EMBEDDED and plan.model.tuning is not None:
+    if plan.model.tuning is not None and not known.takes_tuning:
         raise InvalidRequest(
             (*_MODEL, "tuning"),
             f"The backend {backend} decides itself which part of a model it trains; only {EMBEDDED} takes it from "
@@ -120,11 +119,12 @@ def _check_options(plan: RunPlan, settings: Settings) -> None:
 
 def _check_pipeline(plan: RunPlan) -> None:
     """Check that rollouts can run ahead, and that their staleness is corrected."""
-    if plan.backend == LOCAL:
+    if not traits(plan.backend).samples_while_training:
+        others = " or ".join(name for name, each in OWN_TRAITS.items() if each.samples_while_training)
         raise InvalidRequest(
             ("body", "pipeline", "max_staleness"),
-            f"The backend {LOCAL} samples and trains in turns, so that rollouts cannot run ahead of training: set it "
-            f"to 0, or use {EMBEDDED} or {SERVERLESS}.",
+            f"The backend {plan.backend} samples and trains in turns, so that rollouts cannot run ahead of training: "
+            f"set it to 0, or use {others}.",
         )
     options = plan.train_options
     if options.get("precalculate_logprobs") and not options.get("truncated_importance_sampling"):
@@ -141,7 +141,7 @@ def _check_thinking(plan: RunPlan, settings: Settings) -> None:
     base, where = plan.model.base_model, (*_MODEL, "enable_thinking")
     if plan.model.enable_thinking is None:
         return
-    if plan.backend != EMBEDDED:
+    if not traits(plan.backend).takes_tuning:
         raise InvalidRequest(where, f"The backend {plan.backend} does not take enable_thinking; only {EMBEDDED} does.")
     directory = settings.base_models.get(base)
     if base == TINY_BASE or (directory is not None and "enable_thinking" not in template_text(directory)):

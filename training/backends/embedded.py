@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from environment.base import Json
+from training.backends.added import BackendTraits
 from training.backends.base import (
     Endpoint,
     ModelSpec,
@@ -20,6 +21,7 @@ from training.backends.base import (
     TrainRequest,
 )
 from training.backends.hosted import HostedBackend, HostedPolicy, Server
+from training.backends.train_options import EMBEDDED
 from training.base_defaults import TINY_BASE
 from training.protocol.model_facts import MeasuredToken, Reproducibility
 from training.protocol.model_name import ModelName
@@ -30,6 +32,7 @@ if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model
 
 NAME = "embedded"
+TRAITS = BackendTraits(train_options=EMBEDDED, trains_on_demonstrations=True, takes_tuning=True)
 _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
 _COUNTED, _COUNTED_BYTES = 64, 4_000_000

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from training.backends.added import BackendTraits
 from training.backends.base import (
     BackendUnavailable,
     Endpoint,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from art.serverless.client import Client, Model
 
 NAME = "serverless"
+TRAITS = BackendTraits(train_options=SERVERLESS)
 BASE_URL = "https://api.training.wandb.ai/v1"
 KEY_SETTING = "WANDB_API_KEY"
 _POLL_S = 1.0

@@ -1,4 +1,4 @@
-"""`learnloop new environment`: what it writes works as it stands."""
+"""`learnloop new environment` and `backend`: what they write works as it stands."""
 
 import os
 import subprocess
@@ -10,8 +10,9 @@ import pytest
 from tests.integration.cli.conftest import Learnloop
 
 
-def test_the_package_has_tests_that_pass(learnloop: Learnloop, tmp_path: Path) -> None:
-    ran = learnloop("new", "environment", "my_job", "--path", str(tmp_path / "new"))
+@pytest.mark.parametrize(("kind", "passed"), [("environment", 6), ("backend", 4)])
+def test_the_package_has_tests_that_pass(learnloop: Learnloop, tmp_path: Path, kind: str, passed: int) -> None:
+    ran = learnloop("new", kind, "my_job", "--path", str(tmp_path / "new"))
     assert ran.exit_code == 0, ran.stderr
     package = tmp_path / "new/my_job"
     written = {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
@@ -19,8 +20,8 @@ def test_the_package_has_tests_that_pass(learnloop: Learnloop, tmp_path: Path) -
         "pyproject.toml",
         "README.md",
         "my_job/__init__.py",
-        "my_job/environment.py",
-        "tests/test_environment.py",
+        f"my_job/{kind}.py",
+        f"tests/test_{kind}.py",
     }
     assert not [path for path in package.rglob("*") if path.is_file() and "$" in path.read_text()]
     tests = subprocess.run(
@@ -28,7 +29,7 @@ def test_the_package_has_tests_that_pass(learnloop: Learnloop, tmp_path: Path) -
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # importing the plugins takes seconds
     )  # fmt: skip
     assert tests.returncode == 0, tests.stdout
-    assert "6 passed" in tests.stdout
+    assert f"{passed} passed" in tests.stdout
 
 
 @pytest.mark.parametrize("name", ["My-Job", "1st", "class", "", "a" * 51, "../job"])

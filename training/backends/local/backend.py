@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from environment.base import Json
+from training.backends.added import BackendTraits
 from training.backends.base import Endpoint, ModelSpec
 from training.backends.embedded import FencedPolicy
 from training.backends.hosted import HostedBackend, Server
-from training.backends.train_options import AS_LOSS_FN
+from training.backends.train_options import AS_LOSS_FN, LOCAL
 from training.protocol.model_name import ModelName
 
 NAME = "local"
+TRAITS = BackendTraits(train_options=LOCAL, samples_while_training=False)
 NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")
 """Modules that ART's local backend imports before it trains. The extra `gpu` installs all of them except megatron."""
 _ARGUMENTS = ("init_args", "engine_args", "peft_args", "trainer_args")
