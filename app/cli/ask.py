@@ -7,10 +7,19 @@ from rich.text import Text
 
 from app.cli.client import HERE, ServiceAt
 from app.cli.options import AsJson
-from app.cli.run_request import overlay
+from app.cli.run_request import overlay, parse_settings
 from app.cli.terminal import Failure, plain, print_json, results, say
 
 _Question = Annotated[str | None, typer.Argument(help="The question, for an agent that answers questions.")]
+_Input = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="FIELD=VALUE",
+        help="A field of the task, for any environment; repeatable. `GET /environments` lists them.",
+    ),
+]
 _Run = Annotated[str | None, typer.Option(metavar="RUN_ID", help="Ask the agent trained by this run.")]
 _Model = Annotated[str | None, typer.Option(help="Ask this model, such as learnloop/tiny.")]
 _Checkpoint = Annotated[int | None, typer.Option(help="Step of the checkpoint. \\[default: the best]")]
@@ -28,6 +37,7 @@ _Graph = Annotated[str | None, typer.Option(metavar="NAME", help="A synthetic gr
 
 def ask(
     question: _Question = None,
+    task: _Input = None,
     run: _Run = None,
     model: _Model = None,
     checkpoint: _Checkpoint = None,
@@ -44,7 +54,8 @@ def ask(
     service: ServiceAt = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Give a trained agent, or a base model, one task: a question, or a prospect to write an email to.
+    """Give a trained agent, or a base model, one task: a question, a prospect to write an email to, or the fields that
+    its environment takes.
 
     Exits with 1 if the agent gives no answer.
     """
@@ -67,6 +78,7 @@ def ask(
             "goal": goal,
             "start": start or None,
             "graph": graph,
+            **{f"input.{name}": value for name, value in parse_settings(task or ()).items()},
         },
     )
     reply = service.ask(request)

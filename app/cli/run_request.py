@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import date
 from pathlib import Path
 
 import typer
@@ -60,14 +61,16 @@ def _put(request: dict[str, Json], path: str, value: Json) -> None:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Json]:
-    """Parse settings such as `evaluation.every=5` into paths and YAML values. Raises BadRunFile."""
-    values = {}
+    """Parse settings such as `evaluation.every=5` into paths and YAML values. A date stays a text, which JSON has no
+    other form for. Raises BadRunFile."""
+    values: dict[str, Json] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not all(path.split(".")):
             raise BadRunFile(f"{setting!r} must look like evaluation.every=5")
         try:
-            values[path] = yaml.safe_load(text)
+            value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise BadRunFile(f"{setting!r}: {error}") from error
+        values[path] = text if isinstance(value, date) else value
     return values

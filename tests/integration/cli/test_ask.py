@@ -12,6 +12,14 @@ def test_asks_a_runs_agent(learnloop: Learnloop, service: ScriptedService) -> No
     assert ran.stdout.splitlines()[:2] == ["14 March", "sources     tolu"]
 
 
+def test_asks_in_the_form_of_any_environment(learnloop: Learnloop, service: ScriptedService) -> None:
+    fields = ("-i", "article=bolt", "-i", "asked_on=2026-03-01", "--input", "most=3", "-i", "places=[a, b]")
+    learnloop("ask", "--run", RUN_ID, *fields, "--url", service.url)
+    task = {"article": "bolt", "asked_on": "2026-03-01", "most": 3, "places": ["a", "b"]}
+    assert service.asked == [{"run_id": RUN_ID, "input": task}]
+    assert learnloop("ask", "--run", RUN_ID, "-i", "article", "--url", service.url).exit_code == 2
+
+
 def test_asks_a_model_about_an_imported_inbox(learnloop: Learnloop, service: ScriptedService) -> None:
     ran = learnloop("ask", "When?", "--model", "learnloop/tiny", "--inbox", "acme", "--url", service.url, "--json")
     assert service.asked == [
