@@ -40,6 +40,9 @@ class Traits:
     reward_settings: frozenset[str] = frozenset()
     """Settings that decide the reward and nothing that an agent sees, so that stored rollouts can be rewarded again by
     others."""
+    task: Mapping[str, Json] | None = None
+    """What a user's own task is made of: a JSON schema of an object, whose properties have a `title` and can have a
+    `description` and `examples`. None if any object can be one."""
     repeats: bool = False
     """Whether the same tool calls have the same results and no effect outside the episode, so that a recorded rollout
     can be replayed."""

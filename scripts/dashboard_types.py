@@ -31,6 +31,7 @@ USED = (
     "EndpointCreated",
     "EndpointOut",
     "EngineOut",
+    "EnvironmentOut",
     "EvaluationBrief",
     "app__schemas__evaluations__EvaluationOut",
     "EventOut",

@@ -1,6 +1,7 @@
 """What learn-loops can use: backends, environments, judges and agents."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from app.backends import choices, unusable_base_models
 from app.listed_models import ListedModels
 from app.operations.fitting_judges import examined, unfit_judges
 from app.schemas.base import ResponseModel
+from environment.base import Json
 from training.backends import embedded
 
 router = keyed_router("catalogue")
@@ -33,6 +35,22 @@ class Catalogue(ResponseModel):
     """The complete list. It has a single page."""
 
     items: list[Named]
+    """All there are."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
+
+
+class EnvironmentOut(Named):
+    """An environment that agents can be trained in."""
+
+    task: dict[str, Json] | None
+    """What a task of one's own is made of, for `input` of `POST /ask`: a JSON schema of an object, whose properties
+    have titles. Null if the environment does not say."""
+
+
+class EnvironmentCatalogue(ResponseModel):
+    """The complete list. It has a single page."""
+
+    items: list[EnvironmentOut]
     """All there are."""
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
@@ -98,9 +116,24 @@ async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
 
 
 @router.get("/environments")
-async def list_environments() -> Catalogue:
+async def list_environments() -> EnvironmentCatalogue:
     """List the environments that agents can be trained in."""
-    return Catalogue(items=[Named(name=name) for name in environment.registry.names()])
+    return EnvironmentCatalogue(items=await asyncio.to_thread(_environments))
+
+
+def _environments() -> list[EnvironmentOut]:
+    return [EnvironmentOut(name=name, task=_task(name)) for name in environment.registry.names()]
+
+
+def _task(name: str) -> dict[str, Json] | None:
+    """Return the schema of the environment's tasks. A package's can be anything; what is no schema is left out."""
+    task = environment.registry.traits(name).task
+    if not isinstance(task, Mapping) or not isinstance(task.get("properties"), Mapping):
+        return None
+    try:
+        return dict(json.loads(json.dumps(task)))
+    except (TypeError, ValueError):
+        return None
 
 
 @router.get("/judges")

@@ -101,4 +101,12 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     return AnswersEnvironment(parse(given, NAME, "questions", MAX_QUESTIONS, scenario_of))
 
 
-TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))
+_TASK: Mapping[str, Json] = {
+    "type": "object",
+    "required": ["question"],
+    "properties": {
+        "question": {"type": "string", "title": "Question", "examples": ["How long can I return shoes?"]},
+        "facts": {"type": "string", "title": "Facts", "description": "What the agent is told before the question."},
+    },
+}
+TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}), task=_TASK)

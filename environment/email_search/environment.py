@@ -282,9 +282,30 @@ def _inbox_with(data_dir: Path, address: str) -> str | None:
     return None
 
 
+_TASK: Mapping[str, Json] = {
+    "type": "object",
+    "required": ["question"],
+    "properties": {
+        "question": {"type": "string", "title": "Question", "examples": ["On which day is the launch of Masibe?"]},
+        "inbox_address": {
+            "type": "string",
+            "title": "Mailbox (email address)",
+            "description": "The address of the inbox to search. An imported inbox of one person needs none.",
+            "examples": [synthetic.address_of("test", 0, 1)],
+        },
+        "query_date": {
+            "type": "string",
+            "format": "date",
+            "title": "Date on which it is asked",
+            "description": "By default a date near the newest email.",
+            "examples": ["2026-03-04"],
+        },
+    },
+}
 TRAITS = Traits(
     datasets={"inbox": (SYNTHETIC,), "scenarios": ()},
     asked_without=frozenset({"scenarios"}),
+    task=_TASK,
     repeats=True,
     config_for=_config_for,
 )

@@ -163,4 +163,9 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
     return McpEnvironment(parse(config))
 
 
-TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))
+_TASK: Mapping[str, Json] = {
+    "type": "object",
+    "required": ["task"],
+    "properties": {"task": {"type": "string", "title": "Task", "description": "What a user would ask for."}},
+}
+TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}), task=_TASK)

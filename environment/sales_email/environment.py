@@ -9,6 +9,7 @@ from environment.explained import ending, shortened
 from environment.sales_email.graph import Graph, dump_graph, parse_graph, size_of
 from environment.sales_email.node_scores import NodeScores, Rule
 from environment.sales_email.scenarios import (
+    DEFAULT_GOAL,
     asked_scenario,
     given_scenarios,
     graph_scenarios,
@@ -195,6 +196,37 @@ def _learned_on(state: Mapping[str, Json]) -> list[Json] | None:
     return None if key is None else dump_graph(world_of(key).graph)
 
 
+_TASK: Mapping[str, Json] = {
+    "type": "object",
+    "required": ["prospect", "company"],
+    "properties": {
+        "prospect": {"type": "string", "title": "Prospect", "examples": ["Vijos Fivor"]},
+        "company": {"type": "string", "title": "Company", "examples": ["Movoze"]},
+        "role": {"type": "string", "title": "Role", "examples": ["head of sales"]},
+        "goal": {
+            "type": "string",
+            "title": "Goal",
+            "description": "What the email should achieve.",
+            "default": DEFAULT_GOAL,
+            "examples": ["show a demo"],
+        },
+        "start": {
+            "type": "array",
+            "items": {"type": "string"},
+            "title": "Nodes to start from",
+            "description": "By default the first Customer Job that leads to a product.",
+        },
+        "graph": {
+            "type": "string",
+            "title": "Synthetic graph",
+            "description": "Not needed if the run has a graph of its own.",
+            "examples": ["test.0.17"],
+        },
+    },
+}
 TRAITS = Traits(
-    datasets={"scenarios": ()}, documents={"graph": Document(parse_graph, size_of, _learned_on)}, repeats=True
+    datasets={"scenarios": ()},
+    documents={"graph": Document(parse_graph, size_of, _learned_on)},
+    task=_TASK,
+    repeats=True,
 )

@@ -357,6 +357,11 @@ export interface EngineOut {
 
 export type EngineState = "starting" | "ready" | "failed" | "stopped" | "shared" | "unresponsive";
 
+export interface EnvironmentOut {
+  "name": string;
+  "task": Record<string, any> | null;
+}
+
 export interface EvaluatedModel {
   "label": string;
   "kind": "trained" | "prompted";

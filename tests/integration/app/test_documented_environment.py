@@ -79,3 +79,6 @@ async def test_it_is_trained_on_and_asked(data_dir: Path, database_url: str) -> 
             asked = {"run_id": run["run_id"], "input": {"article": "bolt", "warehouse": "test-0-1"}}
             told = (await client.post("/ask", json=asked)).raise_for_status().json()
             assert told["success"]
+            listed = (await client.get("/environments")).json()["items"]
+            [task] = [each["task"] for each in listed if each["name"] == "stock"]
+            assert set(task["properties"]) == set(task["required"]) == asked["input"].keys()

@@ -15,44 +15,97 @@ import { href } from "../router.js";
 /** @typedef {import("../parts/conversation.js").Message} Message */
 /** @typedef {import("../api_types").RunListed} Run */
 /** @typedef {{messages: Message[], answer?: import("../api_types").AskOut, error?: Error}} Attempt */
+/** @typedef {import("../api_types").EnvironmentOut} Environment */
+/** @typedef {{title?: string, description?: string, type?: string, examples?: unknown[]}} Property */
+/** @typedef {{name: string, title: string, help?: string, example?: string, isText: boolean, isRequired: boolean}} TaskField */
 
-const _FIELDS = /** @type {Record<string, [string, string][]>} */ ({
-  email_search: [["question", "Question"], ["inbox_address", "Mailbox (email address)"]],
-  sales_email: [["prospect", "Prospect"], ["company", "Company"], ["role", "Role"], ["goal", "Goal"], ["graph", "Synthetic graph"]],
-});
-const _OPTIONAL = new Set(["inbox_address", "role", "goal", "graph"]);
+/** The field for a whole task, where the environment does not say what one is made of. */
+const _WHOLE = "task";
 
 /** @param {{query: URLSearchParams}} props */
 export function Ask({ query }) {
-  const state = useLoaded((aborted) => all("runs", { limit: 100 }, { aborted, most: 100 }), []);
+  const state = useLoaded(async (aborted) => {
+    const [runs, environments] = await Promise.all([all("runs", { limit: 100 }, { aborted, most: 100 }), get("environments", {}, aborted)]);
+    return { runs: /** @type {Run[]} */ (runs), environments: /** @type {Environment[]} */ (environments.items) };
+  }, []);
   return html`<h1>Ask</h1>
     <p class="muted">The same task for the model before training and for the trained agent. Every answer is kept as a trajectory.</p>
-    <${Loaded} state=${state}>${(/** @type {Run[]} */ runs) => {
+    <${Loaded} state=${state}>${(/** @type {{runs: Run[], environments: Environment[]}} */ { runs, environments }) => {
       const trained = runs.filter((run) => run.best_checkpoint);
       if (trained.length === 0) return html`<${Empty} title="No agent to ask yet"><p>A run can be asked after its baseline. <a href=${href(["start"])}>Start one</a>.</p><//>`;
-      return html`<${Form} runs=${trained} first=${query.get("run") ?? trained[0].run_id} />`;
+      return html`<${Form} runs=${trained} environments=${environments} first=${query.get("run") ?? trained[0].run_id} />`;
     }}<//>`;
 }
 
-/** @param {{runs: Run[], first: string}} props */
-function Form({ runs, first }) {
+/** The fields of an environment's tasks. @param {Environment | undefined} environment @returns {TaskField[] | null} */
+function fieldsOf(environment) {
+  const schema = /** @type {{properties: Record<string, Property>, required?: string[]} | null | undefined} */ (environment?.task);
+  if (!schema) return null;
+  return Object.entries(schema.properties).map(([name, property]) => {
+    const example = property.examples?.[0];
+    return {
+      name,
+      title: String(property.title ?? name),
+      help: property.description,
+      example: example === undefined ? undefined : written(example),
+      isText: (property.type ?? "string") === "string",
+      isRequired: (schema.required ?? []).includes(name),
+    };
+  });
+}
+
+/** A value as it is typed into a field. @param {unknown} value */
+function written(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+/** What was typed into the fields, as a task. @param {TaskField[]} fields @param {Record<string, string>} values */
+function taskOf(fields, values) {
+  /** @type {Record<string, unknown>} */
+  const task = {};
+  for (const { name, title, isText } of fields) {
+    const text = values[name]?.trim();
+    if (text) task[name] = isText ? text : parsed(text, title);
+  }
+  return task;
+}
+
+/** @param {string} text @param {string} title */
+function parsed(text, title) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${title}: this is not JSON (${/** @type {Error} */ (error).message})`);
+  }
+}
+
+/** @param {{runs: Run[], environments: Environment[], first: string}} props */
+function Form({ runs, environments, first }) {
   const [chosen, setChosen] = useState(first);
   const run = runs.find((each) => each.run_id === chosen) ?? runs[0];
-  const fields = _FIELDS[run.environment] ?? [["input", "Task as JSON"]];
+  const drawn = fieldsOf(environments.find((each) => each.name === run.environment));
+  const fields = drawn ?? [{ name: _WHOLE, title: "Task as JSON", isText: false, isRequired: true }];
+  const [error, setError] = useState(/** @type {Error | undefined} */ (undefined));
   const [values, setValues] = useState(/** @type {Record<string, string>} */ ({}));
   const examples = useLoaded((aborted) => exampleOf(run, aborted), [run.run_id]);
   const [before, after] = [useAttempt(), useAttempt()];
   useEffect(() => {
-    if (examples.data) setValues(examples.data);
+    const task = examples.data;
+    if (task) setValues(Object.fromEntries(drawn ? Object.entries(task).map(([name, value]) => [name, written(value)]) : [[_WHOLE, JSON.stringify(task)]]));
   }, [examples.data]);
 
   /** @param {SubmitEvent} event */
   function submit(event) {
     event.preventDefault();
-    const given = Object.fromEntries(fields.map(([name]) => [name, values[name]?.trim()]).filter(([, value]) => value));
-    if (given.input) given.input = JSON.parse(given.input);
-    before.start({ run_id: run.run_id, checkpoint: 0, ...given });
-    after.start({ run_id: run.run_id, ...given });
+    setError(undefined);
+    try {
+      const given = taskOf(fields, values);
+      const input = drawn ? given : given[_WHOLE];
+      before.start({ run_id: run.run_id, checkpoint: 0, input });
+      after.start({ run_id: run.run_id, input });
+    } catch (fault) {
+      setError(/** @type {Error} */ (fault));
+    }
   }
   return html`
     <form class="card" onSubmit=${submit}>
@@ -60,10 +113,11 @@ function Form({ runs, first }) {
         <label class="field"><span>Run</span><select value=${run.run_id} onChange=${(/** @type {any} */ event) => setChosen(event.target.value)}>
           ${runs.map((each) => html`<option value=${each.run_id} selected=${each === run}>${nameOf(each)} (${label(each.environment)}, step ${each.best_checkpoint?.step})</option>`)}
         </select></label>
-        ${fields.map(([name, title]) => html`<label class=${`field ${name === "question" || name === "input" ? "wide" : ""}`} key=${name}><span>${title}</span>
-          <input name=${name} required=${!_OPTIONAL.has(name)} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`)}
+        ${fields.map(({ name, title, help, example, isRequired }, place) => html`<label class=${`field ${place === 0 ? "wide" : ""}`} key=${name} title=${help}><span>${title}</span>
+          <input name=${name} required=${isRequired} placeholder=${example} value=${values[name] ?? ""} autocomplete="off" onInput=${(/** @type {any} */ event) => setValues({ ...values, [name]: event.target.value })} /></label>`)}
       </div>
       <button class="primary" disabled=${before.isBusy || after.isBusy}>Ask both</button>
+      ${error && html`<p class="wrong" role="alert">${label(error.message, 400)}</p>`}
     </form>
     ${(before.attempt || after.attempt) && html`<div class="columns">
       <${Answered} title="Before training" attempt=${before.attempt} isBusy=${before.isBusy} />
@@ -71,11 +125,10 @@ function Form({ runs, first }) {
     </div>`}`;
 }
 
-/** A task that neither agent was trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, string>>} */
+/** A task that neither agent was trained on. @param {Run} run @param {AbortSignal} aborted @returns {Promise<Record<string, unknown> | undefined>} */
 async function exampleOf(run, aborted) {
   const page = await get(`runs/${encodeURIComponent(run.run_id)}/trajectories`, { kind: "evaluation", limit: 1 }, aborted);
-  const task = page.items[0]?.scenario.task ?? {};
-  return Object.fromEntries(Object.entries(task).filter(([, value]) => typeof value === "string").map(([name, value]) => [name, String(value)]));
+  return page.items[0]?.scenario.task;
 }
 
 function useAttempt() {
