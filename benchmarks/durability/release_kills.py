@@ -320,7 +320,7 @@ _MUST_BE: dict[str, Json] = {
 def main() -> None:
     """Print the figures; fail if anything was lost, done twice or on the wrong side."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=200, help="of 40 the release has no time to climb its ramp")
     parser.add_argument("--users", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     options = parser.parse_args()
