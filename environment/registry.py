@@ -4,6 +4,7 @@ A package adds one with an entry point in the group `learnloop.environments` tha
 the request's `environment.config` and the data directory and returns an Environment.
 """
 
+import json
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -49,6 +50,18 @@ def traits(name: str) -> Traits:
     loaded."""
     point = plugins.registered(GROUP).get(name)
     return Traits() if point is None else _traits(point)
+
+
+def task_schema(name: str) -> dict[str, Json] | None:
+    """Return the JSON schema of the environment's tasks; None if it does not say, or if that is not the schema of an
+    object with properties."""
+    task = traits(name).task
+    if not isinstance(task, Mapping) or not isinstance(task.get("properties"), Mapping):
+        return None
+    try:
+        return dict(json.loads(json.dumps(task)))
+    except (TypeError, ValueError):
+        return None
 
 
 def documents() -> dict[str, tuple[str, Document]]:

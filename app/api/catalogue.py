@@ -1,7 +1,6 @@
 """What learn-loops can use: backends, environments, judges and agents."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 
 from pydantic import Field
@@ -122,18 +121,8 @@ async def list_environments() -> EnvironmentCatalogue:
 
 
 def _environments() -> list[EnvironmentOut]:
-    return [EnvironmentOut(name=name, task=_task(name)) for name in environment.registry.names()]
-
-
-def _task(name: str) -> dict[str, Json] | None:
-    """Return the schema of the environment's tasks. A package's can be anything; what is no schema is left out."""
-    task = environment.registry.traits(name).task
-    if not isinstance(task, Mapping) or not isinstance(task.get("properties"), Mapping):
-        return None
-    try:
-        return dict(json.loads(json.dumps(task)))
-    except (TypeError, ValueError):
-        return None
+    names = environment.registry.names()
+    return [EnvironmentOut(name=name, task=environment.registry.task_schema(name)) for name in names]
 
 
 @router.get("/judges")

@@ -90,6 +90,7 @@ class _Check:
         drawn = {split: self._draw(split) for split in get_args(Split)}
         scenarios = drawn["train"][: self.count]
         findings = [Finding("protocol", State.OK, "every call kept to it"), *self._splits(drawn)]
+        findings += self._task_schema(scenarios)
         findings += self._leaks(scenarios[:_LEAK_SCENARIOS])
         findings += await self._check_determinism(scenarios[:_DETERMINISM_SCENARIOS])
         try:
@@ -176,6 +177,20 @@ class _Check:
         else:
             sizes = ", ".join(f"{len(set(map(leaks.task_of, each)))} of {split}" for split, each in drawn.items())
             yield Finding("held-out scenarios", State.OK, f"no task is in two splits ({sizes} were compared)")
+
+    def _task_schema(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
+        """Check what the environment says of its tasks, if it says anything, against some of them."""
+        if registry.traits(self.name).task is None:
+            return
+        if (schema := registry.task_schema(self.name)) is None:
+            said = "TRAITS.task is not a JSON schema of an object with `properties`: the page Ask has no fields for it"
+            yield Finding("tasks", State.FAILED, said)
+            return
+        absent = sorted({name for name in schema.get("required", ()) for each in scenarios if name not in each.task})
+        if absent:
+            yield Finding("tasks", State.WARNING, f"TRAITS.task requires {', '.join(absent)}, which its scenarios lack")
+        else:
+            yield Finding("tasks", State.OK, f"they have the fields {', '.join(schema['properties'])}")
 
     def _leaks(self, scenarios: Sequence[Scenario]) -> Iterator[Finding]:
         """Check whether references can be read without doing the task."""

@@ -33,6 +33,34 @@ def wrong(report: Report, state: State = State.FAILED) -> list[str]:
     return [found.name for found in report.findings if found.state is state]
 
 
+@pytest.mark.parametrize(
+    ("task", "state", "said"),
+    [
+        ("None", None, None),
+        ("{'properties': {'box': {}}}", State.OK, "they have the fields box"),
+        ("{'properties': {}, 'required': ['colour']}", State.WARNING, "requires colour, which its scenarios lack"),
+        ("{'box': 'a box'}", State.FAILED, "not a JSON schema of an object with `properties`"),
+        ("['box']", State.FAILED, "not a JSON schema of an object with `properties`"),
+    ],
+)
+async def test_what_an_environment_says_of_its_tasks(
+    tmp_path: Path, task: str, state: State | None, said: str | None
+) -> None:
+    lines = (
+        f"from {boxes.__name__} import Boxes",
+        "from environment.traits import Traits",
+        "build = Boxes.build",
+        f"TRAITS = Traits(task={task})",
+    )
+    site, module = tmp_path / "site", tmp_path.name  # what a module says is remembered
+    with installed(site, GROUP, {"boxes": f"{module}:build"}):
+        (site / f"{module}.py").write_text("\n".join(lines))
+        report = await check("boxes", {}, tmp_path, scenarios=8, seed=0)
+    found = [(each.state, each.said) for each in report.findings if each.name == "tasks"]
+    assert [each[0] for each in found] == ([] if state is None else [state])
+    assert said is None or said in found[0][1]
+
+
 @pytest.mark.parametrize("kind", [boxes.Boxes, boxes.Listing, boxes.Served])
 async def test_a_sound_environment(examine: Examine, kind: type[boxes.Boxes]) -> None:
     report = await examine(kind)
