@@ -28,8 +28,10 @@ def _unchanged_config(task: Mapping[str, Json], config: Mapping[str, Json], data
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What an environment declares about its config."""
+    """What an environment declares about itself, its tasks and its config."""
 
+    description: str = ""
+    """What the agent does in it, in a sentence or two for the person who chooses it."""
     datasets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Settings that can name a data set of the project (`inbox`, `scenarios`), each with the words that have another
     meaning there."""

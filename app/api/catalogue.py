@@ -41,6 +41,8 @@ class Catalogue(ResponseModel):
 class EnvironmentOut(Named):
     """An environment that agents can be trained in."""
 
+    description: str
+    """What the agent does in it. Empty if the environment does not say."""
     task: dict[str, Json] | None
     """What a task of one's own is made of, for `input` of `POST /ask`: a JSON schema of an object, whose properties
     have titles. Null if the environment does not say."""
@@ -121,8 +123,11 @@ async def list_environments() -> EnvironmentCatalogue:
 
 
 def _environments() -> list[EnvironmentOut]:
-    names = environment.registry.names()
-    return [EnvironmentOut(name=name, task=environment.registry.task_schema(name)) for name in names]
+    found = environment.registry
+    return [
+        EnvironmentOut(name=name, description=str(found.traits(name).description), task=found.task_schema(name))
+        for name in found.names()
+    ]
 
 
 @router.get("/judges")

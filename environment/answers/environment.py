@@ -109,4 +109,11 @@ _TASK: Mapping[str, Json] = {
         "facts": {"type": "string", "title": "Facts", "description": "What the agent is told before the question."},
     },
 }
-TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}), task=_TASK)
+TRAITS = Traits(
+    description="Answers questions of your own, which the page Data imports. The base learnloop/tiny needs "
+    "demonstrations of the oracle first (Warm start); for more, add a base of 1.5B parameters: learnloop bases add "
+    "Qwen/Qwen2.5-1.5B-Instruct.",
+    datasets={"scenarios": ()},
+    asked_without=frozenset({"scenarios"}),
+    task=_TASK,
+)

@@ -303,6 +303,7 @@ _TASK: Mapping[str, Json] = {
     },
 }
 TRAITS = Traits(
+    description="Answers questions by searching a mailbox, and names the emails that the answer rests on.",
     datasets={"inbox": (SYNTHETIC,), "scenarios": ()},
     asked_without=frozenset({"scenarios"}),
     task=_TASK,

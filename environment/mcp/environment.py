@@ -168,4 +168,9 @@ _TASK: Mapping[str, Json] = {
     "required": ["task"],
     "properties": {"task": {"type": "string", "title": "Task", "description": "What a user would ask for."}},
 }
-TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}), task=_TASK)
+TRAITS = Traits(
+    description="Does tasks of your own with the tools of any MCP server.",
+    datasets={"scenarios": ()},
+    asked_without=frozenset({"scenarios"}),
+    task=_TASK,
+)

@@ -272,5 +272,8 @@ def build(config: Mapping[str, Json], data_dir: Path) -> Environment:
 
 
 TRAITS = Traits(
-    datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}), reward_settings=frozenset({"success_from"})
+    description="Acts in an environment that an OpenEnv server runs.",
+    datasets={"scenarios": ()},
+    asked_without=frozenset({"scenarios"}),
+    reward_settings=frozenset({"success_from"}),
 )

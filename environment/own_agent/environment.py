@@ -182,4 +182,9 @@ def _scenario(row: Json, position: int, drawn: Split) -> Scenario:
     return Scenario(id, split, dict(task), dict(reference))
 
 
-TRAITS = Traits(datasets={"scenarios": ()}, asked_without=frozenset({"scenarios"}))
+TRAITS = Traits(
+    description="Your own agent, in any language: it keeps its loop, prompts, tools and memory, and works with a model "
+    "of this service.",
+    datasets={"scenarios": ()},
+    asked_without=frozenset({"scenarios"}),
+)

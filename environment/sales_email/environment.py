@@ -225,6 +225,8 @@ _TASK: Mapping[str, Json] = {
     },
 }
 TRAITS = Traits(
+    description="Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales "
+    "email.",
     datasets={"scenarios": ()},
     documents={"graph": Document(parse_graph, size_of, _learned_on)},
     task=_TASK,

@@ -359,6 +359,7 @@ export type EngineState = "starting" | "ready" | "failed" | "stopped" | "shared"
 
 export interface EnvironmentOut {
   "name": string;
+  "description": string;
   "task": Record<string, any> | null;
 }
 

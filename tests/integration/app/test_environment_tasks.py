@@ -53,5 +53,8 @@ async def test_they_are_listed_with_it(data_dir: Path, database_url: str, tmp_pa
             items = (await client.get("/environments")).raise_for_status().json()["items"]
     tasks = {each["name"]: each["task"] for each in items}
     assert tasks["email_search"]["required"] == ["question"]
+    described = {each["name"]: each["description"] for each in items}
+    assert described["email_search"].startswith("Answers questions by searching a mailbox")
+    assert (described["good"], described["broken"]) == ("", "")
     assert tasks["good"] == {"properties": {"topic": {"title": "Topic"}}}
     assert [tasks[name] for name in ("odd", "deep", "broken", "agent")] == [None] * 4

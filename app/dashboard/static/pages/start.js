@@ -17,12 +17,6 @@ import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.
 /** @typedef {Awaited<ReturnType<typeof load>>} Choices */
 /** @typedef {{loc: (string | number)[], msg: string}} Fault */
 
-const _TASKS = /** @type {Record<string, string>} */ ({
-  email_search: "Answers questions by searching a mailbox, and names the emails that the answer rests on.",
-  sales_email: "Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales email.",
-  answers: "Answers questions of your own, which the page Data imports. The base learnloop/tiny needs demonstrations of the oracle first (Warm start); for more, add a base of 1.5B parameters: learnloop bases add Qwen/Qwen2.5-1.5B-Instruct.",
-  agent: "Your own agent, in any language: it keeps its loop, prompts, tools and memory, and works with a model of this service.",
-});
 const _NOT_FORKED = new Set(["backend", "model.base_model"]);
 
 /** @param {{query: URLSearchParams}} props */
@@ -47,7 +41,7 @@ async function load(fork, aborted) {
     fork ? get(path`runs/${fork}`, {}, aborted) : null,
   ]);
   return {
-    environments: /** @type {string[]} */ (environments.items.map((/** @type {any} */ each) => each.name)),
+    environments: /** @type {import("../api_types").EnvironmentOut[]} */ (environments.items),
     judges: /** @type {string[]} */ (judges.items.map((/** @type {any} */ each) => each.name)),
     inboxes: /** @type {import("../api_types").InboxOut[]} */ (inboxes),
     sets: /** @type {import("../api_types").ScenarioSetOut[]} */ (sets),
@@ -160,7 +154,7 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
   const sets = choices.sets.filter((each) => each.environment === task.environment);
   return html`<section class="card"><h2>Task and judge</h2>
     <div class="fields">
-      <${Field} field=${{ name: "environment.name", label: "Environment", type: "string", help: _TASKS[task.environment] ?? "An environment of this installation.", choices: choices.environments }}
+      <${Field} field=${{ name: "environment.name", label: "Environment", type: "string", help: choices.environments.find((each) => each.name === task.environment)?.description || "An environment of this installation.", choices: choices.environments.map((each) => each.name) }}
         value=${task.environment} set=${change("environment")} faults=${faults} />
       <${Field} field=${{ name: "judge", label: "Judge", type: "string", help: isOwn ? "RULER compares what the agents did, and needs a judge model; `reported` takes the rewards that your agent reports." : "Scores the rollouts. The environment's own judge fits its task.", choices: choices.judges, standard: "the environment's own" }}
         value=${task.judge} set=${change("judge")} faults=${faults} />
