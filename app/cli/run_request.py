@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import date
 from pathlib import Path
 
 import typer
 import yaml
 
-from app.domain.yaml_file import BadYamlFile, read_object
+from app.domain.yaml_file import BadYamlFile, parse_yaml, read_object
 from environment.json_type import Json
 
 
@@ -61,16 +60,14 @@ def _put(request: dict[str, Json], path: str, value: Json) -> None:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Json]:
-    """Parse settings such as `evaluation.every=5` into paths and YAML values. A date stays a text, which JSON has no
-    other form for. Raises BadRunFile."""
-    values: dict[str, Json] = {}
+    """Parse settings such as `evaluation.every=5` into paths and YAML values. Raises BadRunFile."""
+    values = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not all(path.split(".")):
             raise BadRunFile(f"{setting!r} must look like evaluation.every=5")
         try:
-            value = yaml.safe_load(text)
+            values[path] = parse_yaml(text)
         except yaml.YAMLError as error:
             raise BadRunFile(f"{setting!r}: {error}") from error
-        values[path] = text if isinstance(value, date) else value
     return values

@@ -6,6 +6,21 @@ from typing import Any
 import yaml
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads what JSON can hold: a date stays a text, as in JSON, where YAML makes an object of it."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in known if tag != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text. Raises yaml.YAMLError."""
+    return yaml.load(text, _Loader)
+
+
 class BadYamlFile(ValueError):
     """The file cannot be read, or does not contain an object."""
 
@@ -13,7 +28,7 @@ class BadYamlFile(ValueError):
 def read_object(path: Path, expected: str) -> dict[str, Any]:
     """Return the file's object; `expected` completes the error "must contain ...". Raises BadYamlFile."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadYamlFile(f"cannot read {path}: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from app.cli.run_request import BadRunFile, overlay
 from app.datasets.recipe import Recipe
 from app.domain.names import NAME_PATTERN
+from app.domain.yaml_file import parse_yaml
 from app.schemas.evaluations import EvaluationRequest
 from app.schemas.run_request import LearnLoopRequest
 from environment.json_type import Json
@@ -59,7 +60,7 @@ class Pipeline:
         try:
             text = path.read_text(encoding="utf-8")
             tree = yaml.compose(text, Loader=yaml.SafeLoader)
-            document = yaml.safe_load(text)
+            document = parse_yaml(text)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise BadPipeline(f"{path}:{line}: {error.problem or error.context}") from error

@@ -13,9 +13,9 @@ def test_asks_a_runs_agent(learnloop: Learnloop, service: ScriptedService) -> No
 
 
 def test_asks_in_the_form_of_any_environment(learnloop: Learnloop, service: ScriptedService) -> None:
-    fields = ("-i", "article=bolt", "-i", "asked_on=2026-03-01", "--input", "most=3", "-i", "places=[a, b]")
+    fields = ("-i", "article=bolt", "-i", "asked_on=2026-03-01", "--input", "most=3", "-i", "places=[a, 2026-03-02]")
     learnloop("ask", "--run", RUN_ID, *fields, "--url", service.url)
-    task = {"article": "bolt", "asked_on": "2026-03-01", "most": 3, "places": ["a", "b"]}
+    task = {"article": "bolt", "asked_on": "2026-03-01", "most": 3, "places": ["a", "2026-03-02"]}
     assert service.asked == [{"run_id": RUN_ID, "input": task}]
     assert learnloop("ask", "--run", RUN_ID, "-i", "article", "--url", service.url).exit_code == 2
 
