@@ -55,13 +55,13 @@ def traits(name: str) -> Traits:
 def task_schema(name: str) -> dict[str, Json] | None:
     """Return the JSON schema of the environment's tasks; None if it does not say, or if that is not the schema of an
     object with properties."""
-    task = traits(name).task
-    if not isinstance(task, Mapping) or not isinstance(task.get("properties"), Mapping):
-        return None
     try:
-        return dict(json.loads(json.dumps(task)))
-    except (TypeError, ValueError):
+        task = json.loads(json.dumps(traits(name).task))
+        properties, required = task["properties"], task.get("required", [])
+    except (TypeError, ValueError, LookupError, AttributeError):
         return None
+    fits = isinstance(properties, dict) and all(isinstance(each, dict) for each in properties.values())
+    return task if fits and isinstance(required, list) and set(map(type, required)) <= {str} else None
 
 
 def documents() -> dict[str, tuple[str, Document]]:

@@ -40,6 +40,8 @@ def wrong(report: Report, state: State = State.FAILED) -> list[str]:
         ("{'properties': {'box': {}}}", State.OK, "they have the fields box"),
         ("{'properties': {}, 'required': ['colour']}", State.WARNING, "requires colour, which its scenarios lack"),
         ("{'box': 'a box'}", State.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {'box': None}}", State.FAILED, "not a JSON schema of an object with `properties`"),
+        ("{'properties': {}, 'required': 5}", State.FAILED, "not a JSON schema of an object with `properties`"),
         ("['box']", State.FAILED, "not a JSON schema of an object with `properties`"),
     ],
 )
