@@ -53,7 +53,7 @@ def test_an_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(tensor_file, "_SMALL_BYTES", 0)
     monkeypatch.setattr(tensor_file, "FETCHED_BYTES", 10)
-    monkeypatch.setattr("os.fdatasync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_tensors({"weights": torch.randn(100)}, tmp_path / "file")
 

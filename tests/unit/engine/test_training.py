@@ -453,6 +453,22 @@ def test_a_large_optimizer_state_is_kept_in_parts(tmp_path: Path, monkeypatch: p
     assert all(map(torch.equal, *found))
 
 
+def test_what_is_left_of_an_optimizer_state_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash can interrupt the removal of an old one."""
+    monkeypatch.setattr("training.engine.trainer.policy._OPTIMIZER_PART_BYTES", 1)
+    found = []
+    for kept in (0, 3):
+        engine = make_engine(tmp_path / str(kept))
+        model = _create(engine)
+        _train(engine, model, 1)
+        for part in sorted(engine.registry.newest(model).directory.glob("optimizer*"))[kept:]:
+            part.unlink()
+        engine = make_engine(tmp_path / str(kept))
+        _train(engine, model, 1)
+        found.append(_weights(engine, model))
+    assert all(map(torch.equal, *found))
+
+
 def _has_optimizers(directories: Sequence[Path], steps: set[str]) -> bool:
     return {each.name for each in directories if any(each.glob("optimizer*"))} == steps
 

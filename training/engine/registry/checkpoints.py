@@ -98,6 +98,16 @@ def optimizer_part(number: int) -> str:
     return OPTIMIZER_FILE if number == 0 else f"optimizer-{number:03d}{_TENSORS}"
 
 
+def optimizer_files(directory: Path) -> list[Path]:
+    """Return the files with the optimizer's state in the directory of a checkpoint. None are returned if the manifest
+    names one that is gone: the parts of an old state are removed one after the other, and a crash can leave some."""
+    manifest = directory / MANIFEST_FILE
+    named = from_json(json.loads(manifest.read_text())).optimizer_files if manifest.is_file() else ()
+    if not all((directory / name).is_file() for name in named):
+        return []
+    return sorted(path for path in directory.iterdir() if is_optimizer(path.name))
+
+
 Fill = Callable[[Path], Mapping[str, str] | None]
 """Writes files into a directory. It can return the SHA-256 of those that it hashed meanwhile, by name."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from training.engine.lanes import Lanes
 from training.engine.memory import free_bytes, is_out_of_memory, release_reserved
-from training.engine.registry.checkpoints import is_optimizer, optimizer_part
+from training.engine.registry.checkpoints import optimizer_files, optimizer_part
 from training.engine.trainer.joined_layers import JoinedLayers
 from training.engine.trainer.optimizer import Optimizer
 from training.engine.trainer.packed_batches import packed_batches
@@ -316,7 +316,7 @@ def load_policy(
     """Load the policy of a checkpoint directory, with its optimizer state if it has one. Raises BadModelDirectory."""
     base = base_directory() if tuning.mode == "lora" else directory
     policy = Policy(load_checkpoint(directory, base, tuning, device, bases, trainable=True), tuning, base_directory)
-    if parts := sorted(path for path in directory.iterdir() if is_optimizer(path.name)):
+    if parts := optimizer_files(directory):
         with safe_open(parts[0], "pt") as file:
             objective = (file.metadata() or {}).get(_OBJECTIVE)
         policy.optimizer.load({name: each for part in parts for name, each in load_file(part).items()}, objective)

@@ -54,7 +54,7 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[s
                 unsent += len(data)
                 if unsent >= FETCHED_BYTES and synced.done():
                     synced.result()  # an error is reported once, and not to the fsync at the end
-                    synced, unsent = disk.submit(os.fdatasync, file.fileno()), 0
+                    synced, unsent = disk.submit(os.fsync, file.fileno()), 0
             else:
                 digest.update(data)
                 file.write(data)
