@@ -18,7 +18,11 @@ _Loader.yaml_implicit_resolvers = {
 
 def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text. Raises yaml.YAMLError."""
-    return yaml.load(text, _Loader)
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 class BadYamlFile(ValueError):
