@@ -20,8 +20,8 @@ _NAMED = re.compile(
 """A call without arguments has its name right behind the mark, and a line's end after it."""
 _PARAMETER = re.compile(r"\s*<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL)
 _ARGUMENT = re.compile(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
-JSON_CALL = re.compile(rf"{OPENING}\s*\{{")
-"""The beginning of a call as JSON."""
+JSON_CALL = re.compile(rf"{OPENING}\s*(?:\{{|\Z)")
+"""The beginning of a call as JSON, which can be cut off right after its mark."""
 _UNMARKED = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:')
 
 
