@@ -1,7 +1,6 @@
 """Examines an iteration: the facts of its result, and those that the policy reports."""
 
 from dataclasses import replace
-from statistics import fmean
 
 import structlog
 
@@ -91,12 +90,4 @@ async def _probe(policy: ReportingPolicy, step: int) -> Probe | None:
         return None
     scores = await policy.logprobs(step, [each.token_ids for each in measured])
     known = [(each, score) for each, score in zip(measured, scores, strict=True) if score is not None]
-    if not known:
-        return None
-    return Probe(
-        tokens=len(known),
-        moved=fmean(abs(each.after - each.before) for each, _ in known),
-        noise=fmean(abs(each.recorded - each.before) for each, _ in known),
-        sampler_after=fmean(abs(score - each.after) for each, score in known),
-        sampler_before=fmean(abs(score - each.before) for each, score in known),
-    )
+    return Probe.of(known) if known else None

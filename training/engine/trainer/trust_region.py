@@ -32,8 +32,9 @@ _AIM = 2 / 3
 _LEAST = 0.1
 """Smallest share of a step that remains after it is shortened once."""
 _MOST_CUTS = 6
-_KEPT = 2
-"""Number of measured tokens that are kept, so that the sampler can be compared at them. Each costs its prompt again."""
+_KEPT = 5
+"""Number of measured tokens that are kept, so that the sampler can be compared at them: enough for a median that does
+not follow one that rounding moved far. Each costs its prompt again."""
 _LONGEST = 4096
 """Most tokens up to and including a kept one."""
 

@@ -15,6 +15,7 @@ from training.diagnosis.diagnose import diagnose, not_examined
 from training.diagnosis.diagnosis import Cause, Diagnosis, DiagnosisSettings, Severity, current_causes
 from training.diagnosis.facts import Facts, Form, GroupFacts, HeldOut, Probe, Readings, Replay, Rewards
 from training.diagnosis.spans import spans_while
+from training.protocol.model_facts import MeasuredToken
 from training.types import EvaluationConfig, PipelineConfig, RunConfig
 
 TINY = "learnloop/tiny"
@@ -232,6 +233,16 @@ def test_an_imprecise_sampler_is_not_blamed_for_steps_that_move_less_than_its_no
     """As with a sampler in 8 bits and small steps: nothing can be told, so nothing is named."""
     probe = Probe(8, moved=0.05, noise=0.03, sampler_after=0.04, sampler_before=0.04)
     assert diagnose(facts(4, probe=probe), SETTINGS) == []
+
+
+def test_a_token_that_rounding_moved_far_is_not_taken_for_other_weights() -> None:
+    """As with a sampler in bfloat16: where two tokens are nearly as likely, its log-probability is far off."""
+    measured = [MeasuredToken((1,), before, before, before + 0.4) for before in (-1.0, -1.5, -2.0, -2.5, -3.0)]
+    errors = (1.2, 0.01, -0.02, 0.01, 0.0)
+    right = Probe.of([(token, token.after + error) for token, error in zip(measured, errors, strict=True)])
+    stale = Probe.of([(token, token.before + error) for token, error in zip(measured, errors, strict=True)])
+    assert diagnose(facts(4, probe=right), SETTINGS) == []
+    assert only(diagnose(facts(4, onset=3, probe=stale), SETTINGS)).cause == Cause.SAMPLER_IS_NOT_TRAINER
 
 
 def test_noise_that_later_steps_show_is_not_taken_for_other_weights() -> None:
