@@ -1,4 +1,5 @@
-"""Alembic's entry: `learnloop_service.app.db.migration.migrate` hands it a connection; the command line opens DATABASE_URL."""
+"""Alembic's entry. `learnloop_service.app.db.migration.migrate` hands it a connection; the command line opens
+DATABASE_URL."""
 
 import asyncio
 from typing import Any, Literal

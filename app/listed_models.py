@@ -80,8 +80,8 @@ class ListedModels:
 
 
 class NotedModels:
-    """`learnloop_service.judges.base.Models` that notes which models were asked for, so that the reply to a request can warn about
-    them."""
+    """`learnloop_service.judges.base.Models` that notes which models were asked for, so that the reply to a request can
+    warn about them."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

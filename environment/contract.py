@@ -56,7 +56,7 @@ def checked(name: str, environment: Environment) -> Environment:
 def is_ours(owner: object) -> bool:
     """Return whether an environment or episode, checked or not, is part of this service."""
     inner = owner._inner if isinstance(owner, (_CheckedEnvironment, _CheckedEpisode)) else owner
-    return type(inner).__module__.partition(".")[0] in ("environment", "training")
+    return type(inner).__module__.startswith("learnloop_service.")
 
 
 class _Contract:

@@ -1,4 +1,6 @@
-"""Starts and supervises the engine: the child process that samples and trains (`python -m learnloop_service.training.engine`).
+"""Starts and supervises the engine: the child process that samples and trains.
+
+    python -m learnloop_service.training.engine
 
 One engine works in a data directory. It listens on loopback with a key that is new at each start of the service. If it
 dies, it is restarted on the same port. If it keeps dying, callers get an error with its last log lines, and the next

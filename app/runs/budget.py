@@ -152,7 +152,7 @@ class Meter:
     async def reserve(
         self, phase: Phase, most: Callable[[], Usage | None], iteration: int | None = None
     ) -> AsyncIterator["MeterReservation"]:
-        """See learnloop_service.training.budget.IterationBudget. Charges `iteration`, by default the next one to finish."""
+        """See learnloop_service.training.budget.IterationBudget. Charges `iteration`, by default the next to finish."""
         charged = self.iteration if iteration is None else iteration
         reservation = MeterReservation(self, charged, phase, await self._admit(most))
         self._open.append(reservation)

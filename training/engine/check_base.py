@@ -1,4 +1,6 @@
-"""`python -m learnloop_service.training.engine.check_base DIRECTORY SECONDS BYTES`: loads, renders and examines a base model.
+"""Loads, renders and examines a base model.
+
+    python -m learnloop_service.training.engine.check_base DIRECTORY SECONDS BYTES
 
 Prints JSON in the last line: as `fault` why the base model cannot be used, or null, and the `report` of its
 examination. The limits are processor time and address space beyond that of the libraries. Weights are read if they are

@@ -1,4 +1,6 @@
-"""`python -m learnloop_service.training.engine.probe_base DIRECTORY DEVICE PROMPTS BYTES`: asks a base model for tool calls.
+"""Asks a base model for tool calls.
+
+    python -m learnloop_service.training.engine.probe_base DIRECTORY DEVICE PROMPTS BYTES
 
 Prints JSON lines: `{"device": ..., "total": ...}` when the weights are loaded, with the number of replies; `{"replies":
 ...}`, the number that ended, while it is asked; `{"estimate_s": ...}` after the first batch; and last `{"formats":

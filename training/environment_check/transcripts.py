@@ -1,6 +1,7 @@
 """Repeats the same calls in another order and in another process, to check that they have the same outcome.
 
-`python -m learnloop_service.training.environment_check.transcripts` reads a Place from stdin and writes the transcripts to stdout.
+`python -m learnloop_service.training.environment_check.transcripts` reads a Place from stdin and writes the transcripts
+to stdout.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ import learnloop_service.app.schedules.scheduler
 from learnloop_service.app.agent_sessions.task_draw import split_of
 from learnloop_service.app.cli.main import app as cli
 from learnloop_service.app.db.database import Database, make_database, make_engine, parse_url
-from learnloop_service.app.db.tables import Promotion, Release, Run, Schedule, ScheduleRun, UserScenario
+from learnloop_service.app.db.tables import Promotion, Release, Run, Schedule, ScheduleRun, Trajectory, UserScenario
 from learnloop_service.app.domain.cron import latest_time
 from learnloop_service.app.runs.queries import RunQueries
 from learnloop_service.app.runs.store import RunStore
@@ -147,8 +147,8 @@ async def test_questions_to_a_promoted_name_are_tasks_as_well(
     async with _promoted(data_dir, database_url) as client:
         made = await create(client)
         async with database.begin() as tx:
-            await tx.execute(insert(app.db.tables.Trajectory), [_ask(f"user{n}", f"q{n}") for n in range(30)])
-            await tx.execute(insert(app.db.tables.Trajectory), [_ask("user1", "other", asked_as="learnloop/other")])
+            await tx.execute(insert(Trajectory), [_ask(f"user{n}", f"q{n}") for n in range(30)])
+            await tx.execute(insert(Trajectory), [_ask("user1", "other", asked_as="learnloop/other")])
         started = (await client.post(f"/schedules/{made['id']}/run")).raise_for_status().json()
         run = (await client.get(f"/runs/{started['run_id']}")).json()
         hash = run["request"]["environment"]["config"]["scenarios"]["sha256"]

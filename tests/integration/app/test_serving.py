@@ -23,7 +23,11 @@ from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.frozen_server import lives
 from tests.integration.app.served import served, settings_for
 
-_SERVE = "from learnloop_service.app.server import serve; from learnloop_service.app.settings import load_settings; serve(load_settings(_env_file=None))"
+_SERVE = """
+from learnloop_service.app.server import serve
+from learnloop_service.app.settings import load_settings
+serve(load_settings(_env_file=None))
+"""
 
 NO_ENGINE = {"LEARNLOOP_ENGINE_URL": "http://127.0.0.1:9"}
 """Somebody else's: none of our own is started, whose imports take seconds."""

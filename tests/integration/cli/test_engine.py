@@ -33,7 +33,8 @@ def test_every_flag_is_explained() -> None:
 
 
 def test_nothing_heavy_is_imported_for_it() -> None:
-    code = "import sys, learnloop_service.app.cli.engine, learnloop_service.training.engine.__main__; sys.exit('torch' in sys.modules)"
+    modules = "learnloop_service.app.cli.engine, learnloop_service.training.engine.__main__"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

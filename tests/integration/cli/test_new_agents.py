@@ -140,7 +140,10 @@ def test_a_new_agent_is_trained_on_the_tiny_base(folder: Path, tiny: Service) ->
     few["evaluation"] = {"scenarios": 2, "test_scenarios": 1, "samples": 1}  # type: ignore[assignment]
     request = yaml.safe_load((folder / "run.yaml").read_text()) | few
     agent = subprocess.Popen(
-        [sys.executable, "-m", "learnloop_service.app.cli", "agent", "run", "--url", tiny.url, "--keep", "--", *command(folder)],
+        [
+            *(sys.executable, "-m", "learnloop_service.app.cli", "agent", "run"),
+            *("--url", tiny.url, "--keep", "--", *command(folder)),
+        ],
         cwd=folder, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:

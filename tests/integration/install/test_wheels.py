@@ -22,11 +22,11 @@ from tests.fakes.engine_process import ROOT
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 SITE = Path(sysconfig.get_path("purelib"))
 SOURCES = (
-    "alembic", "app", "configs", "environment", "judges", "learnloop", "training",
+    "alembic", "app", "configs", "environment", "judges", "learnloop", "src", "training",
     "LICENSE", "README.md", "pyproject.toml",
 )  # fmt: skip
 pytestmark = pytest.mark.long
-PACKAGES = ("app", "environment", "judges", "training")
+FOLDERS = ("app", "environment", "judges", "training")
 ENGINE_LIBRARIES = ("torch", "transformers")
 UNSHIPPED = re.compile(r"__pycache__|/build/|\.egg-info|\.d\.ts$")
 """Files that a build leaves, and types of the dashboard's JavaScript, which only `make check` needs."""
@@ -92,7 +92,7 @@ def _environment(place: Path, wheels: list[Path], libraries: list[Path]) -> Envi
 @pytest.fixture(scope="module")
 def service(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The service without extras: everything that it requires, but not the engine's libraries."""
-    absent = {*ENGINE_LIBRARIES, *PACKAGES, "learnloop", "__pycache__"}
+    absent = {*ENGINE_LIBRARIES, "learnloop", "__pycache__"}
     libraries = [
         path for path in SITE.iterdir()
         if path.name not in absent and not path.name.startswith(("learnloop", "__editable__")) and path.suffix != ".pth"
@@ -115,8 +115,11 @@ def _names(wheel: Path) -> set[str]:
 def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
     service, client = _names(wheels["learnloop"]), _names(wheels["learnloop_client"])
     assert {name.partition("/")[0] for name in client} == {"learnloop"}
-    shipped = {re.sub(r"^learnloop-.*\.data/data/share/learnloop/", "", name) for name in service} | client
-    folders = ("alembic", "configs", "learnloop", *PACKAGES)
+    tops = {name.partition("/")[0] for name in service if not name.startswith("learnloop-")}
+    assert tops == {"learnloop_service"}
+    place = r"^(learnloop-.*\.data/data/share/learnloop|learnloop_service(?!/__init__\.py))/"
+    shipped = {re.sub(place, "", name) for name in service} | client
+    folders = ("alembic", "configs", "learnloop", *FOLDERS)
     own = {
         str(path.relative_to(ROOT))
         for folder in folders
@@ -125,7 +128,7 @@ def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
     }
     project = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg")
     assert own - shipped == {f"learnloop/{name}" for name in project}
-    assert shipped - own == set()
+    assert shipped - own == {"learnloop_service/__init__.py"}
 
 
 def test_the_service_requires_the_client_of_its_version() -> None:
@@ -163,9 +166,11 @@ def test_the_client_needs_httpx_alone(client: Environment, tmp_path: Path) -> No
     [packages] = client.place.glob("lib/python*/site-packages")
     [installed] = distributions(name="learnloop-client", path=[str(packages)])
     assert installed.requires == ["httpx>=0.28"]
-    asked = "from learnloop import Learnloop; Learnloop().close(); import learnloop.agent_worker; import app"
+    asked = (
+        "from learnloop import Learnloop; Learnloop().close(); import learnloop.agent_worker; import learnloop_service"
+    )
     ran = client.run("python", "-c", asked, cwd=tmp_path)
-    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'app'"
+    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'learnloop_service'"
 
 
 def test_the_clients_command_works_without_the_service(client: Environment, tmp_path: Path) -> None:

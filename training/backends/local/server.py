@@ -1,6 +1,7 @@
 """The process that runs ART's local backend, behind the training protocol of our engine.
 
-`python -m learnloop_service.training.backends.local.server --data-dir DIR --ready-file FILE --port 0 --api-key-env NAME`.
+`python -m learnloop_service.training.backends.local.server --data-dir DIR --ready-file FILE --port 0
+--api-key-env NAME`.
 """
 
 import argparse
