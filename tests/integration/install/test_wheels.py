@@ -179,3 +179,30 @@ def test_the_clients_command_works_without_the_service(client: Environment, tmp_
     tried = client.run("learnloop-agent", "run", "--env", "NONE", "--", "true", "--url", "x", cwd=tmp_path)
     assert (tried.returncode, tried.stdout) == (1, "")
     assert tried.stderr.startswith("learnloop-agent: --env NONE: the environment has no NONE")
+
+
+def test_a_users_own_packages_of_our_folders_names_are_theirs(service: Environment, tmp_path: Path) -> None:
+    """The service and a plug-in of the user's run in a project that has an app/ and a training.py itself."""
+    for name in ("app", "environment", "judges"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWNER = 'the user'\n")
+    (tmp_path / "training.py").write_text("OWNER = 'the user'\n")
+    beside = {"PYTHONPATH": f"{tmp_path}:{tmp_path / 'stock'}"}
+    version = service.run("learnloop", "--version", cwd=tmp_path, **beside)
+    assert (version.stdout, version.stderr) == (f"learnloop {VERSION}\n", "")
+    own = ", ".join(FOLDERS)
+    imported = f"import {own}; from learnloop_service.app.main import create_app"
+    asked = f"{imported}; print(create_app.__module__, {{each.OWNER for each in ({own})}})"
+    ran = service.run("python", "-c", asked, cwd=tmp_path, **beside)
+    assert (ran.stdout, ran.stderr) == ("learnloop_service.app.main {'the user'}\n", "")
+
+    written = service.run("learnloop", "new", "environment", "stock", cwd=tmp_path, **beside)
+    assert written.returncode == 0, written.stderr
+    installed = tmp_path / "stock" / "stock-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: stock\nVersion: 0.1.0\n")
+    points = tomllib.loads((tmp_path / "stock" / "pyproject.toml").read_text())["project"]["entry-points"]
+    [(name, value)] = points["learnloop.environments"].items()
+    (installed / "entry_points.txt").write_text(f"[learnloop.environments]\n{name} = {value}\n")
+    examined = service.run("learnloop", "check", "environment", "stock", "--scenarios", "4", cwd=tmp_path, **beside)
+    assert examined.returncode == 0, examined.stdout + examined.stderr
