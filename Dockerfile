@@ -17,6 +17,7 @@ COPY configs ./configs
 COPY environment ./environment
 COPY judges ./judges
 COPY learnloop ./learnloop
+COPY src ./src
 COPY training ./training
 RUN pip install --no-deps --editable ./learnloop --editable .
 

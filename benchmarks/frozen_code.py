@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "learnloop", "tests", "training")
+_PACKAGES = ("alembic", "app", "benchmarks", "environment", "judges", "learnloop", "src", "tests", "training")
 
 
 def freeze(directory: Path) -> Path:
@@ -15,6 +15,7 @@ def freeze(directory: Path) -> Path:
     """
     code = directory / "code"
     for name in _PACKAGES:
-        shutil.copytree(ROOT / name, code / name)
+        shutil.copytree(ROOT / name, code / name, symlinks=True)
+    (code / "learnloop_service").symlink_to("src/learnloop_service")
     shutil.copy(ROOT / "pyproject.toml", code)
     return code

@@ -18,7 +18,8 @@ NAME = "learnloop"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own package index with its CPU builds. Those for Linux on PyPI bring 3 GB of CUDA."""
 _DEVICES = Path("/dev")
-_SOURCE = Path(__file__).parents[1]
+# Resolved, because the repository has the package behind a link.
+_SOURCE = Path(__file__).resolve().parents[1]
 
 
 def shipped(folder: str) -> Path:

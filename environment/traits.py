@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from environment.base import Json
+from learnloop_service.environment.base import Json
 
 
 @dataclass(frozen=True, slots=True)

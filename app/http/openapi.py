@@ -3,6 +3,7 @@
 It adds the introduction, tags, summaries, errors and the header `Idempotency-Key`.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -14,11 +15,11 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 
-from app.auth.scopes import ANTHROPIC, DOCUMENTATION_FILES, is_public, model_path
-from app.errors import MEDIA_TYPE
-from environment.json_type import Json
+from learnloop_service.app.auth.scopes import ANTHROPIC, DOCUMENTATION_FILES, is_public, model_path
+from learnloop_service.app.errors import MEDIA_TYPE
+from learnloop_service.environment.json_type import Json
 
-_INTRODUCTION = files("app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
+_INTRODUCTION = files("learnloop_service.app.http").joinpath("introduction.md").read_text(encoding="utf-8").strip()
 _TAGS = {
     "runs": "Start learn-loops, follow them and control them.",
     "documents": "Knowledge graphs, scenarios and demonstrations that are stored once and used by many runs.",
@@ -147,7 +148,7 @@ def install(app: FastAPI) -> None:
 
     @cache  # the walk over all routes takes longer than the reply
     def openapi() -> dict[str, Json]:
-        return described(plain())
+        return described(_with_kept_names(plain()))
 
     app.openapi = openapi  # type: ignore[method-assign]
 
@@ -161,6 +162,13 @@ def install(app: FastAPI) -> None:
             swagger_css_url=f"{_SWAGGER}swagger-ui.css",
             swagger_favicon_url="favicon.ico",
         )
+
+
+def _with_kept_names(api: dict[str, Json]) -> dict[str, Json]:
+    """Return the document with the names that schemas had before the service's packages became parts of one. FastAPI
+    names schemas whose classes have the same name after their modules."""
+    renamed: dict[str, Json] = json.loads(json.dumps(api).replace("learnloop_service__app__", "app__"))
+    return renamed
 
 
 def described(api: dict[str, Json]) -> dict[str, Json]:

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from environment.json_type import Json
-from training.protocol.model_facts import MeasuredToken
+from learnloop_service.environment.json_type import Json
+from learnloop_service.training.protocol.model_facts import MeasuredToken
 
 MAX_EXAMPLES = 5
 """Number of trajectory ids that are kept for each symptom."""

@@ -76,11 +76,15 @@ def _served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+_MODULES = ("__init__.py", "environment/__init__.py", "environment/installation.py")
+"""What scripts/install.py imports of the service."""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with the real scripts/install.py, and two projects for it to install."""
     place = tmp_path / "project"
-    for name in ("scripts/install.py", "environment/__init__.py", "environment/installation.py"):
+    for name in ("scripts/install.py", *(f"src/learnloop_service/{module}" for module in _MODULES)):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, place / name)
     (place / "backend.py").write_text(BACKEND)

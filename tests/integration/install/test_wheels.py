@@ -22,11 +22,11 @@ from tests.fakes.engine_process import ROOT
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 SITE = Path(sysconfig.get_path("purelib"))
 SOURCES = (
-    "alembic", "app", "configs", "environment", "judges", "learnloop", "training",
+    "alembic", "app", "configs", "environment", "judges", "learnloop", "src", "training",
     "LICENSE", "README.md", "pyproject.toml",
 )  # fmt: skip
 pytestmark = pytest.mark.long
-PACKAGES = ("app", "environment", "judges", "training")
+FOLDERS = ("app", "environment", "judges", "training")
 ENGINE_LIBRARIES = ("torch", "transformers")
 UNSHIPPED = re.compile(r"__pycache__|/build/|\.egg-info|\.d\.ts$")
 """Files that a build leaves, and types of the dashboard's JavaScript, which only `make check` needs."""
@@ -92,7 +92,7 @@ def _environment(place: Path, wheels: list[Path], libraries: list[Path]) -> Envi
 @pytest.fixture(scope="module")
 def service(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The service without extras: everything that it requires, but not the engine's libraries."""
-    absent = {*ENGINE_LIBRARIES, *PACKAGES, "learnloop", "__pycache__"}
+    absent = {*ENGINE_LIBRARIES, "learnloop", "__pycache__"}
     libraries = [
         path for path in SITE.iterdir()
         if path.name not in absent and not path.name.startswith(("learnloop", "__editable__")) and path.suffix != ".pth"
@@ -115,8 +115,11 @@ def _names(wheel: Path) -> set[str]:
 def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
     service, client = _names(wheels["learnloop"]), _names(wheels["learnloop_client"])
     assert {name.partition("/")[0] for name in client} == {"learnloop"}
-    shipped = {re.sub(r"^learnloop-.*\.data/data/share/learnloop/", "", name) for name in service} | client
-    folders = ("alembic", "configs", "learnloop", *PACKAGES)
+    tops = {name.partition("/")[0] for name in service if not name.startswith("learnloop-")}
+    assert tops == {"learnloop_service"}
+    place = r"^(learnloop-.*\.data/data/share/learnloop|learnloop_service(?!/__init__\.py))/"
+    shipped = {re.sub(place, "", name) for name in service} | client
+    folders = ("alembic", "configs", "learnloop", *FOLDERS)
     own = {
         str(path.relative_to(ROOT))
         for folder in folders
@@ -125,7 +128,7 @@ def test_the_wheels_have_every_file_once(wheels: dict[str, Path]) -> None:
     }
     project = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg")
     assert own - shipped == {f"learnloop/{name}" for name in project}
-    assert shipped - own == set()
+    assert shipped - own == {"learnloop_service/__init__.py"}
 
 
 def test_the_service_requires_the_client_of_its_version() -> None:
@@ -163,9 +166,11 @@ def test_the_client_needs_httpx_alone(client: Environment, tmp_path: Path) -> No
     [packages] = client.place.glob("lib/python*/site-packages")
     [installed] = distributions(name="learnloop-client", path=[str(packages)])
     assert installed.requires == ["httpx>=0.28"]
-    asked = "from learnloop import Learnloop; Learnloop().close(); import learnloop.agent_worker; import app"
+    asked = (
+        "from learnloop import Learnloop; Learnloop().close(); import learnloop.agent_worker; import learnloop_service"
+    )
     ran = client.run("python", "-c", asked, cwd=tmp_path)
-    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'app'"
+    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'learnloop_service'"
 
 
 def test_the_clients_command_works_without_the_service(client: Environment, tmp_path: Path) -> None:
@@ -174,3 +179,30 @@ def test_the_clients_command_works_without_the_service(client: Environment, tmp_
     tried = client.run("learnloop-agent", "run", "--env", "NONE", "--", "true", "--url", "x", cwd=tmp_path)
     assert (tried.returncode, tried.stdout) == (1, "")
     assert tried.stderr.startswith("learnloop-agent: --env NONE: the environment has no NONE")
+
+
+def test_a_users_own_packages_of_our_folders_names_are_theirs(service: Environment, tmp_path: Path) -> None:
+    """The service and a plug-in of the user's run in a project that has an app/ and a training.py itself."""
+    for name in ("app", "environment", "judges"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWNER = 'the user'\n")
+    (tmp_path / "training.py").write_text("OWNER = 'the user'\n")
+    beside = {"PYTHONPATH": f"{tmp_path}:{tmp_path / 'stock'}"}
+    version = service.run("learnloop", "--version", cwd=tmp_path, **beside)
+    assert (version.stdout, version.stderr) == (f"learnloop {VERSION}\n", "")
+    own = ", ".join(FOLDERS)
+    imported = f"import {own}; from learnloop_service.app.main import create_app"
+    asked = f"{imported}; print(create_app.__module__, {{each.OWNER for each in ({own})}})"
+    ran = service.run("python", "-c", asked, cwd=tmp_path, **beside)
+    assert (ran.stdout, ran.stderr) == ("learnloop_service.app.main {'the user'}\n", "")
+
+    written = service.run("learnloop", "new", "environment", "stock", cwd=tmp_path, **beside)
+    assert written.returncode == 0, written.stderr
+    installed = tmp_path / "stock" / "stock-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: stock\nVersion: 0.1.0\n")
+    points = tomllib.loads((tmp_path / "stock" / "pyproject.toml").read_text())["project"]["entry-points"]
+    [(name, value)] = points["learnloop.environments"].items()
+    (installed / "entry_points.txt").write_text(f"[learnloop.environments]\n{name} = {value}\n")
+    examined = service.run("learnloop", "check", "environment", "stock", "--scenarios", "4", cwd=tmp_path, **beside)
+    assert examined.returncode == 0, examined.stdout + examined.stderr
