@@ -40,7 +40,8 @@ def _files() -> Iterator[Path]:
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [
             each for each in folders
-            if each not in _UNREAD and (not each.startswith(".") or each in (".ci", ".github"))
+            if each not in _UNREAD and not each.endswith(".egg-info")
+            and (not each.startswith(".") or each in (".ci", ".github"))
         ]  # fmt: skip
         for name in files:
             path = Path(folder, name)
