@@ -39,10 +39,10 @@ def require_engine(data_dir: Path | None = None) -> None:
     missing = missing_libraries()
     if missing is None:
         return
-    from training.backends import embedded
+    from training.backends.registry import is_on_engine
 
     settings = settings_with(data_dir=data_dir)
-    if settings.engine_url is None and settings.backend == embedded.NAME:
+    if settings.engine_url is None and is_on_engine(settings.backend):
         raise Failure(f"{missing} (or name another engine: LEARNLOOP_ENGINE_URL; or backend: LEARNLOOP_BACKEND)")
 
 

@@ -24,7 +24,7 @@ from app.releases.live import needed_checkpoints
 from app.runs.resume_point import sampled_steps
 from app.settings import Settings
 from environment.json_type import Json
-from training.backends import embedded
+from training.backends.registry import is_on_engine
 from training.protocol.model_name import ModelName
 
 log = structlog.get_logger(__name__)
@@ -43,14 +43,14 @@ class Checkpoints:
 
     async def steps(self) -> frozenset[int]:
         """Return the steps of the usable checkpoints."""
-        if self.backend == embedded.NAME:
+        if is_on_engine(self.backend):
             return await self._steps_on_engine()
         async with connected(self.connect, self.backend) as backend:
             return await backend.checkpoints(self.model.project, self.model.name)
 
     async def listed(self) -> list[dict[str, Json]]:
         """Return each checkpoint with its metrics (if the backend keeps them), runs' figures, and promoted names."""
-        if self.backend == embedded.NAME:
+        if is_on_engine(self.backend):
             found = {each["step"]: each for each in await self.engine.checkpoints(await self._model_id())}
         else:
             found = {step: {} for step in await self.steps()}
@@ -187,7 +187,7 @@ class Checkpoints:
                 await append(tx, made.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
 
     def _require_engine(self) -> None:
-        if self.backend != embedded.NAME:
+        if not is_on_engine(self.backend):
             raise Conflict(f"{self.model} is on the backend {self.backend}, which manages its checkpoints itself.")
 
     async def _of_runs(self) -> dict[int, Checkpoint]:

@@ -20,7 +20,7 @@ from app.schemas.run_request import (
 from app.settings import Settings
 from environment.json_type import Json
 from environment.registry import documents
-from training.backends.embedded import NAME as EMBEDDED
+from training.backends.registry import is_on_engine
 from training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
 from training.protocol.model_name import ModelName
 from training.warm_start import iterations_of
@@ -104,7 +104,7 @@ class RunPlan:
     def keep_rollouts(self) -> bool:
         """Whether the rollouts' token ids and log-probabilities are archived."""
         asked = self.request.keep_rollouts
-        return self.backend == EMBEDDED if asked is None else asked
+        return is_on_engine(self.backend) if asked is None else asked
 
     @property
     def iterations_total(self) -> int:

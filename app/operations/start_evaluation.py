@@ -32,7 +32,7 @@ from app.settings import Settings
 from environment.base import Synthetic
 from environment.scenario_order import different
 from judges.base import Judge, JudgeServices, Models, UnknownModel
-from training.backends import embedded
+from training.backends.registry import engine_backend, is_on_engine
 from training.protocol.model_name import ModelName
 from training.types import HELD_OUT_SEED, RunConfig
 
@@ -173,8 +173,8 @@ class EvaluationStarter:
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
         resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
         await self._check_checkpoint(place, resolved)
-        run, backend, spec = resolved.run, embedded.NAME, None
-        if run is not None and resolved.backend != embedded.NAME:
+        run, backend, spec = resolved.run, engine_backend(), None
+        if run is not None and not is_on_engine(resolved.backend):
             named, backend = model_spec(run), resolved.backend
             spec = {"project": named.project, "name": named.name, "base_model": named.base_model}
         contestant = Contestant(
@@ -206,7 +206,7 @@ class EvaluationStarter:
             named = ModelName.parse(model.name)
         except ValueError:  # the name of a W&B artifact, which only the backend can check
             return
-        steps = await _steps(self.resources.connect, embedded.NAME, named)
+        steps = await _steps(self.resources.connect, engine_backend(), named)
         if not steps or named.step not in (None, *steps):
             raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
 

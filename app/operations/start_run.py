@@ -26,7 +26,7 @@ from app.schemas.run_request import LearnLoopRequest
 from app.service import Service
 from app.webhooks.endpoints import NewEndpoint
 from training.backends.base import StoringBackend
-from training.backends.embedded import NAME as EMBEDDED
+from training.backends.registry import is_on_engine
 from training.base_defaults import Default, usual_rate
 from training.disk_need import DiskNeed
 
@@ -102,7 +102,7 @@ async def start_run(
 async def _fitting(service: Service, plan: RunPlan, root: Root) -> DiskNeed | None:
     """Return how much disk the run takes; None if that is unknown. Raises InvalidRequest if it does not fit."""
     settings = service.settings
-    if plan.backend != EMBEDDED:
+    if not is_on_engine(plan.backend):
         return None
     need = await asyncio.to_thread(need_of, settings, plan, root.base_model, root.tuning)
     if need is None:

@@ -14,9 +14,9 @@ from app.cli.service_process import service_at
 from app.cli.terminal import print_finding, print_json
 
 if TYPE_CHECKING:  # importing these takes seconds
-    from app.cli.preflight.checks import Check
     from app.schemas.run_request import LearnLoopRequest
     from app.settings import Settings
+    from training.backends.traits import Check
 
 
 def preflight(
@@ -63,9 +63,10 @@ def _checks(
     settings: "Settings", request: "LearnLoopRequest", body: dict[str, Any], url: str | None, *, trial: bool
 ) -> Iterator["Check"]:
     """Yield the checks of this machine, unless the service is elsewhere, then the trial, unless it cannot succeed."""
-    from app.cli.preflight.checks import State, checks
+    from app.cli.preflight.checks import checks
     from app.cli.preflight.trial import trial as tried
     from app.operations.run_plan import request_with_defaults
+    from training.backends.traits import State
 
     failed = False
     for check in checks(settings, request) if url is None else ():

@@ -6,10 +6,10 @@ from ulid import ULID
 
 from app.cli.charts import duration
 from app.cli.client import Service, ServiceRefused
-from app.cli.preflight.checks import Check, State
 from app.cli.watching import ENDED, follow
 from app.runs.expected_work import expected_rollouts
 from environment.json_type import Json
+from training.backends.traits import Check, State
 
 _GROUPS = 2
 _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2}
