@@ -28,7 +28,6 @@ COMMANDS = {
     "engine": "app.cli.engine:engine",
     "preflight": "app.cli.preflight.command:preflight",
     "train": "app.cli.train:train",
-    "pipeline": "app.cli.pipeline.command:pipeline",
     "ask": "app.cli.ask:ask",
     "openapi": "app.cli.openapi:openapi",
     "runs": "app.cli.runs:app",

@@ -57,9 +57,10 @@ def plainly() -> Iterator[None]:
         from app.processes.data_directory import DataDirectoryError
         from app.processes.listening import CannotListen
         from app.processes.postgres import EmbeddedPostgresError
+        from app.tracing.tracer import TracingUnavailable
 
         foreseen = DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError | CannotListen
-        if isinstance(error, foreseen):
+        if isinstance(error, foreseen | TracingUnavailable):
             raise Failure(str(error)) from error
         raise
 

@@ -17,8 +17,7 @@ from app.errors import Conflict, NotFound
 from app.events.log import append
 from app.model_registry.engine_client import EngineClient
 from app.model_registry.promotions import Promotions
-from app.model_registry.pushes.push import Pushed, Source, push
-from app.model_registry.pushes.targets import Target
+from app.model_registry.pushes.push import Place, Pushed, Source, push
 from app.model_registry.resolver import UnknownModelName
 from app.releases.live import needed_checkpoints
 from app.runs.resume_point import sampled_steps
@@ -166,7 +165,7 @@ class Checkpoints:
         """Return the engine's path for downloading a checkpoint that `exported_step` returned."""
         return f"/preview/models/{await self._model_id()}/checkpoints/{step}/export"
 
-    async def push(self, step: int, target: Target, caller: Caller, settings: Settings) -> Pushed:
+    async def push(self, step: int, place: Place, caller: Caller, settings: Settings) -> Pushed:
         """Push a checkpoint that `exported_step` returned, and log an event for the run that produced it.
 
         Raises NotFound or the errors of `pushes.push`.
@@ -174,7 +173,7 @@ class Checkpoints:
         path = await self.export_path(step)
         address = await self.engine.engine.address()
         source = Source(str(self.model.at(step)), f"{address.url}/v1{path}", address.key)
-        pushed = await push(settings, source, target)
+        pushed = await push(settings, source, place)
         log.info("checkpoint pushed", checkpoint=source.checkpoint, url=pushed.url, actor=caller.actor)
         await self._note_pushed(step, pushed, caller)
         return pushed

@@ -12,11 +12,9 @@ from environment.access import Access
 from environment.base import Environment
 from environment.own_agent.environment import NAME as OWN_AGENT
 from environment.own_agent.runner import PythonFunction, Runner, parse_runner
+from environment.registry import traits
 from judges.base import Judge, JudgeServices
 from training.backends.base import ModelSpec
-from training.gyms.verifiers_agent import VerifiersAgent
-from training.gyms.verifiers_loading import NAME as VERIFIERS
-from training.gyms.verifiers_loading import Gym
 from training.rollout.agents.base import Agent
 from training.rollout.agents.python_function import load_function
 from training.rollout.rollout import Player
@@ -56,8 +54,9 @@ def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
 
     `modules` are those whose functions the operator allows. Raises ValueError.
     """
-    if environment.name == VERIFIERS:
-        return VerifiersAgent(Gym(environment.config))
+    if (build := traits(environment.name).agent) is not None:
+        own: Agent = build(environment.config)
+        return own
     runner = runner_of(environment)
     return load_function(runner, modules) if isinstance(runner, PythonFunction) else None
 

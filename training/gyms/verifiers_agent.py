@@ -4,8 +4,7 @@ model."""
 from collections.abc import Mapping
 
 from environment.base import Json
-from training.gyms.verifiers_environment import row_of
-from training.gyms.verifiers_loading import NAME, Gym
+from training.gyms.verifiers_loading import NAME, Gym, row_of
 from training.gyms.verifiers_report import report_of
 from training.rollout.agents.base import AgentTask
 

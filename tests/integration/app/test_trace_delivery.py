@@ -16,7 +16,7 @@ from app.tracing.delivery import Delivery, Limits
 from app.tracing.destinations import destinations
 from app.tracing.redaction import MAX_TEXT, Redactor
 from app.tracing.tracer import RecordedTracing, make_provider
-from app.tracing.wandb_project import ProjectUnavailable, open_project
+from app.weave.project import ProjectUnavailable, open_project
 from environment.genai_spans import execute_tool
 from environment.trace import span, tracing
 from tests.conditions import until
