@@ -7,6 +7,7 @@ what the backend takes.
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -81,6 +82,15 @@ def read_settings(name: str, **given: Any) -> BackendSettings:
         problems = error.errors(include_url=False, include_input=False)
         lines = (f"{_named(model, str(each['loc'][0]))}: {message_of(each)}" for each in problems)
         raise BadSettings("; ".join(lines)) from None
+
+
+def settings_of_backends() -> list[BackendSettings]:
+    """Return the settings of all backends that can be loaded and whose settings are valid."""
+    found = list[BackendSettings]()
+    for name in names():
+        with suppress(PluginFault, BadSettings):
+            found.append(read_settings(name))
+    return found
 
 
 def listed_settings(name: str) -> list[Setting]:

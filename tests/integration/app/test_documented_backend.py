@@ -16,6 +16,7 @@ from app.backends import Backends, choices, refusal
 from app.cli.main import app
 from app.cli.new import BACKEND, rendered
 from app.settings import SettingsError, load_settings
+from app.tracing.redaction import secrets_of
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
@@ -186,6 +187,14 @@ def test_a_wrong_setting_of_it_stops_the_service(data_dir: Path, lab: Path, monk
     with pytest.raises(SettingsError, match="LAB_URL: Input should be a valid integer"):
         load_settings(data_dir=data_dir)
     assert "bad settings: LAB_URL" in (refusal("lab") or "")
+
+
+@pytest.mark.usefixtures("lab")
+def test_its_secrets_are_hidden(data_dir: Path, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = CODE.replace("import httpx\n", "import httpx\nfrom pydantic import SecretStr\n")
+    lab.write_text(code.replace("lab_url: str | None", "lab_key: SecretStr | None = None\n    lab_url: str | None"))
+    monkeypatch.setenv("LAB_KEY", "canary-of-the-lab")
+    assert "canary-of-the-lab" in secrets_of(load_settings(data_dir=data_dir))
 
 
 async def test_none_replaces_one_of_ours(tmp_path: Path) -> None:
