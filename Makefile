@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 # Two stamps, because the demo needs less than the tests: what was installed last, and with what.
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
-# What the demo and the service of this folder have; the tests need more.
-EXTRAS := embedded,openenv,prices,tables,weave
 INSTALLED_FROM := pyproject.toml learnloop/pyproject.toml constraints.txt scripts/install.py
 ARGS ?=
 # Processes that run tests: as many as pay on this machine, and fit into its memory.
 WORKERS ?= $(shell $(PYTHON) scripts/test_workers.py)
+# What the demo and the service of this folder have; the tests need more.
+EXTRAS := embedded,openenv,prices,tables,weave
 # What runs the tests. CI names another module, which gives a test that fails a second chance.
 PYTEST ?= pytest
 RUN_TESTS = $(BIN)/python -m $(PYTEST) -q --workers $(WORKERS) --durations=10

@@ -65,7 +65,9 @@ def engine_backend() -> str:
     for name, known in every_traits():
         if known.on_engine:
             return name
-    raise PluginFault("No backend of the engine is registered: Learnloop's own installation is incomplete.")
+    raise PluginFault(
+        "No backend of the engine is registered: Learnloop was installed before it had one. Install it again."
+    )
 
 
 def is_on_engine(name: str) -> bool:
