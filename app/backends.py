@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from app.aio.event_loops import run_on_loop
-from app.domain.names import TINY_BASE
-from app.errors import Unavailable
-from app.processes.engine import Engine, EngineAddress, EngineProcess, EngineState, EngineUnavailable
-from app.settings import Settings
-from training.backends import registry
-from training.backends.base import Backend, BackendRefused, BackendUnavailable
-from training.base_defaults import Base
-from training.base_model_files import base_model_fault, parameter_count
-from training.base_verdicts import BaseVerdicts
-from training.tuning import Tuning, usual_tuning
+from learnloop_service.app.aio.event_loops import run_on_loop
+from learnloop_service.app.domain.names import TINY_BASE
+from learnloop_service.app.errors import Unavailable
+from learnloop_service.app.processes.engine import Engine, EngineAddress, EngineProcess, EngineState, EngineUnavailable
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.backends import registry
+from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
+from learnloop_service.training.base_defaults import Base
+from learnloop_service.training.base_model_files import base_model_fault, parameter_count
+from learnloop_service.training.base_verdicts import BaseVerdicts
+from learnloop_service.training.tuning import Tuning, usual_tuning
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""

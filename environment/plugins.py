@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from environment.installation import NAME
+from learnloop_service.environment.installation import NAME
 
 
 class PluginFault(Exception):

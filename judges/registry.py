@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from environment import plugins
-from environment.base import Json
-from judges.base import Judge, JudgeServices
+from learnloop_service.environment import plugins
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.base import Judge, JudgeServices
 
 GROUP = "learnloop.judges"
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from environment.base import Json, Outcome, Scenario
-from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
+from learnloop_service.environment.base import Json, Outcome, Scenario
+from learnloop_service.judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
 
 NAME = "reported"
 _NO_REWARD = "no reward was reported"

@@ -5,23 +5,23 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
-from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
-from app.api.documents import Hash
-from app.api.pages import ById
-from app.api.raw_bodies import file_body
-from app.api.routers import keyed_router
-from app.auth.caller import Caller
-from app.datasets import inbox_parts, removal, rows, upload
-from app.datasets.rows import NewVersion
-from app.datasets.store import DatasetStore
-from app.datasets.upload import BadUpload, Uploaded
-from app.db.database import Database
-from app.db.tables import DatasetVersion
-from app.domain.names import DATASET_PATTERN
-from app.errors import InvalidRequest, existing
-from app.operations.make_questions import make_questions
-from app.schemas.base import Page
-from app.schemas.datasets import (
+from learnloop_service.app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
+from learnloop_service.app.api.documents import Hash
+from learnloop_service.app.api.pages import ById
+from learnloop_service.app.api.raw_bodies import file_body
+from learnloop_service.app.api.routers import keyed_router
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.datasets import inbox_parts, removal, rows, upload
+from learnloop_service.app.datasets.rows import NewVersion
+from learnloop_service.app.datasets.store import DatasetStore
+from learnloop_service.app.datasets.upload import BadUpload, Uploaded
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import DatasetVersion
+from learnloop_service.app.domain.names import DATASET_PATTERN
+from learnloop_service.app.errors import InvalidRequest, existing
+from learnloop_service.app.operations.make_questions import make_questions
+from learnloop_service.app.schemas.base import Page
+from learnloop_service.app.schemas.datasets import (
     InboxesDeleted,
     InboxOut,
     InboxStored,
@@ -29,7 +29,7 @@ from app.schemas.datasets import (
     ScenariosDeleted,
     ScenarioSetOut,
 )
-from app.settings import Settings
+from learnloop_service.app.settings import Settings
 
 router = keyed_router("documents")
 _EMAIL = (

@@ -14,17 +14,26 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from app.cli import imports
-from app.cli.client import HERE, ServiceAt
-from app.cli.options import AsJson, DataDir, config_file
-from app.cli.serve import data_directory, settings_with
-from app.cli.terminal import Failure, failing_on, plain, print_deleted, print_json, print_list, progress, results
 from learnloop.operations import segment
+from learnloop_service.app.cli import imports
+from learnloop_service.app.cli.client import HERE, ServiceAt
+from learnloop_service.app.cli.options import AsJson, DataDir, config_file
+from learnloop_service.app.cli.serve import data_directory, settings_with
+from learnloop_service.app.cli.terminal import (
+    Failure,
+    failing_on,
+    plain,
+    print_deleted,
+    print_json,
+    print_list,
+    progress,
+    results,
+)
 
 if TYPE_CHECKING:
-    from app.datasets.prepare import Advance, Preparation, Prepared
-    from app.datasets.store import DatasetStore, Version
-    from app.settings import Settings
+    from learnloop_service.app.datasets.prepare import Advance, Preparation, Prepared
+    from learnloop_service.app.datasets.store import DatasetStore, Version
+    from learnloop_service.app.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Prepare data that agents learn from, list and delete it.")
 app.command("import")(imports.import_file)
@@ -115,7 +124,7 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Build an inbox and questions about it, once: what was made of the same inputs before is used again."""
-    from app.datasets.recipe import BadRecipe, read_recipe
+    from learnloop_service.app.datasets.recipe import BadRecipe, read_recipe
 
     given = dict(locals())
     flags = {key: given[key] for key in _RECIPE_FLAGS}
@@ -153,14 +162,14 @@ def tasks(
     """Have a language model write tasks for the tools of an MCP server, for the environment mcp."""
     import httpx
 
-    from app.datasets.model_writer import NotWritten
-    from app.datasets.task_writer import write_tasks
-    from app.listed_models import ListedModels
-    from app.runs.environment_access import EnvironmentAccess
-    from environment.base import EpisodeFailed
-    from environment.mcp.config import HttpServer, StdioServer
-    from environment.mcp.session import tools_of
-    from judges.base import UnknownModel
+    from learnloop_service.app.datasets.model_writer import NotWritten
+    from learnloop_service.app.datasets.task_writer import write_tasks
+    from learnloop_service.app.listed_models import ListedModels
+    from learnloop_service.app.runs.environment_access import EnvironmentAccess
+    from learnloop_service.environment.base import EpisodeFailed
+    from learnloop_service.environment.mcp.config import HttpServer, StdioServer
+    from learnloop_service.environment.mcp.session import tools_of
+    from learnloop_service.judges.base import UnknownModel
 
     if (command is None) == (url is None):
         raise Failure("give either --command or --url")
@@ -251,16 +260,16 @@ def _missing(name: str, version: int | None, versions: "list[Version]", store: "
 
 
 def _store(data_dir: Path | None) -> "DatasetStore":
-    from app.datasets.store import DatasetStore
+    from learnloop_service.app.datasets.store import DatasetStore
 
     return DatasetStore(data_directory(data_dir))
 
 
 def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Preparation":
-    from app.datasets.prepare import Hub, Preparation
-    from app.datasets.question_writer import QuestionWriter
-    from app.datasets.store import DatasetStore
-    from app.listed_models import ListedModels
+    from learnloop_service.app.datasets.prepare import Hub, Preparation
+    from learnloop_service.app.datasets.question_writer import QuestionWriter
+    from learnloop_service.app.datasets.store import DatasetStore
+    from learnloop_service.app.listed_models import ListedModels
 
     store = DatasetStore(settings.data_dir)
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
@@ -272,13 +281,13 @@ def _preparation(recipe: Any, settings: "Settings", advance: "Advance") -> "Prep
 @contextmanager
 def _data_failures() -> Iterator[None]:
     """Turn expected errors into a Failure."""
-    from app.datasets.hub import HubError
-    from app.datasets.model_writer import NotWritten
-    from app.datasets.recipe import BadRecipe
-    from app.datasets.store import StoreError
-    from environment.email_search.importer import MailSourceError
-    from environment.email_search.inbox import InboxError
-    from environment.email_search.table_files import DatasetError
+    from learnloop_service.app.datasets.hub import HubError
+    from learnloop_service.app.datasets.model_writer import NotWritten
+    from learnloop_service.app.datasets.recipe import BadRecipe
+    from learnloop_service.app.datasets.store import StoreError
+    from learnloop_service.environment.email_search.importer import MailSourceError
+    from learnloop_service.environment.email_search.inbox import InboxError
+    from learnloop_service.environment.email_search.table_files import DatasetError
 
     try:
         yield

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.table import Table
 
-from app.cli.options import AsJson, DataDir
-from app.cli.serve import data_directory
-from app.cli.terminal import Failure, failing_on, print_json, results
+from learnloop_service.app.cli.options import AsJson, DataDir
+from learnloop_service.app.cli.serve import data_directory
+from learnloop_service.app.cli.terminal import Failure, failing_on, print_json, results
 
 if TYPE_CHECKING:
-    from environment.base import Split
-    from environment.email_search.synthetic import World
+    from learnloop_service.environment.base import Split
+    from learnloop_service.environment.email_search.synthetic import World
 
 MAX_WORLDS = 50
 _SHOWN_BROKEN = 5
@@ -40,8 +40,8 @@ def import_(
 
     Questions that the inbox already has are checked: each source must be an email of the inbox.
     """
-    from environment.email_search.importer import MailSourceError, import_mail
-    from environment.email_search.inbox import InboxError
+    from learnloop_service.environment.email_search.importer import MailSourceError, import_mail
+    from learnloop_service.environment.email_search.inbox import InboxError
 
     path = _path(name, data_dir)
     with failing_on(MailSourceError, InboxError):
@@ -77,8 +77,8 @@ def make(
     as_json: AsJson = False,
 ) -> None:
     """Generate an invented inbox with questions and answers, as an example of the format."""
-    from environment.email_search.environment import questions_path
-    from environment.email_search.inbox import InboxError, write_inbox
+    from learnloop_service.environment.email_search.environment import questions_path
+    from learnloop_service.environment.email_search.inbox import InboxError, write_inbox
 
     path = _path(name, data_dir)
     if path.exists():
@@ -103,7 +103,7 @@ def make(
 @app.command()
 def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show how many emails, people and questions an inbox has, and check that the questions' sources exist."""
-    from environment.email_search.inbox import Inbox, InboxError
+    from learnloop_service.environment.email_search.inbox import Inbox, InboxError
 
     path = _path(name, data_dir)
     if not path.is_file():
@@ -125,8 +125,8 @@ def stats(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None
 def _question_sizes(name: str, path: Path) -> "dict[Split, int] | None":
     """Return the number of questions in each split, or None if the inbox has no question file. Raises Failure if a
     question is not usable."""
-    from environment.email_search.environment import ImportedEmailSearch, questions_path
-    from environment.email_search.questions import split_sizes
+    from learnloop_service.environment.email_search.environment import ImportedEmailSearch, questions_path
+    from learnloop_service.environment.email_search.questions import split_sizes
 
     if not questions_path(path).is_file():
         return None
@@ -141,7 +141,7 @@ def _question_figures(sizes: "dict[Split, int] | None") -> dict[str, str]:
 
 
 def _path(name: str, data_dir: Path | None) -> Path:
-    from environment.email_search.environment import inbox_path
+    from learnloop_service.environment.email_search.environment import inbox_path
 
     with failing_on(ValueError):
         return inbox_path(data_directory(data_dir), name)
@@ -150,9 +150,9 @@ def _path(name: str, data_dir: Path | None) -> Path:
 def _distinct_worlds(seed: int, worlds: int) -> "Iterator[World]":
     """Yield worlds whose emails share no id, so that they fit into one inbox. The first three questions cover the three
     splits, so that a run can learn from them."""
-    from environment.base import Split
-    from environment.email_search.synthetic import make_world
-    from environment.invented_names import split_of
+    from learnloop_service.environment.base import Split
+    from learnloop_service.environment.email_search.synthetic import make_world
+    from learnloop_service.environment.invented_names import split_of
 
     taken: set[str] = set()
     wanted: list[Split] = list(get_args(Split))[:worlds]

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from app.dashboard.bundle import joined
+from learnloop_service.app.dashboard.bundle import joined
 
 _PAGE, _MAIN = "index.html", "main.js"
 _UNJOINED = {"theme.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -43,7 +43,7 @@ class Dashboard:
 @cache
 def dashboard() -> Dashboard:
     """Read the files on first use, so that they do not delay the start of the service."""
-    root = files("app.dashboard").joinpath("static")
+    root = files("learnloop_service.app.dashboard").joinpath("static")
     modules = {name: file.read_text(encoding="utf-8") for name, file in _below(root) if name.endswith(".js")}
     found = {name: _file(root.joinpath(name).read_bytes(), media_type) for name, media_type in _UNJOINED.items()}
     found[_MAIN] = _file(joined(modules, _MAIN).encode(), "text/javascript")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environment.installation import install_command
+from learnloop_service.environment.installation import install_command
 
 
 @dataclass(frozen=True, slots=True)

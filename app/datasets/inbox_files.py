@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from sqlite3 import Error
 
-from environment.email_search.inbox import Email, Inbox, index_anew, write_inbox
+from learnloop_service.environment.email_search.inbox import Email, Inbox, index_anew, write_inbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from app.datasets import hub, sources
-from app.datasets.inbox_files import write_inbox_file
-from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe, is_hub_id
-from app.datasets.store import DatasetStore, Version, canonical
-from environment.base import Split
-from environment.email_search import enron, table_files
-from environment.email_search.importer import MailSourceError
-from environment.email_search.inbox import Inbox
-from environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
-from environment.email_search.question_sets import (
+from learnloop_service.app.datasets import hub, sources
+from learnloop_service.app.datasets.inbox_files import write_inbox_file
+from learnloop_service.app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe, is_hub_id
+from learnloop_service.app.datasets.store import DatasetStore, Version, canonical
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.email_search import enron, table_files
+from learnloop_service.environment.email_search.importer import MailSourceError
+from learnloop_service.environment.email_search.inbox import Inbox
+from learnloop_service.environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
+from learnloop_service.environment.email_search.question_sets import (
     Question,
     Selection,
     SplitCounts,
@@ -32,8 +32,8 @@ from environment.email_search.question_sets import (
     split_by_topic,
     topic_of_question,
 )
-from environment.email_search.template_questions import TemplateCounts, template_questions
-from environment.json_type import Json
+from learnloop_service.environment.email_search.template_questions import TemplateCounts, template_questions
+from learnloop_service.environment.json_type import Json
 
 _FORMAT = 1
 """Version of the results' format. Changing it invalidates all stored results."""

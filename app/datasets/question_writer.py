@@ -14,17 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from app.datasets.model_writer import NotWritten, completed, listed
-from app.datasets.recipe import BadRecipe, Recipe
-from app.datasets.store import canonical
-from environment.email_search.inbox import Email, Inbox
-from environment.email_search.question_sets import Question, words_of
-from environment.email_search.template_questions import emails_in_random_order, topic_of
-from environment.json_type import Json
-from judges.base import JudgeModel, Models, UnknownModel
-from judges.llm import JudgeUnavailable
+from learnloop_service.app.datasets.model_writer import NotWritten, completed, listed
+from learnloop_service.app.datasets.recipe import BadRecipe, Recipe
+from learnloop_service.app.datasets.store import canonical
+from learnloop_service.environment.email_search.inbox import Email, Inbox
+from learnloop_service.environment.email_search.question_sets import Question, words_of
+from learnloop_service.environment.email_search.template_questions import emails_in_random_order, topic_of
+from learnloop_service.environment.json_type import Json
+from learnloop_service.judges.base import JudgeModel, Models, UnknownModel
+from learnloop_service.judges.llm import JudgeUnavailable
 
-_PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
+_PROMPT = files("learnloop_service.app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
 _PER_EMAIL = 2
 _MAX_CHARACTERS = 1_000
 """Limit for a question, and for an answer."""

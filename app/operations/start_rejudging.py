@@ -7,21 +7,27 @@ from statistics import NormalDist, fmean, stdev
 
 from sqlalchemy import select
 
-from app.auth.caller import Caller
-from app.db.database import Database
-from app.db.tables import EvaluationJob, JudgeCall, Run
-from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
-from app.domain.stored_request import Choice
-from app.errors import Conflict, InvalidRequest
-from app.evaluations.rejudgings import RejudgingStore
-from app.listed_models import ListedModels, NotedModels
-from app.operations.fitting_judges import examined, unfit
-from app.operations.run_plan import judge_with_defaults
-from app.operations.start_evaluation import Basis, EvaluationStarter, SaveReply, StartedEvaluation, check_judge
-from app.schemas.evaluations import EvaluationRequest
-from app.schemas.rejudgings import ExpectedCost, RejudgeRequest
-from environment.registry import traits
-from training.source_code import source_hash
+from learnloop_service.app.auth.caller import Caller
+from learnloop_service.app.db.database import Database
+from learnloop_service.app.db.tables import EvaluationJob, JudgeCall, Run
+from learnloop_service.app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
+from learnloop_service.app.domain.stored_request import Choice
+from learnloop_service.app.errors import Conflict, InvalidRequest
+from learnloop_service.app.evaluations.rejudgings import RejudgingStore
+from learnloop_service.app.listed_models import ListedModels, NotedModels
+from learnloop_service.app.operations.fitting_judges import examined, unfit
+from learnloop_service.app.operations.run_plan import judge_with_defaults
+from learnloop_service.app.operations.start_evaluation import (
+    Basis,
+    EvaluationStarter,
+    SaveReply,
+    StartedEvaluation,
+    check_judge,
+)
+from learnloop_service.app.schemas.evaluations import EvaluationRequest
+from learnloop_service.app.schemas.rejudgings import ExpectedCost, RejudgeRequest
+from learnloop_service.environment.registry import traits
+from learnloop_service.training.source_code import source_hash
 
 _RANGE = 0.9
 _MOST_SCORES = 200_000
@@ -73,7 +79,7 @@ class RejudgingStarter:
             last=newest if request.iterations.last is None else min(request.iterations.last, newest),
             repeats=request.repeats,
             rollouts=0,
-            code=source_hash("judges", "environment"),
+            code=source_hash("learnloop_service.judges", "learnloop_service.environment"),
         )
         groups = await store.groups(rejudge, own.config)
         if not groups:

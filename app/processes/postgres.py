@@ -34,10 +34,10 @@ import psycopg
 import structlog
 from sqlalchemy import URL
 
-from app.aio.pulse import Pulse
-from app.logs import RepeatedLog
-from app.processes import child as child_process
-from environment.installation import install_command
+from learnloop_service.app.aio.pulse import Pulse
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.processes import child as child_process
+from learnloop_service.environment.installation import install_command
 
 VERSION = "18"
 SERVER_USER = "learnloop"

@@ -4,9 +4,9 @@ from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from app.schemas.base import RequestBody, RequestPart, ResponseModel
-from app.schemas.run_request import EnvironmentChoice
-from environment.json_type import Json
+from learnloop_service.app.schemas.base import RequestBody, RequestPart, ResponseModel
+from learnloop_service.app.schemas.run_request import EnvironmentChoice
+from learnloop_service.environment.json_type import Json
 
 _NO_TASK = {"run_id", "model", "checkpoint", "environment", "user", "train", "input"}
 

@@ -1,6 +1,6 @@
 """Examples that several request schemas share."""
 
-from environment.json_type import Json
+from learnloop_service.environment.json_type import Json
 
 GRAPH: list[Json] = [
     {

@@ -12,8 +12,8 @@ from typing import Any
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from app.settings import Settings
-from environment import plugins
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment import plugins
 
 GROUP = "learnloop.traces"
 _EXPORTERS_OWN = ("content-type", "content-encoding", "user-agent")

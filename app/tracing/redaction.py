@@ -14,10 +14,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from app.settings import Settings
-from environment.base import Json
-from judges.providers import PROVIDERS
-from training.backends.registry import settings_of_backends
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.base import Json
+from learnloop_service.judges.providers import PROVIDERS
+from learnloop_service.training.backends.registry import settings_of_backends
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 20_000

@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx
 
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Slot, parse_evaluation
-from app.processes.child import last_words, run_in
-from app.settings import Settings
-from app.tracing.redaction import Redactor, secrets_of
-from app.weave.project import ProjectUnavailable, open_project
-from app.worker.evaluations.publisher import TIMEOUT_S, NotPublished
-from environment.installation import needs_extra
-from environment.json_type import Json
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import Slot, parse_evaluation
+from learnloop_service.app.processes.child import last_words, run_in
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.app.weave.project import ProjectUnavailable, open_project
+from learnloop_service.app.worker.evaluations.publisher import TIMEOUT_S, NotPublished
+from learnloop_service.environment.installation import needs_extra
+from learnloop_service.environment.json_type import Json
 
 _SCORES = ("success", "score", "reward")
 _FIGURES = ("turns", "prompt_tokens", "completion_tokens", "seconds")

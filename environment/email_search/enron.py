@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from environment.base import Json
-from environment.email_search.inbox import Email
-from environment.email_search.mail_ids import MailIds
-from environment.email_search.mail_text import clean_line, clean_text
-from environment.email_search.question_sets import Question
-from environment.email_search.table_files import DatasetError
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.email_search.inbox import Email
+from learnloop_service.environment.email_search.mail_ids import MailIds
+from learnloop_service.environment.email_search.mail_text import clean_line, clean_text
+from learnloop_service.environment.email_search.question_sets import Question
+from learnloop_service.environment.email_search.table_files import DatasetError
 
 EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
 QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "inbox_address", "query_date")

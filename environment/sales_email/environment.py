@@ -4,11 +4,20 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
-from environment.explained import ending, shortened
-from environment.sales_email.graph import Graph, dump_graph, parse_graph, size_of
-from environment.sales_email.node_scores import NodeScores, Rule
-from environment.sales_email.scenarios import (
+from learnloop_service.environment.base import (
+    Environment,
+    Json,
+    Outcome,
+    Rewarded,
+    Scenario,
+    Split,
+    ToolCall,
+    UnknownScenario,
+)
+from learnloop_service.environment.explained import ending, shortened
+from learnloop_service.environment.sales_email.graph import Graph, dump_graph, parse_graph, size_of
+from learnloop_service.environment.sales_email.node_scores import NodeScores, Rule
+from learnloop_service.environment.sales_email.scenarios import (
     DEFAULT_GOAL,
     asked_scenario,
     given_scenarios,
@@ -16,12 +25,17 @@ from environment.sales_email.scenarios import (
     home_world,
     synthetic_scenarios,
 )
-from environment.sales_email.synthetic import right_body, world_of
-from environment.sales_email.tools import CONTEXT, FINALIZE, SalesEpisode
-from environment.scenario_order import draw
-from environment.traits import Document, Traits
+from learnloop_service.environment.sales_email.synthetic import right_body, world_of
+from learnloop_service.environment.sales_email.tools import CONTEXT, FINALIZE, SalesEpisode
+from learnloop_service.environment.scenario_order import draw
+from learnloop_service.environment.traits import Document, Traits
 
-_RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+_RUBRIC = (
+    files("learnloop_service.environment.sales_email")
+    .joinpath("prompts/rubric.txt")
+    .read_text(encoding="utf-8")
+    .strip()
+)
 
 _SETTINGS = {"graph", "scenarios", "node_scores"}
 

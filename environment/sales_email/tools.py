@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 
-from environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
-from environment.sales_email.graph import Edge, Graph, Kind
-from environment.sales_email.grounding import Email, ground, names_company, names_prospect
-from environment.tool_calls import check_call
+from learnloop_service.environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
+from learnloop_service.environment.sales_email.graph import Edge, Graph, Kind
+from learnloop_service.environment.sales_email.grounding import Email, ground, names_company, names_prospect
+from learnloop_service.environment.tool_calls import check_call
 
 MAX_NEIGHBOURS = 10
 _MAX_LEADS = 3
@@ -46,7 +46,7 @@ FINALIZE = _tool(
 )
 TOOLS: Sequence[Tool] = (CONNECTED, CONTEXT, PROPOSE, FINALIZE)
 
-_PROMPTS = files("environment.sales_email") / "prompts"
+_PROMPTS = files("learnloop_service.environment.sales_email") / "prompts"
 _SYSTEM = (_PROMPTS / "system.txt").read_text(encoding="utf-8").strip()
 _TASK = (_PROMPTS / "task.txt").read_text(encoding="utf-8").strip()
 

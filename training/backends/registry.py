@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from environment import plugins
-from environment.plugins import PluginFault
-from training.backends.base import Backend, BackendRefused, BackendUnavailable
-from training.backends.traits import BackendSettings, BackendTraits, Check, Host, Setting, State
-from training.protocol.validation_message import message_of
+from learnloop_service.environment import plugins
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, Setting, State
+from learnloop_service.training.protocol.validation_message import message_of
 
 GROUP = "learnloop.backends"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, HttpUrl, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from training.backends.base import (
+from learnloop_service.training.backends.base import (
     BackendUnavailable,
     Endpoint,
     ModelSpec,
@@ -23,9 +23,9 @@ from training.backends.base import (
     TrainOutcome,
     TrainRequest,
 )
-from training.backends.hosted import HostedBackend, HostedPolicy, Server
-from training.backends.train_options import SERVERLESS
-from training.backends.traits import BackendSettings, BackendTraits, Check, Host, State
+from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
+from learnloop_service.training.backends.train_options import SERVERLESS
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, State
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model

@@ -7,14 +7,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from environment.access import Access
-from environment.base import REPORTED_REWARD, Ending, Json, Outcome, Scenario, Split, Tool, ToolError, ToolResult
-from environment.explained import ending, too_low
-from environment.scenario_order import draw, splits_of
-from environment.traits import Traits
-from training.gyms.verifiers_agent import VerifiersAgent
-from training.gyms.verifiers_loading import FROM_DATASET, FROM_EVAL_DATASET, NAME, Gym, row_of
-from training.gyms.verifiers_report import GymReport
+from learnloop_service.environment.access import Access
+from learnloop_service.environment.base import (
+    REPORTED_REWARD,
+    Ending,
+    Json,
+    Outcome,
+    Scenario,
+    Split,
+    Tool,
+    ToolError,
+    ToolResult,
+)
+from learnloop_service.environment.explained import ending, too_low
+from learnloop_service.environment.scenario_order import draw, splits_of
+from learnloop_service.environment.traits import Traits
+from learnloop_service.training.gyms.verifiers_agent import VerifiersAgent
+from learnloop_service.training.gyms.verifiers_loading import FROM_DATASET, FROM_EVAL_DATASET, NAME, Gym, row_of
+from learnloop_service.training.gyms.verifiers_report import GymReport
 
 TRAITS = Traits(agent=lambda config: VerifiersAgent(Gym(config)))
 _DEFAULT_MAX_TURNS = 50

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from app.cli.client import Service
-from app.cli.demo.questions import examples as question_examples
-from app.cli.demo.questions import print_answers
-from app.cli.demo.sales import examples as sales_examples
-from app.cli.demo.sales_report import print_examples as print_sales
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.questions import examples as question_examples
+from learnloop_service.app.cli.demo.questions import print_answers
+from learnloop_service.app.cli.demo.sales import examples as sales_examples
+from learnloop_service.app.cli.demo.sales_report import print_examples as print_sales
+from learnloop_service.environment.json_type import Json
 
 
 @dataclass(frozen=True, slots=True)

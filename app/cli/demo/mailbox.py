@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.data import prepared
-from app.cli.terminal import Failure, failing_on
-from training.types import RunConfig
+from learnloop_service.app.cli.data import prepared
+from learnloop_service.app.cli.terminal import Failure, failing_on
+from learnloop_service.training.types import RunConfig
 
 if TYPE_CHECKING:
-    from app.datasets.store import Version
-    from app.settings import Settings
+    from learnloop_service.app.datasets.store import Version
+    from learnloop_service.app.settings import Settings
 
 _NAME = "demo-mail"
 _QUESTIONS = 1_500
@@ -36,7 +36,7 @@ def mailbox_of(emails: Sequence[str], settings: "Settings") -> Mailbox:
     """
     if not emails:
         return Mailbox(None, None, RunConfig().evaluation.test_scenarios)
-    from app.datasets.recipe import BadRecipe, read_recipe
+    from learnloop_service.app.datasets.recipe import BadRecipe, read_recipe
 
     settled = {"name": _NAME, "question_count": _QUESTIONS, "max_body_characters": _LONGEST_BODY, "drop_copies": True}
     with failing_on(BadRecipe):
@@ -46,7 +46,7 @@ def mailbox_of(emails: Sequence[str], settings: "Settings") -> Mailbox:
 
 def prepared_mailbox(name: str, data_dir: Path) -> Mailbox:
     """Return the newest version of mail that `learnloop data prepare` prepared. Raises Failure."""
-    from app.datasets.store import DatasetStore
+    from learnloop_service.app.datasets.store import DatasetStore
 
     versions = DatasetStore(data_dir).versions(name)
     if not versions:

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from rich.console import Console
 from rich.padding import Padding
 
-from app.cli.client import Service
-from app.cli.demo.base import FoundBase, add_found, find_base
-from app.cli.demo.mailbox import Mailbox, mailbox_of
-from app.cli.evaluations import evaluation_table
-from app.cli.serve import settings_with
-from app.cli.terminal import Failure
-from environment.json_type import Json
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.base import FoundBase, add_found, find_base
+from learnloop_service.app.cli.demo.mailbox import Mailbox, mailbox_of
+from learnloop_service.app.cli.evaluations import evaluation_table
+from learnloop_service.app.cli.serve import settings_with
+from learnloop_service.app.cli.terminal import Failure
+from learnloop_service.environment.json_type import Json
 
 MODES = ("greedy", "sampled")
 _MAX_SCENARIOS = 1_000
@@ -69,7 +69,7 @@ def prepare_real_base(named: str, emails: Sequence[str], device: Device | None, 
 
 
 def _require_gpu(base: FoundBase) -> None:
-    from training.gpu_memory import free_gpu_memory
+    from learnloop_service.training.gpu_memory import free_gpu_memory
 
     if not free_gpu_memory():
         raise Failure(
@@ -80,7 +80,7 @@ def _require_gpu(base: FoundBase) -> None:
 
 
 def _needed_memory(base: FoundBase) -> str:
-    from training.base_memory import memory_needed, usual_tuning_of
+    from learnloop_service.training.base_memory import memory_needed, usual_tuning_of
 
     if base.source is None or not base.source.is_dir() or not (base.source / "config.json").is_file():
         return ""
@@ -114,8 +114,8 @@ def held_out_evaluations(service: Service, run: Json) -> dict[str, Json]:
 
 
 def _report(rollouts: Sequence[Json], run: Json) -> Json:
-    from app.domain.stored_evaluation import Comparison, Contestant, Slot
-    from app.evaluations.report import report_of
+    from learnloop_service.app.domain.stored_evaluation import Comparison, Contestant, Slot
+    from learnloop_service.app.evaluations.report import report_of
 
     base, best = run["model"]["base_model"], f"{run['model']['project']}/{run['model']['name']}"
     by_place: dict[tuple[bool, str], list[Json]] = {}

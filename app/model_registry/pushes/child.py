@@ -15,8 +15,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from app.model_registry.pushes.destination import destination
-from environment.json_type import Json
+from learnloop_service.app.model_registry.pushes.destination import destination
+from learnloop_service.environment.json_type import Json
 
 _ENGINE_PATIENCE_S = 600.0
 """The engine checks the hashes of all files before it sends the first byte."""

@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from app.errors import Conflict
-from app.settings import Settings
-from environment import plugins
-from environment.installation import needs_extra
-from environment.json_type import Json
+from learnloop_service.app.errors import Conflict
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment import plugins
+from learnloop_service.environment.installation import needs_extra
+from learnloop_service.environment.json_type import Json
 
 GROUP = "learnloop.pushes"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_exponential
 
-from app.errors import Forbidden
-from app.model_registry.pushes.destination import Destination, require_library, require_settings
-from app.settings import Settings
-from environment.json_type import Json
+from learnloop_service.app.errors import Forbidden
+from learnloop_service.app.model_registry.pushes.destination import Destination, require_library, require_settings
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.json_type import Json
 
 _ATTEMPTS = 3
 """Attempts of the whole push, which is idempotent. The library also retries some requests itself."""

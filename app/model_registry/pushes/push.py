@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 import structlog
 
-from app.errors import BadGateway, Conflict, ServiceError, Unavailable
-from app.processes.child import last_words, run_in
-from app.settings import Settings
-from app.tracing.redaction import Redactor, secrets_of
-from environment.json_type import Json
+from learnloop_service.app.errors import BadGateway, Conflict, ServiceError, Unavailable
+from learnloop_service.app.processes.child import last_words, run_in
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.environment.json_type import Json
 
 AT_ONCE = 2
 """Maximum number of concurrent pushes per data directory. Each one needs disk space for a whole checkpoint."""

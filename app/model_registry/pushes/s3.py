@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from app.model_registry.pushes.destination import Destination, require_library, require_settings
-from app.settings import Settings
-from environment.json_type import Json
+from learnloop_service.app.model_registry.pushes.destination import Destination, require_library, require_settings
+from learnloop_service.app.settings import Settings
+from learnloop_service.environment.json_type import Json
 
 _MARK = "manifest.json"
 _PART_BYTES = 16 << 20

@@ -14,16 +14,16 @@ from typing import Any, Protocol
 
 import structlog
 
-from app.db.tables import EvaluationJob
-from app.domain.stored_evaluation import Slot
-from app.errors import DATABASE_DOWN
-from app.evaluations.publications import Publications
-from app.evaluations.store import EvaluationStore
-from app.logs import RepeatedLog
-from app.settings import Settings
-from app.tracing.redaction import Redactor, secrets_of
-from environment import plugins
-from environment.first_line import first_line
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.domain.stored_evaluation import Slot
+from learnloop_service.app.errors import DATABASE_DOWN
+from learnloop_service.app.evaluations.publications import Publications
+from learnloop_service.app.evaluations.store import EvaluationStore
+from learnloop_service.app.logs import RepeatedLog
+from learnloop_service.app.settings import Settings
+from learnloop_service.app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.environment import plugins
+from learnloop_service.environment.first_line import first_line
 
 GROUP = "learnloop.publishers"
 TIMEOUT_S = 600.0

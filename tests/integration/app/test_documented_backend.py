@@ -12,20 +12,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
-from app.backends import Backends, choices, refusal
-from app.cli.main import app
-from app.cli.new import BACKEND, rendered
-from app.settings import SettingsError, load_settings
-from app.tracing.redaction import secrets_of
+from learnloop_service.app.backends import Backends, choices, refusal
+from learnloop_service.app.cli.main import app
+from learnloop_service.app.cli.new import BACKEND, rendered
+from learnloop_service.app.settings import SettingsError, load_settings
+from learnloop_service.app.tracing.redaction import secrets_of
+from learnloop_service.training.backends.base import Backend, BackendUnavailable
+from learnloop_service.training.backends.registry import GROUP, listed_settings, preflight
+from learnloop_service.training.backends.traits import State
+from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend
 from tests.integration.app.served import run_with, served, settings_for
-from training.backends.base import Backend, BackendUnavailable
-from training.backends.registry import GROUP, listed_settings, preflight
-from training.backends.traits import State
-from training.learn_loop import learn_loop
 
 PAGE = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 [CODE] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

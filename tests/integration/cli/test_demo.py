@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.cli.client import Service
-from app.cli.demo.document import demo_document
-from app.cli.demo.jobs import DemoJob, demo_job
-from app.cli.demo.report import print_figures, print_introduction, print_links, print_report
-from app.cli.terminal import Terminal
+from learnloop_service.app.cli.client import Service
+from learnloop_service.app.cli.demo.document import demo_document
+from learnloop_service.app.cli.demo.jobs import DemoJob, demo_job
+from learnloop_service.app.cli.demo.report import print_figures, print_introduction, print_links, print_report
+from learnloop_service.app.cli.terminal import Terminal
 from tests.fakes.scripted_sales import HOME, HOSTILE, SCENARIOS, ScriptedSales
 from tests.fakes.scripted_service import REFERENCES, RUN_ID, ScriptedService, serving
 from tests.integration.cli.conftest import Learnloop

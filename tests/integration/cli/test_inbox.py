@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from environment.email_search.environment import build
+from learnloop_service.environment.email_search.environment import build
 from tests.integration.cli.conftest import Learnloop
 
 MAIL = "From: Mara <mara@x.example>\nTo: jo@x.example\nSubject: Venue\nMessage-ID: <1@x.example>\n\nIt is Basel.\n"

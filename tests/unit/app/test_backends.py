@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from app.backends import Backends, Choice, choices, refusal, usable
-from app.settings import SettingsError, load_settings
-from training.backends import registry
-from training.backends.base import BackendUnavailable
-from training.backends.local import backend as local
-from training.backends.local.backend import LocalSettings
-from training.backends.serverless import ServerlessSettings
-from training.backends.traits import State
+from learnloop_service.app.backends import Backends, Choice, choices, refusal, usable
+from learnloop_service.app.settings import SettingsError, load_settings
+from learnloop_service.training.backends import registry
+from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.backends.local import backend as local
+from learnloop_service.training.backends.local.backend import LocalSettings
+from learnloop_service.training.backends.serverless import ServerlessSettings
+from learnloop_service.training.backends.traits import State
 
 GPUS = {"LEARNLOOP_LOCAL_TRAINER_GPUS": "0, 1", "LEARNLOOP_LOCAL_INFERENCE_GPUS": "2"}
 

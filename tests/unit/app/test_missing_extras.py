@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from app.datasets.tables import BadTable, read_table
-from app.db.tables import EvaluationJob
-from app.results import documents
-from app.runs.environment_access import EnvironmentAccess
-from app.settings import load_settings
-from app.tracing import tracer
-from app.tracing.tracer import TracingUnavailable, open_tracing
-from app.weave import publishing
-from app.worker.evaluations.publisher import NotPublished, publishers
-from environment.openenv import environment as openenv
-from environment.registry import build
-from judges.prices import listed_price
+from learnloop_service.app.datasets.tables import BadTable, read_table
+from learnloop_service.app.db.tables import EvaluationJob
+from learnloop_service.app.results import documents
+from learnloop_service.app.runs.environment_access import EnvironmentAccess
+from learnloop_service.app.settings import load_settings
+from learnloop_service.app.tracing import tracer
+from learnloop_service.app.tracing.tracer import TracingUnavailable, open_tracing
+from learnloop_service.app.weave import publishing
+from learnloop_service.app.worker.evaluations.publisher import NotPublished, publishers
+from learnloop_service.environment.openenv import environment as openenv
+from learnloop_service.environment.registry import build
+from learnloop_service.judges.prices import listed_price
 
 WEAVE = {"weave_project": "team/mail", "wandb_api_key": "k" * 40}
 

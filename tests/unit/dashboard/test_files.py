@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 
-from app.dashboard.files import dashboard
+from learnloop_service.app.dashboard.files import dashboard
 from scripts import dashboard_types, vendor_dashboard
 
 STATIC = dashboard_types.FOLDER

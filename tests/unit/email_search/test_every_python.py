@@ -43,7 +43,7 @@ DATES = (
 )
 IMPORT = """
 import hashlib, pathlib, sqlite3, sys
-from environment.email_search.importer import import_mail
+from learnloop_service.environment.email_search.importer import import_mail
 source, path = map(pathlib.Path, sys.argv[1:])
 report = import_mail([source], path)
 rows = [sqlite3.connect(path).execute(f"SELECT * FROM {t}").fetchall() for t in ("email", "address", "email_fts_data")]

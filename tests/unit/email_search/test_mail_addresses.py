@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search.inbox import Email, Inbox
-from environment.email_search.mail_addresses import people
-from environment.email_search.mail_headers import mailboxes
-from environment.email_search.mail_message import decode_mail
+from learnloop_service.environment.email_search.inbox import Email, Inbox
+from learnloop_service.environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search.mail_headers import mailboxes
+from learnloop_service.environment.email_search.mail_message import decode_mail
 
 
 @pytest.mark.parametrize(

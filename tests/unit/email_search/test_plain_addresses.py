@@ -6,8 +6,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search import inbox, mail_headers
-from environment.email_search.mail_addresses import people
+from learnloop_service.environment.email_search import inbox, mail_headers
+from learnloop_service.environment.email_search.mail_addresses import people
 
 _NOTHING = re.compile(r"(?!)")
 

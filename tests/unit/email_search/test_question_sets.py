@@ -6,8 +6,8 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Split
-from environment.email_search.question_sets import (
+from learnloop_service.environment.base import Split
+from learnloop_service.environment.email_search.question_sets import (
     Question,
     Selection,
     SplitCounts,

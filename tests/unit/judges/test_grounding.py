@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from environment.base import Json, Scenario
-from environment.sales_email.synthetic import World, make_world
-from environment.sales_email.tools import SalesEpisode
-from judges.base import Candidate, JudgeServices, Score
-from judges.grounding import WEIGHTS, build
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.environment.sales_email.synthetic import World, make_world
+from learnloop_service.environment.sales_email.tools import SalesEpisode
+from learnloop_service.judges.base import Candidate, JudgeServices, Score
+from learnloop_service.judges.grounding import WEIGHTS, build
 
 WORLD = make_world("test", 0, 4)
 SCENARIO = WORLD.scenario()

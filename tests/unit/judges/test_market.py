@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.base import Json, Scenario
-from environment.sales_email.environment import SalesEmail
-from judges.feedback import ONLINE
-from judges.market import TASTES, Market
+from learnloop_service.environment.base import Json, Scenario
+from learnloop_service.environment.sales_email.environment import SalesEmail
+from learnloop_service.judges.feedback import ONLINE
+from learnloop_service.judges.market import TASTES, Market
 
 STAGES = list(ONLINE)
 CARELESS = {"subject": "Buy now", "body": "Our product is great.", "citations": []}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from environment.base import Scenario, ToolError
-from environment.sales_email.graph import Graph, parse_graph
-from environment.sales_email.tools import TOOLS, SalesEpisode
+from learnloop_service.environment.base import Scenario, ToolError
+from learnloop_service.environment.sales_email.graph import Graph, parse_graph
+from learnloop_service.environment.sales_email.tools import TOOLS, SalesEpisode
 
 GRAPH: list[dict[str, Any]] = [
     {

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from learnloop_service.training.backends import registry
 from tests.fakes.engine_process import ROOT
-from training.backends import registry
 
 _CORE = ("app", "environment", "judges", "training")
 _OWN = ROOT / "training" / "backends"

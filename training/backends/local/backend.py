@@ -14,14 +14,14 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from environment.base import Json
-from training.backends.base import Endpoint, ModelSpec
-from training.backends.embedded import FencedPolicy
-from training.backends.hosted import HostedBackend, Server
-from training.backends.train_options import AS_LOSS_FN, LOCAL
-from training.backends.traits import BackendSettings, BackendTraits, Check, Host, State
-from training.gpu_memory import free_gpu_memory
-from training.protocol.model_name import ModelName
+from learnloop_service.environment.base import Json
+from learnloop_service.training.backends.base import Endpoint, ModelSpec
+from learnloop_service.training.backends.embedded import FencedPolicy
+from learnloop_service.training.backends.hosted import HostedBackend, Server
+from learnloop_service.training.backends.train_options import AS_LOSS_FN, LOCAL
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, State
+from learnloop_service.training.gpu_memory import free_gpu_memory
+from learnloop_service.training.protocol.model_name import ModelName
 
 NAME = "local"
 NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")

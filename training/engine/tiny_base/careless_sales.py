@@ -5,11 +5,11 @@ The degree of carelessness depends on the task's goal, so that even the most fre
 
 from random import Random
 
-from environment.base import Json
-from environment.sales_email.graph import Kind
-from environment.sales_email.synthetic import GOALS, World
-from environment.sales_email.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
-from training.engine.tiny_base.careless import Demonstration, weighted
+from learnloop_service.environment.base import Json
+from learnloop_service.environment.sales_email.graph import Kind
+from learnloop_service.environment.sales_email.synthetic import GOALS, World
+from learnloop_service.environment.sales_email.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
+from learnloop_service.training.engine.tiny_base.careless import Demonstration, weighted
 
 DEFAULT_MAX_TURNS = 8
 _CARE = dict(zip(GOALS, (0.8, 0.45, 0.42, 0.38), strict=True))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import GROUP, app
+from learnloop_service.app.cli.main import GROUP, app
 from tests.fakes.installed import installed
 
 _COMMANDS = '''

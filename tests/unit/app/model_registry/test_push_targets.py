@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.errors import Conflict, Forbidden
-from app.model_registry.pushes import destination
-from app.model_registry.pushes.hugging_face import hub_target
-from app.model_registry.pushes.s3 import s3_target
-from app.settings import Settings, SettingsError, load_settings
+from learnloop_service.app.errors import Conflict, Forbidden
+from learnloop_service.app.model_registry.pushes import destination
+from learnloop_service.app.model_registry.pushes.hugging_face import hub_target
+from learnloop_service.app.model_registry.pushes.s3 import s3_target
+from learnloop_service.app.settings import Settings, SettingsError, load_settings
 
 
 def _settings(**more: Any) -> Settings:
