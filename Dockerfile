@@ -8,7 +8,7 @@ WORKDIR /srv/learnloop
 # Dependencies first: this layer stays as long as these two files do.
 COPY pyproject.toml constraints.txt ./
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-    print(*(d for d in p['dependencies'] if not d.startswith('learnloop')), *p['optional-dependencies']['embedded'], *p['optional-dependencies']['export'], sep='\n')" > /tmp/requirements.txt \
+    print(*(d for d in p['dependencies'] if not d.startswith('learnloop')), *(d for extra in ('embedded', 'export', 'openenv', 'prices', 'tables', 'weave') for d in p['optional-dependencies'][extra]), sep='\n')" > /tmp/requirements.txt \
     && pip install --extra-index-url "$TORCH_INDEX" --constraint constraints.txt --requirement /tmp/requirements.txt
 COPY README.md LICENSE ./
 COPY alembic ./alembic

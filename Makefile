@@ -9,6 +9,8 @@ INSTALLED_FROM := pyproject.toml learnloop/pyproject.toml constraints.txt script
 ARGS ?=
 # Processes that run tests: as many as pay on this machine, and fit into its memory.
 WORKERS ?= $(shell $(PYTHON) scripts/test_workers.py)
+# What the demo and the service of this folder have; the tests need more.
+EXTRAS := embedded,openenv,prices,tables,weave
 # What runs the tests. CI names another module, which gives a test that fails a second chance.
 PYTEST ?= pytest
 RUN_TESTS = $(BIN)/python -m $(PYTEST) -q --workers $(WORKERS) --durations=10
@@ -24,7 +26,7 @@ help: ## this list
 install: $(INSTALLED) ## a virtual environment in .venv with everything that the demo and the tests need
 
 $(RUNTIME): $(INSTALLED_FROM)
-	$(PYTHON) scripts/install.py embedded
+	$(PYTHON) scripts/install.py $(EXTRAS)
 	@touch $@
 
 $(INSTALLED): $(INSTALLED_FROM)
@@ -35,7 +37,7 @@ $(INSTALLED): $(INSTALLED_FROM)
 # make pip refuse the editable installation of `make install`.
 constraints: ## the versions of a week ago that fit each other, in constraints.txt; with ARGS="-P NAME" of one package only
 	PATH="$(BIN):$$PATH" UV_CUSTOM_COMPILE_COMMAND="make constraints" uv pip compile --quiet --universal --exclude-newer "1 week" \
-		--python-version 3.11 --no-annotate --no-emit-package learnloop-client --extra embedded --extra export --extra ray --extra bench --extra docs --extra dev \
+		--python-version 3.11 --no-annotate --no-emit-package learnloop-client --extra embedded --extra export --extra prices --extra tables --extra weave --extra ray --extra bench --extra docs --extra dev \
 		--output-file constraints.txt $(or $(ARGS),--upgrade) pyproject.toml
 
 demo: $(RUNTIME) ## train the email agent on this machine and ask it, before and after

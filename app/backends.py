@@ -1,34 +1,21 @@
 """Which backends the settings make available here, and connections to them."""
 
 import asyncio
-import json
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from learnloop_service.app.aio.event_loops import run_on_loop
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import Unavailable
-from learnloop_service.app.processes.engine import Engine, EngineProcess, EngineState, EngineUnavailable
-from learnloop_service.app.settings import BACKENDS, Settings
-from learnloop_service.training.backends import added, embedded, serverless
-from learnloop_service.training.backends.added import BackendTraits
+from learnloop_service.app.processes.engine import Engine, EngineAddress, EngineProcess, EngineState, EngineUnavailable
+from learnloop_service.app.settings import Settings
+from learnloop_service.training.backends import registry
 from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
-from learnloop_service.training.backends.local import backend as local
-from learnloop_service.training.backends.local.backend import missing, model_config
-from learnloop_service.training.backends.serverless import KEY_SETTING, ServerlessAccess
 from learnloop_service.training.base_defaults import Base
 from learnloop_service.training.base_model_files import base_model_fault, parameter_count
 from learnloop_service.training.base_verdicts import BaseVerdicts
 from learnloop_service.training.tuning import Tuning, usual_tuning
-
-OWN_TRAITS: Mapping[str, BackendTraits] = {
-    embedded.NAME: embedded.TRAITS,
-    serverless.NAME: serverless.TRAITS,
-    local.NAME: local.TRAITS,
-}
-"""Those of the backends that come with the service."""
 
 Connect = Callable[[str], Awaitable[Backend]]
 """Connects the named backend for the caller's event loop. Waits for the engine if the backend needs it."""
@@ -58,39 +45,25 @@ class Choice:
     refusal: str | None
 
 
-def choices(settings: Settings) -> list[Choice]:
+def choices() -> list[Choice]:
     """Return all backends."""
-    return [Choice(name, refusal(settings, name)) for name in names()]
+    return [Choice(name, refusal(name)) for name in registry.names()]
 
 
-def names() -> list[str]:
-    """Return the names of our backends, and of those that packages add under other names."""
-    return [*BACKENDS, *(name for name in added.names() if name not in BACKENDS)]
-
-
-def usable(settings: Settings) -> list[str]:
+def usable() -> list[str]:
     """Return the names of the backends that can drive runs here."""
-    return [choice.name for choice in choices(settings) if choice.refusal is None]
+    return [choice.name for choice in choices() if choice.refusal is None]
 
 
-def refusal(settings: Settings, name: str, base_model: str | None = None) -> str | None:
+def refusal(name: str, base_model: str | None = None) -> str | None:
     """Return why a run cannot use the backend (with the base model) and what to do about it, or None if it can."""
-    if name not in names():
-        return f"Unknown backend {name!r}. Available: {', '.join(names())}."
-    if name == serverless.NAME and settings.wandb_api_key is None:
-        return f"The backend serverless (W&B Training) needs the setting {KEY_SETTING}."
-    if name == local.NAME and (lacks := missing()) is not None:
-        return f"The backend local is not available here: {lacks}"
-    if name not in BACKENDS and (refused := added.refusal(name)) is not None:
+    if name not in registry.names():
+        return f"Unknown backend {name!r}. Available: {', '.join(registry.names())}."
+    if (refused := registry.refusal(name)) is not None:
         return refused
-    if name != embedded.NAME and base_model == TINY_BASE:
+    if base_model == TINY_BASE and not registry.is_on_engine(name):
         return f"The backend {name} does not have the base model {TINY_BASE}; set model.base_model or ART_BASE_MODEL."
     return None
-
-
-def traits(name: str) -> BackendTraits:
-    """Return what a backend that is not refused takes."""
-    return OWN_TRAITS[name] if name in OWN_TRAITS else added.traits(name)
 
 
 def unusable_base_models(settings: Settings) -> dict[str, str]:
@@ -112,69 +85,57 @@ def base_of(settings: Settings, backend: str, base_model: str, tuning: Tuning | 
     files: call it in a thread.
     """
     directory = settings.base_models.get(base_model)
-    parameters = None if backend != embedded.NAME or directory is None else parameter_count(directory)
+    parameters = None if directory is None or not registry.is_on_engine(backend) else parameter_count(directory)
     if not parameters:
         return Base(base_model)
     return Base(base_model, parameters, (tuning or usual_tuning(parameters)).mode, settings.engine_device)
 
 
 class Backends:
-    """Connects to backends. The process of ART's local backend is started when it is first used."""
+    """Connects to backends, and lends them the engine and processes of their own."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        """Call it on the event loop that the engine and the local process belong to."""
+        """Call it on the event loop that the engine and the processes belong to."""
         self._settings = settings
         self._engine = engine
         self._main_loop = asyncio.get_running_loop()
-        self._local = local_process(settings)
+        self._processes: dict[str, EngineProcess] = {}
 
     async def connect(self, name: str) -> Backend:
         """Return the named backend, connected for the caller's event loop. Can be called from any thread.
 
-        Raises EngineUnavailable or BackendUnavailable, the latter also if the backend cannot be used here.
+        Raises BackendUnavailable, also if the backend cannot be used here, or BackendRefused.
         """
-        if (refused := refusal(self._settings, name)) is not None:
+        if (refused := refusal(name)) is not None:
             raise BackendUnavailable(refused)
-        if name == serverless.NAME:
-            return await serverless.connect(access(self._settings))
-        if name == local.NAME:
-            await run_on_loop(self._main_loop, self._start_local())
-            address = await run_on_loop(self._main_loop, self._local.address())
-            return await local.connect(f"{address.url}/v1", address.key)
-        if name != embedded.NAME:
-            return await added.connect(name)
-        address = await run_on_loop(self._main_loop, self._engine.address())
-        return await embedded.connect(f"{address.url}/v1", address.key)
+        return await registry.connect(name, self)
+
+    async def engine(self) -> EngineAddress:
+        """Return the engine's address. Raises BackendUnavailable."""
+        try:
+            return await run_on_loop(self._main_loop, self._engine.address())
+        except EngineUnavailable as error:
+            raise BackendUnavailable(str(error)) from error
+
+    async def process(self, name: str, command: Sequence[str]) -> EngineAddress:
+        """Return the address of a backend's own process, which is started when it is first used, and supervised like
+        the engine in a separate directory. Raises BackendUnavailable."""
+        try:
+            return await run_on_loop(self._main_loop, self._address_of(name, command))
+        except EngineUnavailable as error:
+            raise BackendUnavailable(str(error)) from error
 
     async def stop(self) -> None:
-        """End the local process if it is running."""
-        await self._local.stop()
+        """End the processes that are running."""
+        for process in self._processes.values():
+            await process.stop()
 
-    async def _start_local(self) -> None:
-        if self._local.state is EngineState.STOPPED:
-            await self._local.start()
-
-
-def access(settings: Settings) -> ServerlessAccess:
-    """Return the configured access to W&B's service. WANDB_API_KEY must be set."""
-    assert settings.wandb_api_key is not None
-    return ServerlessAccess(
-        settings.wandb_api_key.get_secret_value(),
-        str(settings.serverless_url).rstrip("/"),
-        settle_timeout_s=settings.serverless_quiet_s,
-        stall_timeout_s=settings.serverless_silence_s,
-    )
-
-
-def local_process(settings: Settings) -> EngineProcess:
-    """Return ART's local backend as a process supervised like the engine, in a separate directory."""
-    config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
-    command = (
-        sys.executable,
-        "-m",
-        "learnloop_service.training.backends.local.server",
-        "--model-config",
-        json.dumps(config),
-    )
-    own_directory = settings.model_copy(update={"data_dir": settings.data_dir / local.NAME})
-    return EngineProcess(own_directory, command, watched=False)  # loading a model blocks the process for minutes
+    async def _address_of(self, name: str, command: Sequence[str]) -> EngineAddress:
+        if name not in self._processes:
+            own_directory = self._settings.model_copy(update={"data_dir": self._settings.data_dir / name})
+            # Not watched: loading a model blocks such a process for minutes.
+            self._processes[name] = EngineProcess(own_directory, tuple(command), watched=False)
+        process = self._processes[name]
+        if process.state is EngineState.STOPPED:
+            await process.start()
+        return await process.address()

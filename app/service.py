@@ -170,7 +170,7 @@ def _runs(resources: Resources, leases: Database, worker: str, learn: LearnLoop)
         worker,
         ttl_s=settings.lease_s,
         limits=Limits(settings.max_runs_per_project, settings.max_runs_per_backend),
-        backends=usable(settings),
+        backends=usable(),
         engine=resources.engine_name,
     )
     driver = Driver(

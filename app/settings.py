@@ -33,8 +33,7 @@ from learnloop_service.app.domain.unknown_name import similar
 from learnloop_service.app.security.address_guard import is_admissible
 from learnloop_service.app.security.webhook_signing import is_secret
 from learnloop_service.judges.providers import Provider, provider_of
-from learnloop_service.training.backends import added, embedded, serverless
-from learnloop_service.training.backends.local import backend as local
+from learnloop_service.training.backends import registry as backends
 from learnloop_service.training.base_model_files import added_base_models
 from learnloop_service.training.engine_flags import is_loopback, parse_open
 from learnloop_service.training.protocol.validation_message import message_of
@@ -43,8 +42,6 @@ _HOST = r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
 _ORIGIN_PATTERN = rf"http://{_HOST}(?::(?!80$)\d{{1,5}})?|https://{_HOST}(?::(?!443$)\d{{1,5}})?"
 
 
-BACKENDS = (embedded.NAME, serverless.NAME, local.NAME)
-"""Those that come with the service."""
 _PREFIX = "LEARNLOOP_"
 _CLIENT_VARIABLES = ("LEARNLOOP_API_KEY", "LEARNLOOP_URL")
 """Variables that the command line reads when it talks to a service."""
@@ -121,7 +118,8 @@ class Settings(BaseSettings):
     replay: Annotated[tuple[str, ...], NoDecode] = ()
     """Environments, and tools as ENVIRONMENT/TOOL, whose calls can be made again when a recorded rollout is replayed,
     comma-separated. Those of the included environments without outside effects always can."""
-    backend: str = embedded.NAME
+    backend: str = "embedded"
+    """Name of the backend of runs that name none."""
     train_on_projects: Annotated[tuple[str, ...], NoDecode] = ()
     """Projects whose sessions and questions can become training tasks unless a request says `"train": false`;
     comma-separated. In others only those that say `"train": true` can."""
@@ -181,19 +179,6 @@ class Settings(BaseSettings):
     """URL of an engine that several processes share. None: this process starts its own in the data directory."""
     engine_key: SecretStr | None = None
     """Key for the shared engine."""
-
-    serverless_url: HttpUrl = HttpUrl("https://api.training.wandb.ai/v1")
-    """URL of W&B Training or of a server with the same protocol. Its key is WANDB_API_KEY."""
-    serverless_quiet_s: float = Field(300.0, ge=0.0, le=86_400.0)
-    """Time to wait before repeating a training request whose reply was lost."""
-    serverless_silence_s: float = Field(1800.0, gt=0.0, le=86_400.0)
-    """A training job without any event for this long counts as failed."""
-    local_trainer_gpus: Annotated[tuple[int, ...], NoDecode] = ()
-    """GPUs on which ART's local backend trains, comma-separated. Empty: training and sampling take turns on one GPU."""
-    local_inference_gpus: Annotated[tuple[int, ...], NoDecode] = ()
-    """GPU on which ART's local backend samples if it trains on others."""
-    local_arguments: dict[str, dict[str, Any]] = Field(default_factory=dict, validate_default=True)
-    """ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`, as JSON."""
 
     database_url: SecretStr | None = Field(None, validation_alias=_from("DATABASE_URL"))
     """None: an embedded Postgres in the data directory."""
@@ -337,8 +322,8 @@ class Settings(BaseSettings):
     @field_validator("backend")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in BACKENDS and value not in added.names():
-            raise ValueError(f"there is no backend {value!r}; expected one of {', '.join((*BACKENDS, *added.names()))}")
+        if value not in backends.names():
+            raise ValueError(f"there is no backend {value!r}; expected one of {', '.join(backends.names())}")
         return value
 
     @_from_text("cors_origins")
@@ -358,10 +343,7 @@ class Settings(BaseSettings):
             raise ValueError("expected whsec_ and 24 to 64 random bytes in base64")
         return value
 
-    @_from_text(
-        *("environment_commands", "environment_modules", "train_on_projects", "replay"),
-        *("local_trainer_gpus", "local_inference_gpus"),
-    )
+    @_from_text("environment_commands", "environment_modules", "train_on_projects", "replay")
     def _separated(cls, value: str) -> object:
         return _entries(value)
 
@@ -403,12 +385,6 @@ class Settings(BaseSettings):
                 "expected PROJECT=NAMESPACE/NAME such as mail=acme/mail-*, comma-separated; project * is any"
             )
         return tuple((project, repo) for project, _, repo in pairs)
-
-    @field_validator("local_arguments")
-    @classmethod
-    def _as_art_takes_them(cls, value: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-        local.model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
-        return value
 
     @_from_text("models")
     def _listed(cls, value: str) -> object:
@@ -530,13 +506,26 @@ def is_any(host: str) -> bool:
 
 def load_settings(**overrides: Any) -> Settings:
     """Return the settings of this process. Keyword arguments take precedence. Raises SettingsError."""
-    given = _our_variables(overrides.get("_env_file", Settings.model_config["env_file"]))
+    env_file = overrides.get("_env_file", Settings.model_config["env_file"])
+    given = _our_variables(env_file)
     if refused := [*_renamed_settings(given), *_typos(given)]:
         raise SettingsError(f"bad settings: {'; '.join(refused)}")
     try:
-        return Settings(**overrides)
+        settings = Settings(**overrides)
     except ValidationError as error:
         raise SettingsError(_error_message(error)) from None
+    if faults := list(_backend_faults(env_file)):
+        raise SettingsError(f"bad settings: {'; '.join(faults)}")
+    return settings
+
+
+def _backend_faults(env_file: Any) -> Iterator[str]:
+    """Yield what is wrong with the settings of each backend. One that cannot be loaded is listed with the reason."""
+    for name, _ in backends.every_traits():
+        try:
+            backends.read_settings(name, _env_file=env_file)
+        except backends.BadSettings as error:
+            yield str(error)
 
 
 def _our_variables(env_file: Any) -> dict[str, str]:
@@ -560,7 +549,7 @@ def _typos(given: Mapping[str, str]) -> Iterator[str]:
     """Yield an error message for each variable that is almost the name of a setting. Other variables with our prefix
     can belong to other programs, so they are not errors."""
     known = {name.upper() for name in Settings.model_fields} | {
-        name.removeprefix(_PREFIX) for name in _CLIENT_VARIABLES
+        name.removeprefix(_PREFIX) for name in (*_CLIENT_VARIABLES, *backends.variables())
     }
     moved = {f"ENGINE_{name}" for name in _ENGINE_FLAGS}
     for name in (each.removeprefix(_PREFIX) for each in given):

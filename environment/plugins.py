@@ -5,6 +5,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from learnloop_service.environment.installation import NAME
+
 
 class PluginFault(Exception):
     """A plug-in cannot be loaded, raised an exception, or returned something unexpected; the message says which and
@@ -16,8 +18,13 @@ class PluginFault(Exception):
 
 @cache  # Scanning all installed packages takes longer than the rest of a request.
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of the group by name."""
-    return {point.name: point for point in entry_points(group=group)}
+    """Return the entry points of the group by name. No package can replace one of ours."""
+    by_others_first = sorted(entry_points(group=group), key=_is_ours)
+    return {point.name: point for point in by_others_first}
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == NAME
 
 
 def load(what: str, point: EntryPoint) -> Any:

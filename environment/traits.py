@@ -6,6 +6,7 @@ The module of an environment's builder can define `TRAITS`. Without it, the serv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from learnloop_service.environment.base import Json
 
@@ -51,3 +52,6 @@ class Traits:
     config_for: Callable[[Mapping[str, Json], Mapping[str, Json], Path], Mapping[str, Json]] = _unchanged_config
     """Returns, for a user's task, a config and the data directory, the config in which the task can be done. Raises
     UnknownScenario, with a message for the user, if there is none."""
+    agent: Callable[[Mapping[str, Json]], Any] | None = None
+    """Builds, from a config, the agent that makes the environment's rollouts in place of the built-in loop
+    (`training/rollout/agents/base.py`). Raises ValueError for a bad config. None if the environment brings none."""

@@ -29,11 +29,13 @@ class Price:
 
 @cache
 def listed_price(model: str) -> Price | None:
-    """The price of PROVIDER/MODEL when it is first asked for; None if the list does not have it. Where long prompts
-    cost more, it is the price of the others."""
-    from genai_prices.data_snapshot import get_snapshot
-    from genai_prices.types import TieredPrices
-
+    """The price of PROVIDER/MODEL when it is first asked for; None if the list does not have it, or is not installed
+    (the extra `prices`). Where long prompts cost more, it is the price of the others."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+        from genai_prices.types import TieredPrices
+    except ImportError:
+        return None
     provider, _, name = model.partition("/")
     try:
         found = get_snapshot().find_provider_model(name, None, _PROVIDERS.get(provider, provider), None)[1]

@@ -10,12 +10,12 @@ import learnloop_service.judges.registry
 import learnloop_service.training.rollout.agents.registry
 from learnloop_service.app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
 from learnloop_service.app.api.routers import keyed_router
-from learnloop_service.app.backends import choices, unusable_base_models
+from learnloop_service.app.backends import Choice, choices, unusable_base_models
 from learnloop_service.app.listed_models import ListedModels
 from learnloop_service.app.operations.fitting_judges import examined, unfit_judges
 from learnloop_service.app.schemas.base import ResponseModel
 from learnloop_service.environment.base import Json
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import is_on_engine, listed_settings, loaded_traits
 
 router = keyed_router("catalogue")
 
@@ -78,6 +78,15 @@ class UnusableBaseModel(Named):
     """The file at fault, and what is wrong with it."""
 
 
+class BackendSettingOut(Named):
+    """A setting of a backend: an environment variable."""
+
+    description: str
+    """What it is for."""
+    is_set: bool
+    """Whether it has a value; the value is not shown."""
+
+
 class BackendOut(Named):
     """A backend, and whether it can be used here."""
 
@@ -87,6 +96,18 @@ class BackendOut(Named):
     """Why it is not available, and what to do about it."""
     unusable_base_models: list[UnusableBaseModel]
     """Base models that are configured for it and cannot be loaded."""
+    on_engine: bool
+    """Whether its models are those of the service's engine."""
+    train_options: list[str]
+    """Fields of `train_options` that it takes."""
+    takes_tuning: bool
+    """Whether it takes `model.tuning` and `model.enable_thinking`."""
+    trains_on_demonstrations: bool
+    """Whether it takes `warm_start`."""
+    samples_while_training: bool
+    """Whether it takes `pipeline.max_staleness`."""
+    settings: list[BackendSettingOut]
+    """Environment variables that it reads."""
 
 
 class BackendCatalogue(ResponseModel):
@@ -100,19 +121,28 @@ class BackendCatalogue(ResponseModel):
 @router.get("/backends")
 async def list_backends(settings: CurrentSettings) -> BackendCatalogue:
     """List the backends that can train models, and whether each is available here."""
-    found = choices(settings)
     unusable = await asyncio.to_thread(unusable_base_models, settings)
     bases = [UnusableBaseModel(name=name, reason=reason) for name, reason in unusable.items()]
-    return BackendCatalogue(
-        items=[
-            BackendOut(
-                name=each.name,
-                available=each.refusal is None,
-                reason=each.refusal,
-                unusable_base_models=bases if each.name == embedded.NAME else [],
-            )
-            for each in found
-        ]
+    return BackendCatalogue(items=[_backend(choice, bases) for choice in choices()])
+
+
+def _backend(choice: Choice, bases: list[UnusableBaseModel]) -> BackendOut:
+    """Return a backend; `bases` are the engine's that cannot be loaded."""
+    on_engine, known = is_on_engine(choice.name), loaded_traits(choice.name)
+    return BackendOut(
+        name=choice.name,
+        available=choice.refusal is None,
+        reason=choice.refusal,
+        unusable_base_models=bases if on_engine else [],
+        on_engine=on_engine,
+        train_options=sorted(known.train_options),
+        takes_tuning=known.takes_tuning,
+        trains_on_demonstrations=known.trains_on_demonstrations,
+        samples_while_training=known.samples_while_training,
+        settings=[
+            BackendSettingOut(name=each.variable, description=each.description, is_set=each.is_set)
+            for each in listed_settings(choice.name)
+        ],
     )
 
 

@@ -23,7 +23,8 @@ from learnloop_service.app.domain.names import PATH_PATTERN, REPO_PATTERN
 from learnloop_service.app.model_registry.checkpoints import Checkpoints
 from learnloop_service.app.model_registry.listing import listed
 from learnloop_service.app.model_registry.promotions import Promotions
-from learnloop_service.app.model_registry.pushes.targets import Target, hub_target, s3_target
+from learnloop_service.app.model_registry.pushes.destination import destination
+from learnloop_service.app.model_registry.pushes.push import Place
 from learnloop_service.app.operations.challenge import Challenge, challenge
 from learnloop_service.app.operations.end_release import after_overtaken
 from learnloop_service.app.schemas.base import Name, RequestPart, ResponseModel
@@ -301,11 +302,9 @@ async def push_checkpoint(
     """
     settings, model = service.settings, checkpoints.model
     step = await checkpoints.exported_step(request.step)
-    if request.repo is not None:
-        target: Target = hub_target(settings, model.project, request.repo)
-    else:
-        target = s3_target(settings, model.project, request.prefix or f"{model.name}/{step}")
-    pushed = await checkpoints.push(step, target, caller, settings)
+    name = request.repo or request.prefix or f"{model.name}/{step}"
+    target = destination(request.to).target(settings, model.project, name)
+    pushed = await checkpoints.push(step, Place(request.to, asdict(target)), caller, settings)
     return PushOut(model=str(model), step=step, **asdict(pushed))
 
 

@@ -39,7 +39,7 @@ from learnloop_service.app.schemas.openai import (
     ResponseRequest,
 )
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import is_on_engine
 
 router = openai_router("openai", prefix="/v1")
 RELEASE_HEADER = "Learnloop-Release"
@@ -82,7 +82,7 @@ async def create_response(
     """
     body = json_object(await request.body())
     model = await models.resolve(caller, _model_of(body), users.of_openai(body))
-    if model.backend != embedded.NAME:
+    if not is_on_engine(model.backend):
         raise BadBody(
             ("body", "model"), f"{model.name} is on the backend {model.backend!r}, which only has chat completions."
         )

@@ -34,6 +34,7 @@ from learnloop_service.app.schemas.runs import (
     SupervisedFigures,
 )
 from learnloop_service.app.statistics.verdict import Verdict, verdict
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.statistics.shares import wilson
 
 
@@ -190,6 +191,7 @@ def _brief(run: Run) -> dict[str, Any]:
         "environment": run.environment,
         "judge": run.judge,
         "backend": run.backend,
+        "on_engine": is_on_engine(run.backend),
         "model": {"project": run.model_project, "name": run.model_name, "base_model": run.base_model},
         "progress": {
             "iterations_done": max(0, run.next_iteration - 1),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,36 @@ def environment(
         raise Failure(f"the environment {name!r} cannot be used so: {error}") from error
     print_json(report.as_json()) if as_json else _print(report)
     raise typer.Exit(1 if report.broken else 0)
+
+
+@app.command()
+def backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A registered backend.")],
+    as_json: AsJson = False,
+) -> None:
+    """List a backend's settings, and look at what a run on it needs.
+
+    Exits with 1 if it cannot be used here.
+    """
+    from learnloop_service.app.backends import refusal
+    from learnloop_service.training.backends.registry import listed_settings, names, preflight
+    from learnloop_service.training.backends.traits import Check, State
+
+    refused = refusal(name)
+    if name not in names():
+        raise Failure(str(refused))
+    settings = listed_settings(name)
+    usable = Check("backend", State.OK, f"{name} can be used here")
+    checks = [*preflight(name)] if refused is None else []
+    found = [usable if refused is None else Check("backend", State.FAILED, refused), *checks]
+    if as_json:
+        print_json({"settings": list(map(asdict, settings)), "checks": list(map(asdict, found))})
+    else:
+        rows = ((plain(each.variable), "set" if each.is_set else "", plain(each.description)) for each in settings)
+        results.print(table(["SETTING", "", "WHAT FOR"], rows), "")
+        for check in found:
+            print_finding(check.state, check.name, check.found, check.remedy)
+    raise typer.Exit(1 if any(check.state is State.FAILED for check in found) else 0)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -28,7 +28,6 @@ COMMANDS = {
     "engine": "learnloop_service.app.cli.engine:engine",
     "preflight": "learnloop_service.app.cli.preflight.command:preflight",
     "train": "learnloop_service.app.cli.train:train",
-    "pipeline": "learnloop_service.app.cli.pipeline.command:pipeline",
     "ask": "learnloop_service.app.cli.ask:ask",
     "openapi": "learnloop_service.app.cli.openapi:openapi",
     "runs": "learnloop_service.app.cli.runs:app",

@@ -89,7 +89,8 @@ def backend(name: _Name, path: _Path = Path()) -> None:
     """Write a backend as a package of its own, with tests that pass."""
     folder = _write_package(path, name, BACKEND)
     results.print(
-        f"\nNow: cd {folder} && pytest && pip install --editable . (docs/backends.md says what each part must do)",
+        f"\nNow: cd {folder} && pytest && pip install --editable . && learnloop check backend {name}"
+        " (docs/backends.md says what each part must do)",
         soft_wrap=True,
     )
 

@@ -39,10 +39,10 @@ def require_engine(data_dir: Path | None = None) -> None:
     missing = missing_libraries()
     if missing is None:
         return
-    from learnloop_service.training.backends import embedded
+    from learnloop_service.training.backends.registry import is_on_engine
 
     settings = settings_with(data_dir=data_dir)
-    if settings.engine_url is None and settings.backend == embedded.NAME:
+    if settings.engine_url is None and is_on_engine(settings.backend):
         raise Failure(f"{missing} (or name another engine: LEARNLOOP_ENGINE_URL; or backend: LEARNLOOP_BACKEND)")
 
 
@@ -57,9 +57,10 @@ def plainly() -> Iterator[None]:
         from learnloop_service.app.processes.data_directory import DataDirectoryError
         from learnloop_service.app.processes.listening import CannotListen
         from learnloop_service.app.processes.postgres import EmbeddedPostgresError
+        from learnloop_service.app.tracing.tracer import TracingUnavailable
 
         foreseen = DataDirectoryError | DatabaseUrlError | SchemaError | EmbeddedPostgresError | CannotListen
-        if isinstance(error, foreseen):
+        if isinstance(error, foreseen | TracingUnavailable):
             raise Failure(str(error)) from error
         raise
 

@@ -15,6 +15,7 @@ from itertools import islice
 from zipfile import ZipFile
 
 from learnloop_service.app.db.json_text import flaw
+from learnloop_service.environment.installation import needs_extra
 from learnloop_service.environment.json_type import Json
 from learnloop_service.training.protocol import strict_json
 
@@ -117,8 +118,10 @@ def _encoding(content: bytes) -> str:
         content.decode("utf-8")
         return "utf-8"
     except UnicodeDecodeError as error:
-        from charset_normalizer import from_bytes
-
+        try:
+            from charset_normalizer import from_bytes
+        except ImportError:
+            raise BadTable(f"it is not in UTF-8, and telling what it is needs {needs_extra('tables')}") from None
         near = content[max(0, error.start - _SAMPLE // 2) :][:_SAMPLE]
         best = from_bytes(near, cp_isolation=_ENCODINGS).best()
         # Where both give the same text, the more frequent one, because the rest of the file can differ.
@@ -172,8 +175,10 @@ def _text(value: Json) -> str:
 
 def _workbook_records(content: bytes) -> Records:
     """Yield the rows of the first worksheet. Raises BadTable."""
-    import openpyxl
-
+    try:
+        import openpyxl
+    except ImportError:
+        raise BadTable(f"XLSX files need {needs_extra('tables')}; or save it as CSV in UTF-8") from None
     try:
         with ZipFile(io.BytesIO(content)) as package:
             size = sum(part.file_size for part in package.infolist())

@@ -38,8 +38,8 @@ from learnloop_service.app.releases.exposures import Observed, failure_recorded,
 from learnloop_service.app.releases.split import Exposure, Split
 from learnloop_service.app.resources import Resources
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.backends import embedded
 from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.protocol.malformed_calls import is_malformed
 from learnloop_service.training.protocol.responses.items import Item
 from learnloop_service.training.protocol.responses.parameters import hint_warnings
@@ -149,7 +149,7 @@ class SessionGateway:
             release = None if row is None or row.release_id is None else await tx.get(Release, row.release_id)
         if row is None:
             raise NotFound(f"There is no session {id!r}.")
-        if run is None and row.backend != embedded.NAME:
+        if run is None and not is_on_engine(row.backend):
             raise NotFound(f"The run that trained {row.model} was deleted; only with it the model can be found.")
         known = KnownSession(
             id,
@@ -198,7 +198,7 @@ class SessionGateway:
         """Return where the session's checkpoint is sampled now. Endpoints of backends other than the engine are cached
         for a short time. Raises Unavailable."""
         model, now = session.model, time.monotonic()
-        if model.backend == embedded.NAME:
+        if is_on_engine(model.backend):
             return await self._models.endpoint(model)
         which = (model.backend, model.name, model.step)
         known, until = self._endpoints.get(which, (None, 0.0))
@@ -237,8 +237,8 @@ class SessionGateway:
     async def _request_body(self, session: KnownSession, asked: CanonicalRequest) -> tuple[Endpoint, dict[str, Json]]:
         """Return the endpoint and the body of the request. For the engine, earlier replies include their token ids."""
         endpoint = await self.endpoint(session)
-        is_engine = session.model.backend == embedded.NAME
-        messages = await self._replies.messages(session.id, asked) if is_engine else list(asked.messages)
+        on_engine = is_on_engine(session.model.backend)
+        messages = await self._replies.messages(session.id, asked) if on_engine else list(asked.messages)
         tools: dict[str, Json] = {"tools": list(asked.tools)} if asked.tools else {}
         return endpoint, {**asked.parameters, "model": endpoint.model, "messages": messages, **tools}
 
@@ -376,7 +376,7 @@ def _exposure(session: AgentSession, release: Release) -> Exposure | None:
 
 def _ignored_hints(session: KnownSession, body: dict[str, Json], request: CanonicalRequest) -> list[str]:
     """Return warnings about the body's hints, except those that another backend's server is given."""
-    passed_on = () if session.model.backend == embedded.NAME else request.parameters
+    passed_on = () if is_on_engine(session.model.backend) else request.parameters
     return hint_warnings({name: value for name, value in body.items() if name not in passed_on})
 
 

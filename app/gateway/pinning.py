@@ -9,7 +9,7 @@ from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.resolver import ModelResolver, ResolvedModel, UnknownModelName
 from learnloop_service.app.releases.exposures import failure_recorded
 from learnloop_service.app.releases.split import Requester
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 
 
@@ -31,7 +31,7 @@ async def _pinned(models: ModelResolver, engine: EngineClient, found: ResolvedMo
     run_id = None if found.run is None else found.run.id
     if found.name in models.base_models:
         return PinnedModel(name, found.name, None, found.backend, run_id)
-    if found.backend == embedded.NAME:
+    if is_on_engine(found.backend):
         return await _on_engine(found, engine, name, run_id)
     assert found.run is not None
     step = found.run.step if found.step is None else found.step

@@ -17,14 +17,13 @@ from learnloop_service.app.errors import Conflict, NotFound
 from learnloop_service.app.events.log import append
 from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
-from learnloop_service.app.model_registry.pushes.push import Pushed, Source, push
-from learnloop_service.app.model_registry.pushes.targets import Target
+from learnloop_service.app.model_registry.pushes.push import Place, Pushed, Source, push
 from learnloop_service.app.model_registry.resolver import UnknownModelName
 from learnloop_service.app.releases.live import needed_checkpoints
 from learnloop_service.app.runs.resume_point import sampled_steps
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 
 log = structlog.get_logger(__name__)
@@ -43,14 +42,14 @@ class Checkpoints:
 
     async def steps(self) -> frozenset[int]:
         """Return the steps of the usable checkpoints."""
-        if self.backend == embedded.NAME:
+        if is_on_engine(self.backend):
             return await self._steps_on_engine()
         async with connected(self.connect, self.backend) as backend:
             return await backend.checkpoints(self.model.project, self.model.name)
 
     async def listed(self) -> list[dict[str, Json]]:
         """Return each checkpoint with its metrics (if the backend keeps them), runs' figures, and promoted names."""
-        if self.backend == embedded.NAME:
+        if is_on_engine(self.backend):
             found = {each["step"]: each for each in await self.engine.checkpoints(await self._model_id())}
         else:
             found = {step: {} for step in await self.steps()}
@@ -166,7 +165,7 @@ class Checkpoints:
         """Return the engine's path for downloading a checkpoint that `exported_step` returned."""
         return f"/preview/models/{await self._model_id()}/checkpoints/{step}/export"
 
-    async def push(self, step: int, target: Target, caller: Caller, settings: Settings) -> Pushed:
+    async def push(self, step: int, place: Place, caller: Caller, settings: Settings) -> Pushed:
         """Push a checkpoint that `exported_step` returned, and log an event for the run that produced it.
 
         Raises NotFound or the errors of `pushes.push`.
@@ -174,7 +173,7 @@ class Checkpoints:
         path = await self.export_path(step)
         address = await self.engine.engine.address()
         source = Source(str(self.model.at(step)), f"{address.url}/v1{path}", address.key)
-        pushed = await push(settings, source, target)
+        pushed = await push(settings, source, place)
         log.info("checkpoint pushed", checkpoint=source.checkpoint, url=pushed.url, actor=caller.actor)
         await self._note_pushed(step, pushed, caller)
         return pushed
@@ -187,7 +186,7 @@ class Checkpoints:
                 await append(tx, made.run_id, EventType.CHECKPOINT_PUSHED, caller.actor, data)
 
     def _require_engine(self) -> None:
-        if self.backend != embedded.NAME:
+        if not is_on_engine(self.backend):
             raise Conflict(f"{self.model} is on the backend {self.backend}, which manages its checkpoints itself.")
 
     async def _of_runs(self) -> dict[int, Checkpoint]:

@@ -12,7 +12,7 @@ from learnloop_service.app.model_registry.engine_client import EngineClient
 from learnloop_service.app.model_registry.promotions import Promotions
 from learnloop_service.app.model_registry.resolver import ModelResolver, UnknownModelName
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import engine_backend
 from learnloop_service.training.protocol.model_name import ModelName
 
 
@@ -21,7 +21,7 @@ async def listed(
 ) -> list[dict[str, Json]]:
     """Return base models, then models, then promoted names. Raises Unavailable."""
     found = [
-        {**each, "backend": embedded.NAME}
+        {**each, "backend": engine_backend()}
         for each in await engine.models()
         if each["id"] in base_models or _is_visible(caller, each["id"])
     ]
@@ -73,7 +73,7 @@ def _is_visible(caller: Caller, name: str) -> bool:
 async def _other_backends(database: Database, caller: Caller) -> list[dict[str, Json]]:
     """Return the models that runs trained on other backends, each in the state of its newest run."""
     names = (Run.backend, Run.model_project, Run.model_name)
-    query = select(Run).where(Run.backend != embedded.NAME, Run.step.is_not(None))
+    query = select(Run).where(Run.backend != engine_backend(), Run.step.is_not(None))
     if caller.project is not None:
         query = query.where(Run.model_project == caller.project)
     query = query.ext(distinct_on(*names)).order_by(*names, Run.id.desc())

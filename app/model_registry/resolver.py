@@ -27,8 +27,8 @@ from learnloop_service.app.releases.exposures import count
 from learnloop_service.app.releases.split import Exposure, Requester, Split
 from learnloop_service.app.runs.configuration import model_spec
 from learnloop_service.app.settings import Settings
-from learnloop_service.training.backends import embedded
 from learnloop_service.training.backends.base import Endpoint
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 
 _RUN_ID = re.compile(r"(?P<id>[0-9A-HJKMNP-TV-Z]{26})(?:@(?P<step>[0-9]{1,9}))?")
@@ -64,7 +64,7 @@ class ResolvedModel:
     @property
     def backend(self) -> str:
         """Name of the backend that has the model. A model that no run trains can only be on the engine."""
-        return embedded.NAME if self.run is None else self.run.backend
+        return engine_backend() if self.run is None else self.run.backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class ModelResolver:
 
         Raises Unavailable.
         """
-        if model.backend == embedded.NAME:
+        if is_on_engine(model.backend):
             address = await self.engine.address()
             return Endpoint(f"{address.url}/v1", address.key, model.name, remembers=True, tells_token_ids=True)
         assert model.run is not None

@@ -22,7 +22,7 @@ from learnloop_service.app.model_registry.resolver import ModelResolver
 from learnloop_service.app.releases.live import require_unneeded
 from learnloop_service.app.runs.store import RunStore
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -105,20 +105,20 @@ class TrainableModels:
         if self.caller.project not in (None, project):
             raise Forbidden(f"This API key belongs to project {self.caller.project}; project cannot be another one.")
         source = await models.resolve(self.caller, base)
-        if source.backend != embedded.NAME:
+        if not is_on_engine(source.backend):
             raise Conflict(f"{base} is on the backend {source.backend}. Only models of the engine can be forked here.")
         return {**body, "project": project, "base_model": source.name}
 
     @asynccontextmanager
     async def to_train(self, model: ModelName) -> AsyncIterator[None]:
         """Keep runs from starting to train the model while this is open. Raises ModelBusy if a run is live."""
-        async with self.store.holding_model(embedded.NAME, model):
+        async with self.store.holding_model(engine_backend(), model):
             yield
 
     @asynccontextmanager
     async def to_delete(self, model: ModelName) -> AsyncIterator[None]:
         """Like `to_train`. Raises Conflict if a run or a live release needs the model or it is promoted."""
-        async with self.store.holding_model(embedded.NAME, model, unneeded=True):
+        async with self.store.holding_model(engine_backend(), model, unneeded=True):
             await require_unneeded(self.database, model)
             if promoted := await Promotions(self.database).all(model.project, model=model.name):
                 raise Conflict(f"{model} is promoted as {promoted[0].project}/{promoted[0].name}.")
@@ -127,8 +127,8 @@ class TrainableModels:
     @asynccontextmanager
     async def to_delete_checkpoints(self, model: ModelName, steps: Collection[int]) -> AsyncIterator[None]:
         """Like `to_train`. Raises Conflict if one of the checkpoints must be kept."""
-        checkpoints = Checkpoints(self.database, self.engine, self.connect, model, embedded.NAME)
-        async with self.store.holding_model(embedded.NAME, model):
+        checkpoints = Checkpoints(self.database, self.engine, self.connect, model, engine_backend())
+        async with self.store.holding_model(engine_backend(), model):
             for step, why in (await checkpoints.in_use()).items():
                 if step in steps:
                     raise Conflict(f"Checkpoint {step} of {model} {why}.")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy import ScalarSelect
 
-from learnloop_service.app.backends import OWN_TRAITS, connected, refusal, traits, unusable_base_models
+from learnloop_service.app.backends import connected, refusal, unusable_base_models
 from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.errors import InvalidRequest
 from learnloop_service.app.model_registry.resolver import base_models
@@ -16,7 +16,7 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.app.runs.queries import RunQueries, selected_engine
 from learnloop_service.app.settings import Settings
 from learnloop_service.training.backends.base import Backend, TuningBackend
-from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.backends.registry import every_traits, is_on_engine, traits
 from learnloop_service.training.base_model_files import TIED, tied_modules
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.tool_formats.chosen import template_text
@@ -42,9 +42,9 @@ async def engine_for(resources: Resources, plan: RunPlan) -> str | ScalarSelect[
     Raises InvalidRequest if the backend cannot do what the plan says, or Unavailable while the engine cannot be asked.
     """
     settings, backend, model = resources.settings, plan.backend, plan.model
-    _check_options(plan, settings)
+    _check_options(plan)
     await asyncio.to_thread(_check_thinking, plan, settings)
-    if backend != EMBEDDED:
+    if not is_on_engine(backend):
         # other backends have their own base models, so an unknown one is only noticed when the run starts
         return None
     if model.base_model in base_models(settings):
@@ -89,10 +89,10 @@ async def _check_tuning(resources: Resources, plan: RunPlan, model: ModelName) -
         raise InvalidRequest(where, fault)
 
 
-def _check_options(plan: RunPlan, settings: Settings) -> None:
+def _check_options(plan: RunPlan) -> None:
     """Check that the backend can be used here, and takes the options that the request gives."""
     backend = plan.backend
-    if (refused := refusal(settings, backend, plan.model.base_model)) is not None:
+    if (refused := refusal(backend, plan.model.base_model)) is not None:
         raise InvalidRequest(("body", "backend"), refused)
     known = traits(backend)
     for option in plan.train_options:
@@ -106,25 +106,29 @@ def _check_options(plan: RunPlan, settings: Settings) -> None:
     if plan.request.warm_start is not None and not known.trains_on_demonstrations:
         raise InvalidRequest(
             ("body", "warm_start"),
-            f"The backend {backend} does not train on demonstrations; {EMBEDDED} does. Leave out warm_start, or "
-            "start from a base model that can do the task.",
+            f"The backend {backend} does not train on demonstrations; {_those('trains_on_demonstrations')} does. "
+            "Leave out warm_start, or start from a base model that can do the task.",
         )
     if plan.model.tuning is not None and not known.takes_tuning:
         raise InvalidRequest(
             (*_MODEL, "tuning"),
-            f"The backend {backend} decides itself which part of a model it trains; only {EMBEDDED} takes it from "
-            "the request. Leave out model.tuning.",
+            f"The backend {backend} decides itself which part of a model it trains; only {_those('takes_tuning')} "
+            "takes it from the request. Leave out model.tuning.",
         )
+
+
+def _those(trait: str) -> str:
+    """Return the names of the backends that have a trait, for a message."""
+    return " or ".join(name for name, known in every_traits() if getattr(known, trait))
 
 
 def _check_pipeline(plan: RunPlan) -> None:
     """Check that rollouts can run ahead, and that their staleness is corrected."""
     if not traits(plan.backend).samples_while_training:
-        others = " or ".join(name for name, each in OWN_TRAITS.items() if each.samples_while_training)
         raise InvalidRequest(
             ("body", "pipeline", "max_staleness"),
             f"The backend {plan.backend} samples and trains in turns, so that rollouts cannot run ahead of training: "
-            f"set it to 0, or use {others}.",
+            f"set it to 0, or use {_those('samples_while_training')}.",
         )
     options = plan.train_options
     if options.get("precalculate_logprobs") and not options.get("truncated_importance_sampling"):
@@ -142,7 +146,8 @@ def _check_thinking(plan: RunPlan, settings: Settings) -> None:
     if plan.model.enable_thinking is None:
         return
     if not traits(plan.backend).takes_tuning:
-        raise InvalidRequest(where, f"The backend {plan.backend} does not take enable_thinking; only {EMBEDDED} does.")
+        fault = f"The backend {plan.backend} does not take enable_thinking; only {_those('takes_tuning')} does."
+        raise InvalidRequest(where, fault)
     directory = settings.base_models.get(base)
     if base == TINY_BASE or (directory is not None and "enable_thinking" not in template_text(directory)):
         raise InvalidRequest(where, f"The chat template of {base} has no switch enable_thinking. Leave it out.")

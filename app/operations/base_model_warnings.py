@@ -4,7 +4,7 @@ from learnloop_service.app.domain.names import TINY_BASE
 from learnloop_service.app.operations.run_plan import RunPlan
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.base_defaults import Base, factor_from_usual, usual_rate
 from learnloop_service.training.base_report import CALLS, Finding, Severity
 from learnloop_service.training.base_verdicts import BaseVerdicts
@@ -15,7 +15,7 @@ def base_model_findings(settings: Settings, backend: str, base_model: str) -> li
 
     The tiny base, checkpoints, and base models of an engine elsewhere or of other backends have no findings.
     """
-    if backend != embedded.NAME or settings.engine_url is not None or base_model == TINY_BASE:
+    if not is_on_engine(backend) or settings.engine_url is not None or base_model == TINY_BASE:
         return []
     if (directory := settings.base_models.get(base_model)) is None:
         return []

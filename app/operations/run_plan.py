@@ -20,7 +20,7 @@ from learnloop_service.app.schemas.run_request import (
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.json_type import Json
 from learnloop_service.environment.registry import documents
-from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.base_defaults import Base, Default, defaults_of, demonstrations, on_collapse
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.warm_start import iterations_of
@@ -104,7 +104,7 @@ class RunPlan:
     def keep_rollouts(self) -> bool:
         """Whether the rollouts' token ids and log-probabilities are archived."""
         asked = self.request.keep_rollouts
-        return self.backend == EMBEDDED if asked is None else asked
+        return is_on_engine(self.backend) if asked is None else asked
 
     @property
     def iterations_total(self) -> int:

@@ -39,7 +39,7 @@ from learnloop_service.app.settings import Settings
 from learnloop_service.environment.base import Synthetic
 from learnloop_service.environment.scenario_order import different
 from learnloop_service.judges.base import Judge, JudgeServices, Models, UnknownModel
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.types import HELD_OUT_SEED, RunConfig
 
@@ -180,8 +180,8 @@ class EvaluationStarter:
             return Contestant(label=asked.label or asked.prompted, kind="prompted", model=asked.prompted), None
         resolved = await self._fix_step(await self.models.resolve(caller, str(asked.model)))
         await self._check_checkpoint(place, resolved)
-        run, backend, spec = resolved.run, embedded.NAME, None
-        if run is not None and resolved.backend != embedded.NAME:
+        run, backend, spec = resolved.run, engine_backend(), None
+        if run is not None and not is_on_engine(resolved.backend):
             named, backend = model_spec(run), resolved.backend
             spec = {"project": named.project, "name": named.name, "base_model": named.base_model}
         contestant = Contestant(
@@ -213,7 +213,7 @@ class EvaluationStarter:
             named = ModelName.parse(model.name)
         except ValueError:  # the name of a W&B artifact, which only the backend can check
             return
-        steps = await _steps(self.resources.connect, embedded.NAME, named)
+        steps = await _steps(self.resources.connect, engine_backend(), named)
         if not steps or named.step not in (None, *steps):
             raise InvalidRequest(("body", "models", place, "model"), f"There is no checkpoint {model.name}.")
 

@@ -28,7 +28,7 @@ from learnloop_service.app.releases import moves
 from learnloop_service.app.releases.live import LiveRelease
 from learnloop_service.app.releases.store import ReleaseStore
 from learnloop_service.app.schemas.releases import ReleaseRequest, outcome_json
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.statistics.sequential import Rule
 
@@ -76,7 +76,7 @@ class ReleaseStarter:
         baseline = await _baseline(self.database, stable, request.unit)
         guardrails, warnings = _guardrails(request, baseline)
         is_stable = (checkpoints.model.name, step) == (stable.model_name, stable.step)
-        if stable.backend == checkpoints.backend == embedded.NAME:
+        if is_on_engine(stable.backend) and is_on_engine(checkpoints.backend):
             current = ModelName(project, stable.model_name)
             warnings += [] if is_stable else await check_room(self.engine, checkpoints.model, current)
         if is_stable:

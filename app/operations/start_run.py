@@ -26,7 +26,7 @@ from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.service import Service
 from learnloop_service.app.webhooks.endpoints import NewEndpoint
 from learnloop_service.training.backends.base import StoringBackend
-from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.backends.registry import is_on_engine
 from learnloop_service.training.base_defaults import Default, usual_rate
 from learnloop_service.training.disk_need import DiskNeed
 
@@ -102,7 +102,7 @@ async def start_run(
 async def _fitting(service: Service, plan: RunPlan, root: Root) -> DiskNeed | None:
     """Return how much disk the run takes; None if that is unknown. Raises InvalidRequest if it does not fit."""
     settings = service.settings
-    if plan.backend != EMBEDDED:
+    if not is_on_engine(plan.backend):
         return None
     need = await asyncio.to_thread(need_of, settings, plan, root.base_model, root.tuning)
     if need is None:

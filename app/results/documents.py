@@ -1,9 +1,9 @@
 """A run's results as documents, each made from the run's rows.
 
 The files of the results folder and the downloads are identical, because both come from here. Every saved iteration has
-`iterN_rewards.json`, `iterN_trajectories.jsonl` and `iterN_trajectories.parquet`. It also has `iterN_email.json` if the
-environment shows emails, and `iterN_node_scores.json` if it scores nodes. A completed run with emails has
-`final_email.json`, the last iteration's email.
+`iterN_rewards.json`, `iterN_trajectories.jsonl` and, with the extra `tables`, `iterN_trajectories.parquet`. It also has
+`iterN_email.json` if the environment shows emails, and `iterN_node_scores.json` if it scores nodes. A completed run
+with emails has `final_email.json`, the last iteration's email.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ from learnloop_service.app.errors import NotFound, existing
 from learnloop_service.app.results.parquet import TrajectoryTable
 from learnloop_service.app.results.showcase import showcase_email
 from learnloop_service.app.schemas.trajectories import TrajectoryOut
+from learnloop_service.environment.installation import needs_extra
 
 FINAL_EMAIL = "final_email.json"
 _EMAIL, _NODE_SCORES, _REWARDS = "email.json", "node_scores.json", "rewards.json"
@@ -81,7 +83,8 @@ class Results:
         """Return the document's bytes, piece by piece. Raises NotFound, before the first piece."""
         extent = await self._extent(run_id)
         if name not in extent.names:
-            raise NotFound(f"Run {run_id!r} has no result {name!r}.")
+            missing = "" if _tables() or not name.endswith(_TABLE) else f" Parquet needs {needs_extra('tables')}."
+            raise NotFound(f"Run {run_id!r} has no result {name!r}.{missing}")
         return (piece async for [piece] in self._pieces(run_id, [name], extent))
 
     async def open_all(
@@ -122,7 +125,7 @@ class Results:
         iterations, status = existing(run, "run", run_id)
         shown = [part for part, there in ((_EMAIL, emails), (_NODE_SCORES, scores)) if there]
         ended = iterations > 0 and (completed or status == RunStatus.COMPLETED)
-        return _Extent(iterations, (*shown, _REWARDS, _LINES, _TABLE), emails and ended)
+        return _Extent(iterations, (*shown, _REWARDS, _LINES, *_tables()), emails and ended)
 
     async def _email(self, run_id: str, iteration: int) -> bytes:
         query = (
@@ -182,6 +185,11 @@ async def trajectories(
             return
         after = rows[-1].seq
         yield rows
+
+
+def _tables() -> Sequence[str]:
+    """Return the documents that are Parquet tables; none without the package that writes them."""
+    return () if find_spec("pyarrow") is None else (_TABLE,)
 
 
 def _document(value: Any) -> bytes:

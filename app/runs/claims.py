@@ -15,7 +15,7 @@ from learnloop_service.app.domain.event_types import EventType
 from learnloop_service.app.domain.run_state import RunStatus
 from learnloop_service.app.events.log import append
 from learnloop_service.app.runs.verdicts import verdict_on
-from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.backends.registry import engine_backend
 
 UNOWNED: Mapping[str, Any] = {
     "owner": None,
@@ -54,7 +54,7 @@ class RunClaims(Claims[Run]):
         self._backends = list(backends)
 
     def _extra_columns(self) -> Mapping[str, Any]:
-        return {"engine": case((Run.backend == EMBEDDED, self._engine), else_=None)}
+        return {"engine": case((Run.backend == engine_backend(), self._engine), else_=None)}
 
     async def _final_data(self, tx: AsyncSession, id: str) -> Mapping[str, Any]:
         return await verdict_on(tx, id)

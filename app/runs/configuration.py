@@ -12,11 +12,9 @@ from learnloop_service.environment.access import Access
 from learnloop_service.environment.base import Environment
 from learnloop_service.environment.own_agent.environment import NAME as OWN_AGENT
 from learnloop_service.environment.own_agent.runner import PythonFunction, Runner, parse_runner
+from learnloop_service.environment.registry import traits
 from learnloop_service.judges.base import Judge, JudgeServices
 from learnloop_service.training.backends.base import ModelSpec
-from learnloop_service.training.gyms.verifiers_agent import VerifiersAgent
-from learnloop_service.training.gyms.verifiers_loading import NAME as VERIFIERS
-from learnloop_service.training.gyms.verifiers_loading import Gym
 from learnloop_service.training.rollout.agents.base import Agent
 from learnloop_service.training.rollout.agents.python_function import load_function
 from learnloop_service.training.rollout.rollout import Player
@@ -58,8 +56,9 @@ def make_own_agent(environment: Choice, modules: Sequence[str]) -> Agent | None:
 
     `modules` are those whose functions the operator allows. Raises ValueError.
     """
-    if environment.name == VERIFIERS:
-        return VerifiersAgent(Gym(environment.config))
+    if (build := traits(environment.name).agent) is not None:
+        own: Agent = build(environment.config)
+        return own
     runner = runner_of(environment)
     return load_function(runner, modules) if isinstance(runner, PythonFunction) else None
 

@@ -15,7 +15,7 @@ from learnloop_service.app.resources import Resources
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.schemas.schedules import ScheduleRequest
 from learnloop_service.environment.json_type import Json
-from learnloop_service.training.backends.embedded import NAME as EMBEDDED
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.protocol.model_name import ModelName
 from learnloop_service.training.protocol.validation_message import message_of
 
@@ -25,9 +25,9 @@ _RUN = ("body", "run")
 async def new_schedule(resources: Resources, request: ScheduleRequest, project: str, id: str, actor: str) -> Schedule:
     """Return the schedule to store; a secret in it is encrypted. Raises InvalidRequest."""
     run = request.run
-    if (run.backend or resources.settings.backend) != EMBEDDED:
+    if not is_on_engine(run.backend or resources.settings.backend):
         raise InvalidRequest(
-            (*_RUN, "backend"), f"Runs of a schedule start from a checkpoint, which only {EMBEDDED} can do."
+            (*_RUN, "backend"), f"Runs of a schedule start from a checkpoint, which only {engine_backend()} can do."
         )
     try:
         plan_of(run, resources.settings, id)  # only for its checks

@@ -43,7 +43,7 @@ class ChatRequest(_OpenAI):
     min_p: float | None = Field(default=None, ge=0, le=1)
     """Leave out tokens less likely than this share of the most likely one. Default: none."""
     seed: int | None = None
-    """Seed of the sampling. With the embedded backend on a CPU the same seed gives the same reply."""
+    """Seed of the sampling. On the service's engine and a CPU the same seed gives the same reply."""
     n: int = Field(default=1, ge=1)
     """Number of replies."""
     stop: str | list[str] | None = None

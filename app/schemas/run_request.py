@@ -140,11 +140,12 @@ class ModelChoice(RequestPart):
     project. Default: set by the service (ART_BASE_MODEL)."""
     tuning: TuningChoice | None = None
     """Which part of the model is trained. Default: that of the existing model or the checkpoint; of a new model, the
-    whole below a billion parameters, and a LoRA of rank 8 above. Only the backend `embedded` takes it."""
+    whole below a billion parameters, and a LoRA of rank 8 above. Only backends with `takes_tuning` (`GET /backends`)
+    take it."""
     enable_thinking: bool | None = None
     """Whether the model thinks before it answers, if its chat template has a switch of that name. The model keeps it,
-    also for `POST /ask`. Default: that of the existing model or of the template. Only the backend `embedded` takes
-    it."""
+    also for `POST /ask`. Default: that of the existing model or of the template. Only backends with `takes_tuning`
+    take it."""
 
 
 class SourceChoice(RequestPart):
@@ -375,8 +376,7 @@ class LearnLoopRequest(RequestBody):
     """Sampling temperature of the training rollouts. The log-probabilities that training uses are those without it, so
     any other than 1 turns the gradient away: its cosine to the exact one was 0.984 at 0.5 and 0.93 at 0.3."""
     seed: int = Field(default=_DEFAULTS.seed, ge=0, lt=2**31)
-    """Seed of the scenario order and of sampling. With the embedded backend on a CPU, the same seed gives
-    the same run."""
+    """Seed of the scenario order and of sampling. On the engine and a CPU, the same seed gives the same run."""
     concurrency: int | None = Field(default=None, ge=1, le=1_024)
     """Maximum number of simultaneous rollouts. Default: all of an iteration, on a CPU at most 64; 64 for
     `learnloop/tiny`."""
@@ -395,7 +395,7 @@ class LearnLoopRequest(RequestBody):
     the newest two and six others that were evaluated. Null: all."""
     keep_rollouts: bool | None = None
     """Whether to keep the token ids and exact log-probabilities of the run's rollouts, a few kB each. Default: true
-    with the backend `embedded`, false with others."""
+    for models of the service's engine, false for others."""
     on_no_signal: NoSignalChoice = Field(default_factory=NoSignalChoice)
     """What to do if iterations train nothing, because no rewards differ. Default: only warn."""
     on_diagnosis: DiagnosisChoice = Field(default_factory=DiagnosisChoice)

@@ -373,6 +373,8 @@ class RunBrief(ResponseModel):
     """Name of the judge that scores the rollouts."""
     backend: str
     """Name of the backend that trains the model."""
+    on_engine: bool
+    """Whether the model is one of the service's engine."""
     model: ModelOut
     """The model that the run trains."""
     progress: Progress

@@ -8,7 +8,7 @@ from learnloop_service.training.backends.train_options import ImportanceSampling
 
 class TrainOptionsChoice(RequestPart):
     """How each GRPO step is taken. Null or not given: the default, which is ART's unless it says otherwise. An option
-    that the backend of the run does not take is refused."""
+    that the backend of the run does not take is refused; `GET /backends` lists those that each takes."""
 
     loss: Loss | None = None
     """`cispo`: clipped importance weights times log-probabilities; `ppo`: PPO's clipped objective. Default: `cispo`."""
@@ -39,12 +39,12 @@ class TrainOptionsChoice(RequestPart):
     """Divide advantages by the standard deviation of the group's rewards. Default: true."""
     token_weighting: TokenWeighting | None = None
     """Whether all trajectories weigh the same, as in ART, or all tokens. Default: `token`, with which small models
-    learn faster. Only `embedded` takes it."""
+    learn faster. Not every backend takes it."""
     max_grad_norm: float | None = Field(default=None, gt=0, le=1e6)
-    """The gradient is scaled down to this norm if it is larger. Default: 1.0. Only `embedded` takes it."""
+    """The gradient is scaled down to this norm if it is larger. Default: 1.0. Not every backend takes it."""
     max_kl: float | None = Field(default=None, gt=0, le=1e6)
     """A step that moves the policy by a larger mean KL divergence per sampled token, in nats, is shortened. Default:
-    0.02. Only `embedded` takes it."""
+    0.02. Not every backend takes it."""
     max_rollout_kl: float | None = Field(default=None, gt=0, le=1e6)
     """The same for the KL divergence of a whole rollout, the sum over its tokens. Default: 0.5, and no bound for
-    `learnloop/tiny`. Only `embedded` takes it."""
+    `learnloop/tiny`. Not every backend takes it."""

@@ -1,4 +1,8 @@
-"""Destinations of spans, by OTLP over HTTP: an OpenTelemetry collector, and W&B Weave, which also needs a project."""
+"""Destinations of spans, by OTLP over HTTP: an OpenTelemetry collector, and those that packages add.
+
+A package adds one with an entry point in the group `learnloop.traces` that names a function of the service's settings,
+which returns a Destination, or None if they do not ask for it.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -6,23 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from learnloop_service.app.settings import Settings
-from learnloop_service.app.tracing.wandb_project import open_project
-from learnloop_service.environment.trace import INPUT, MARKS, OUTPUT
+from learnloop_service.environment import plugins
 
-_CLOUD = "https://api.wandb.ai"
-_CLOUD_TRACES = "https://trace.wandb.ai"
-_TIMEOUT_S = 10.0
+GROUP = "learnloop.traces"
 _EXPORTERS_OWN = ("content-type", "content-encoding", "user-agent")
-_FOR_WEAVE = {
-    "gen_ai.tool.call.arguments": INPUT,
-    "gen_ai.tool.call.result": OUTPUT,
-    **{mark: f"wandb.attributes.{name}" for name, mark in MARKS.items()},
-}
-"""Attributes that Weave's server reads under other names than those of the conventions, to show them in its calls."""
 
 # The sender logs failures once a minute, so the exporter must not log each request.
 logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.CRITICAL)
@@ -78,8 +72,9 @@ class Destination:
 
 
 def destinations(settings: Settings) -> list[Destination]:
-    """Return the destinations in the settings."""
-    return [each for each in (_collector(settings), _weave(settings)) if each is not None]
+    """Return the destinations in the settings. Raises PluginFault."""
+    added = (plugins.build("destination of traces", point, settings) for point in plugins.registered(GROUP).values())
+    return [each for each in (_collector(settings), *added) if each is not None]
 
 
 def _collector(settings: Settings) -> Destination | None:
@@ -92,25 +87,3 @@ def _collector(settings: Settings) -> Destination | None:
         return None
     session = Session(settings.otlp_headers)
     return Destination("the OpenTelemetry collector", OTLPSpanExporter(url, session=session), session)
-
-
-def _weave(settings: Settings) -> Destination | None:
-    if settings.weave_project is None or settings.wandb_api_key is None:
-        return None
-    project, key = settings.weave_project, settings.wandb_api_key.get_secret_value()
-    base = str(settings.wandb_base_url).rstrip("/")
-    traces = settings.wf_trace_server_url or (_CLOUD_TRACES if base == _CLOUD else f"{base}/traces")
-    session = Session({})
-    exporter = OTLPSpanExporter(
-        f"{str(traces).rstrip('/')}/otel/v1/traces",
-        session=session,
-        timeout=_TIMEOUT_S,
-        compression=Compression.NoCompression,
-    )
-    # The exporter's constructor sets a collector's certificates on the session, so they are reset after it.
-    session.auth, session.verify, session.cert = ("api", key), True, None
-
-    def connect() -> None:
-        session.own_headers = {"project_id": open_project(project, key, base)}
-
-    return Destination("W&B Weave", exporter, session, connect, _FOR_WEAVE, takes_requests=False)

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -16,6 +17,7 @@ from pydantic import SecretStr
 from learnloop_service.app.settings import Settings
 from learnloop_service.environment.base import Json
 from learnloop_service.judges.providers import PROVIDERS
+from learnloop_service.training.backends.registry import settings_of_backends
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 20_000
@@ -54,8 +56,10 @@ _SHAPES = (
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """Return the values of all secret settings, keys of language models, passwords in URLs, and keys in headers."""
-    secrets = [value for _, value in settings if isinstance(value, SecretStr)]
+    """Return the values of all secret settings, those of backends included, keys of language models, passwords in URLs,
+    and keys in headers."""
+    every = chain(settings, *settings_of_backends())
+    secrets = [value for _, value in every if isinstance(value, SecretStr)]
     secrets += [model.key for model in settings.models if model.key is not None]
     secrets += [key for provider in PROVIDERS.values() if (key := settings.provider_key(provider)) is not None]
     values = [secret.get_secret_value() for secret in secrets]

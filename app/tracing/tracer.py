@@ -7,6 +7,7 @@ therefore add to its tree without coordination.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context
@@ -16,6 +17,7 @@ from ulid import ULID
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.tracing.redaction import MAX_PAYLOAD, Redactor, secrets_of
 from learnloop_service.environment.base import Json
+from learnloop_service.environment.installation import install_command
 from learnloop_service.environment.trace import attributes_of, fail, marked, tracing
 
 if TYPE_CHECKING:
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 _CLOSE_S = 5.0
 _SCOPE = "learnloop"
+_EXPORTERS = ("opentelemetry.sdk", "opentelemetry.exporter", "requests")
+
+
+class TracingUnavailable(Exception):
+    """What sends traces is not installed. The message says how to add it."""
 
 
 class Tracing:
@@ -108,10 +115,14 @@ class RecordedTracing(Tracing):
 def open_tracing(settings: Settings) -> Tracing:
     """Start tracing to the destinations in the settings.
 
-    The provider is not the process's global one, so our spans are kept apart from those of other libraries.
+    The provider is not the process's global one, so our spans are kept apart from those of other libraries. Raises
+    TracingUnavailable.
     """
     if not settings.traced:
         return Tracing()
+    if lacking := [module for module in _EXPORTERS if find_spec(module) is None]:
+        what = f"traces need {', '.join(lacking)} (the extra `tracing`), not installed here."
+        raise TracingUnavailable(f"{what} To add it: {install_command('tracing')}")
     # imported late, because they take half a second
     from learnloop_service.app.tracing.delivery import Delivery
     from learnloop_service.app.tracing.destinations import destinations

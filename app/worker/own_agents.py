@@ -18,7 +18,7 @@ from learnloop_service.app.settings import Settings
 from learnloop_service.app.worker.agent_dispatch import PullDispatch, PushDispatch, Receiver
 from learnloop_service.app.worker.rollout_sessions import LeasedSessions
 from learnloop_service.environment.own_agent.runner import Pull, Push
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine
 from learnloop_service.training.rollout.agents.remote import Dispatch, SessionRollouts
 from learnloop_service.training.rollout.rollout import Player
 
@@ -43,9 +43,11 @@ class OwnAgents:
         runner = runner_of(environment)
         if not isinstance(runner, Push | Pull):
             return await asyncio.to_thread(make_player, request.agent, environment, self.settings.agent_modules)
-        if contestant and (contestant.kind == "prompted" or contestant.backend not in (None, embedded.NAME)):
+        if contestant and (
+            contestant.kind == "prompted" or not (contestant.backend is None or is_on_engine(contestant.backend))
+        ):
             raise ValueError(
-                f"an agent that lives elsewhere can only be given models of the backend {embedded.NAME}, not "
+                f"an agent that lives elsewhere can only be given models of the backend {engine_backend()}, not "
                 f"{contestant.model}"
             )
         dispatch = self._dispatch(runner, sessions, now)

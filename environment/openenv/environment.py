@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
@@ -20,6 +21,7 @@ from learnloop_service.environment.base import (
 )
 from learnloop_service.environment.explained import ending, too_low
 from learnloop_service.environment.given_scenarios import SPLITS
+from learnloop_service.environment.installation import needs_extra
 from learnloop_service.environment.openenv.actions import (
     LIST_TOOLS,
     action_tool,
@@ -61,6 +63,8 @@ class OpenEnvEnvironment:
         """Raise ValueError if no server is configured or the operator does not allow it."""
         if self.config.url is None:
             raise ValueError('openenv needs a url: where the server runs, such as "https://wordle.example"')
+        if find_spec("websockets") is None:
+            raise ValueError(f"openenv needs {needs_extra('openenv')}")
         access.check_url(self.config.url)
         self._headers(access)
         self._access = access

@@ -121,6 +121,7 @@ class ScriptedService:
             environment="email_search",
             judge="reference",
             backend="embedded",
+            on_engine=True,
             model=ModelOut(project="learnloop", name="mail", base_model="learnloop/tiny"),
             progress=Progress(
                 iterations_done=done,

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from learnloop_service.environment.base import Json
-from learnloop_service.training.backends.added import BackendTraits
 from learnloop_service.training.backends.base import (
     Endpoint,
     ModelSpec,
@@ -22,6 +21,7 @@ from learnloop_service.training.backends.base import (
 )
 from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
 from learnloop_service.training.backends.train_options import EMBEDDED
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Host
 from learnloop_service.training.base_defaults import TINY_BASE
 from learnloop_service.training.protocol.model_facts import MeasuredToken, Reproducibility
 from learnloop_service.training.protocol.model_name import ModelName
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # importing art takes seconds
     from art.serverless.client import Client, Model
 
 NAME = "embedded"
-TRAITS = BackendTraits(train_options=EMBEDDED, trains_on_demonstrations=True, takes_tuning=True)
+TRAITS = BackendTraits(train_options=EMBEDDED, trains_on_demonstrations=True, takes_tuning=True, on_engine=True)
 _EVENT_WAIT_S = 20
 _RUNNING_POLL_S = 0.5
 _COUNTED, _COUNTED_BYTES = 64, 4_000_000
@@ -128,6 +128,12 @@ class EmbeddedBackend(HostedBackend):
             for each in models["data"]:
                 if (each["project"], each["name"]) == (model.project, model.name):
                     await self.client.models.delete(model_id=each["id"])
+
+
+async def connect_here(host: Host, _: BackendSettings) -> EmbeddedBackend:
+    """Return a backend for the service's engine. Raises BackendUnavailable."""
+    address = await host.engine()
+    return await connect(f"{address.url}/v1", address.key)
 
 
 async def connect(base_url: str, api_key: str) -> EmbeddedBackend:

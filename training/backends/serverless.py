@@ -7,11 +7,13 @@ lost, nothing can be cancelled, and the list of checkpoints can lag behind the e
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from learnloop_service.training.backends.added import BackendTraits
+from pydantic import Field, HttpUrl, SecretStr
+from pydantic_settings import SettingsConfigDict
+
 from learnloop_service.training.backends.base import (
     BackendUnavailable,
     Endpoint,
@@ -23,16 +25,17 @@ from learnloop_service.training.backends.base import (
 )
 from learnloop_service.training.backends.hosted import HostedBackend, HostedPolicy, Server
 from learnloop_service.training.backends.train_options import SERVERLESS
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, State
 
 if TYPE_CHECKING:
     from art.serverless.client import Client, Model
 
 NAME = "serverless"
-TRAITS = BackendTraits(train_options=SERVERLESS)
 BASE_URL = "https://api.training.wandb.ai/v1"
 KEY_SETTING = "WANDB_API_KEY"
 _POLL_S = 1.0
 _REQUEST_TIMEOUT_S = 120.0
+_PREFLIGHT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,56 @@ class ServerlessAccess:
     """Longest time that the list of checkpoints can lag behind the end of a job."""
     request_timeout_s: float = _REQUEST_TIMEOUT_S
     poll_s: float = _POLL_S
+
+
+class ServerlessSettings(BackendSettings):
+    """The account, and how long a silent server is waited for."""
+
+    model_config = SettingsConfigDict(env_prefix="LEARNLOOP_")
+
+    wandb_api_key: SecretStr | None = Field(default=None, validation_alias=KEY_SETTING)
+    """Key of the W&B account."""
+    serverless_url: HttpUrl = HttpUrl(BASE_URL)
+    """URL of W&B Training or of a server with the same protocol."""
+    serverless_quiet_s: float = Field(default=300.0, ge=0.0, le=86_400.0)
+    """Time to wait before repeating a training request whose reply was lost."""
+    serverless_silence_s: float = Field(default=1800.0, gt=0.0, le=86_400.0)
+    """A training job without any event for this long counts as failed."""
+
+    @property
+    def url(self) -> str:
+        """The server's URL without a trailing slash."""
+        return str(self.serverless_url).rstrip("/")
+
+    def access(self) -> ServerlessAccess:
+        """Return what these settings give access to. The key must be set."""
+        assert self.wandb_api_key is not None
+        return ServerlessAccess(
+            self.wandb_api_key.get_secret_value(),
+            self.url,
+            settle_timeout_s=self.serverless_quiet_s,
+            stall_timeout_s=self.serverless_silence_s,
+        )
+
+
+def _missing(settings: ServerlessSettings) -> str | None:
+    return None if settings.wandb_api_key else f"W&B Training needs the setting {KEY_SETTING}."
+
+
+def _reached(settings: ServerlessSettings) -> Iterator[Check]:
+    """Yield whether the server answers. The key is not sent: only a training request shows whether it is taken."""
+    import httpx  # imported late: the settings are read by commands that never connect
+
+    try:
+        httpx.get(settings.url, timeout=_PREFLIGHT_TIMEOUT_S)
+    except httpx.TransportError as error:
+        found = f"{settings.url} cannot be reached: {error}"
+        yield Check("W&B Training", State.FAILED, found, "start it, or correct LEARNLOOP_SERVERLESS_URL")
+    else:
+        yield Check("W&B Training", State.OK, f"{settings.url} answers")
+
+
+TRAITS = BackendTraits(train_options=SERVERLESS, settings=ServerlessSettings, refusal=_missing, preflight=_reached)
 
 
 class ServerlessBackend(HostedBackend):
@@ -75,6 +128,11 @@ class ServerlessBackend(HostedBackend):
         registered = await self._get_or_create_model(model)
         with self.server.translated():
             await self.client.models.delete(model_id=registered.id)
+
+
+async def connect_here(_: Host, settings: ServerlessSettings) -> ServerlessBackend:
+    """Return a backend for the account of the settings."""
+    return await connect(settings.access())
 
 
 async def connect(access: ServerlessAccess) -> ServerlessBackend:

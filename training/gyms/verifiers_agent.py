@@ -4,8 +4,7 @@ model."""
 from collections.abc import Mapping
 
 from learnloop_service.environment.base import Json
-from learnloop_service.training.gyms.verifiers_environment import row_of
-from learnloop_service.training.gyms.verifiers_loading import NAME, Gym
+from learnloop_service.training.gyms.verifiers_loading import NAME, Gym, row_of
 from learnloop_service.training.gyms.verifiers_report import report_of
 from learnloop_service.training.rollout.agents.base import AgentTask
 

@@ -21,12 +21,14 @@ from learnloop_service.environment.base import (
 )
 from learnloop_service.environment.explained import ending, too_low
 from learnloop_service.environment.scenario_order import draw, splits_of
-from learnloop_service.training.gyms.verifiers_loading import NAME, Gym
+from learnloop_service.environment.traits import Traits
+from learnloop_service.training.gyms.verifiers_agent import VerifiersAgent
+from learnloop_service.training.gyms.verifiers_loading import FROM_DATASET, FROM_EVAL_DATASET, NAME, Gym, row_of
 from learnloop_service.training.gyms.verifiers_report import GymReport
 
+TRAITS = Traits(agent=lambda config: VerifiersAgent(Gym(config)))
 _DEFAULT_MAX_TURNS = 50
 """Limit for environments of verifiers that have none."""
-_FROM_DATASET, _FROM_EVAL_DATASET = "dataset", "eval_dataset"
 
 
 class VerifiersEnvironment:
@@ -126,12 +128,6 @@ class VerifiersEpisode:
         }
 
 
-def row_of(loaded: Any, task: Mapping[str, Json]) -> dict[str, Any]:
-    """Return the dataset row of a scenario's task."""
-    found = loaded.get_dataset() if task["from"] == _FROM_DATASET else loaded.get_eval_dataset()
-    return dict(found[task["row"]])
-
-
 def _pools(loaded: Any) -> dict[Split, Sequence[Scenario]]:
     """Return the scenarios of each split, without prompts. Raises ValueError if there are too few."""
     loaded.build_eval_dataset()
@@ -141,16 +137,16 @@ def _pools(loaded: Any) -> dict[Split, Sequence[Scenario]]:
             raise ValueError("the environment has fewer than three rows")
         splits = splits_of(rows, "verifiers:split")
         return {
-            split: _rows(_FROM_DATASET, split, [row for row in range(rows) if splits[row] == split])
+            split: _rows(FROM_DATASET, split, [row for row in range(rows) if splits[row] == split])
             for split in set(splits)
         }
     held_out = range(len(loaded.get_eval_dataset()))
     if not rows or len(held_out) < 2:
         raise ValueError("the environment has no row for training, or fewer than two for evaluation")
     return {
-        "train": _rows(_FROM_DATASET, "train", range(rows)),
-        "validation": _rows(_FROM_EVAL_DATASET, "validation", held_out[::2]),
-        "test": _rows(_FROM_EVAL_DATASET, "test", held_out[1::2]),
+        "train": _rows(FROM_DATASET, "train", range(rows)),
+        "validation": _rows(FROM_EVAL_DATASET, "validation", held_out[::2]),
+        "test": _rows(FROM_EVAL_DATASET, "test", held_out[1::2]),
     }
 
 

@@ -18,6 +18,8 @@ from learnloop_service.environment.installation import needs_extra
 from learnloop_service.training.import_lock import IMPORTING
 
 NAME = "verifiers"
+FROM_DATASET, FROM_EVAL_DATASET = "dataset", "eval_dataset"
+"""What a scenario's task says that its row is from."""
 _SETTINGS = ("args", "env", "success_from")
 
 
@@ -85,3 +87,9 @@ def _disable_signal_handlers() -> None:
     module: Any = importlib.import_module("verifiers.envs.environment")
     signals = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "default_int_handler": signal.default_int_handler}
     module.signal = SimpleNamespace(**signals, signal=lambda *_: None)
+
+
+def row_of(loaded: Any, task: Mapping[str, Json]) -> dict[str, Any]:
+    """Return the dataset row of a scenario's task."""
+    found = loaded.get_dataset() if task["from"] == FROM_DATASET else loaded.get_eval_dataset()
+    return dict(found[task["row"]])

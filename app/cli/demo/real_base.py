@@ -69,9 +69,9 @@ def prepare_real_base(named: str, emails: Sequence[str], device: Device | None, 
 
 
 def _require_gpu(base: FoundBase) -> None:
-    from learnloop_service.app.cli.preflight.checks import free_gpu_memory
+    from learnloop_service.training.gpu_memory import free_gpu_memory
 
-    if free_gpu_memory() is None:
+    if not free_gpu_memory():
         raise Failure(
             f"no GPU was found (nvidia-smi): the demo with {base.hub_id or base.name} needs one{_needed_memory(base)}. "
             "A model of 1.5 billion parameters takes about six minutes on an H200 (docs/real_models.md). "

@@ -3,12 +3,9 @@
 import asyncio
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import psutil
@@ -29,10 +26,12 @@ from learnloop_service.environment.plugins import PluginFault
 from learnloop_service.environment.registry import UnknownEnvironment, build, traits
 from learnloop_service.judges import registry as judges
 from learnloop_service.judges.base import JudgeServices
-from learnloop_service.training.backends import embedded
+from learnloop_service.training.backends.registry import engine_backend, is_on_engine, preflight
+from learnloop_service.training.backends.traits import Check, State
 from learnloop_service.training.base_memory import MemoryNeed, memory_needed, usual_tuning_of
 from learnloop_service.training.base_model_files import base_model_fault
 from learnloop_service.training.engine_libraries import missing_libraries
+from learnloop_service.training.gpu_memory import free_gpu_memory
 from learnloop_service.training.tuning import Tuning
 
 GB = 1e9
@@ -40,31 +39,15 @@ _SPARE_DISK = 2 * GB
 _TRAINED = {"full": "all weights", "lora": "a LoRA"}
 
 
-class State(StrEnum):
-    """The outcome of a check."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report."""
-
-    name: str
-    state: State
-    found: str
-    remedy: str | None = None
-
-
 def checks(settings: Settings, request: LearnLoopRequest) -> Iterator[Check]:
     """Check the machine and the settings for this run."""
     backend = request.backend or settings.backend
     base_model = request.model.base_model or settings.art_base_model
     yield _machine()
-    yield _backend(settings, backend, base_model)
-    if backend == embedded.NAME and settings.engine_url is None:
+    yield (usable := _backend(settings, backend, base_model))
+    if usable.state is State.OK:
+        yield from preflight(backend)
+    if is_on_engine(backend) and settings.engine_url is None:
         if (missing := missing_libraries()) is not None:
             yield Check("engine", State.FAILED, missing)
         yield from _base_model(settings, base_model, request.model.tuning.tuning() if request.model.tuning else None)
@@ -80,9 +63,9 @@ def _machine() -> Check:
 
 
 def _backend(settings: Settings, backend: str, base_model: str) -> Check:
-    if (why := refusal(settings, backend, base_model)) is not None:
+    if (why := refusal(backend, base_model)) is not None:
         return Check("backend", State.FAILED, why, "set what it names, or another `backend` (docs/backends.md)")
-    where = f", engine at {settings.engine_url}" if backend == embedded.NAME and settings.engine_url else ""
+    where = f", engine at {settings.engine_url}" if settings.engine_url and is_on_engine(backend) else ""
     return Check("backend", State.OK, f"{backend}{where}")
 
 
@@ -105,16 +88,16 @@ def _base_model(settings: Settings, name: str, tuning: Tuning | None) -> Iterato
     need = memory_needed(directory, tuning, settings.engine_device, settings.engine_training_weights)
     trained = f"{need.parameters / 1e9:.2f} billion parameters, {_TRAINED[tuning.mode]} trained"
     yield Check("base model", State.OK, f"{name}, {trained}")
-    for finding in base_model_findings(settings, embedded.NAME, name):
+    for finding in base_model_findings(settings, engine_backend(), name):
         yield Check(f"base model, {finding.name}", State.WARNING, finding.found, finding.remedy)
     yield _memory(settings.engine_device, need, tuning)
 
 
 def _memory(device: str, need: MemoryNeed, tuning: Tuning) -> Check:
     if device == "cuda":
-        if (gpu := free_gpu_memory()) is None:
+        if not (gpus := free_gpu_memory()):
             return Check("GPU", State.FAILED, "nvidia-smi finds no GPU", "install its driver")
-        name, free = "GPU memory", gpu
+        name, free = "GPU memory", max(gpus)
     else:
         name, free = "memory", float(psutil.virtual_memory().available)
     parts = (
@@ -126,16 +109,6 @@ def _memory(device: str, need: MemoryNeed, tuning: Tuning) -> Check:
     lora = "train a LoRA (`--set model.tuning.mode=lora`), " if tuning.mode == "full" else ""
     remedy = f"{lora}choose a smaller base model, or free memory"
     return Check(name, State.FAILED if need.total > free else State.WARNING, found, remedy)
-
-
-def free_gpu_memory() -> float | None:
-    """Return the free memory in bytes of the GPU with the most, or None without a GPU."""
-    query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return max((float(line) * 2**20 for line in found.stdout.split()), default=None)
 
 
 def _disk(settings: Settings, request: LearnLoopRequest) -> Check:

@@ -14,9 +14,9 @@ from learnloop_service.app.cli.service_process import service_at
 from learnloop_service.app.cli.terminal import print_finding, print_json
 
 if TYPE_CHECKING:  # importing these takes seconds
-    from learnloop_service.app.cli.preflight.checks import Check
     from learnloop_service.app.schemas.run_request import LearnLoopRequest
     from learnloop_service.app.settings import Settings
+    from learnloop_service.training.backends.traits import Check
 
 
 def preflight(
@@ -63,9 +63,10 @@ def _checks(
     settings: "Settings", request: "LearnLoopRequest", body: dict[str, Any], url: str | None, *, trial: bool
 ) -> Iterator["Check"]:
     """Yield the checks of this machine, unless the service is elsewhere, then the trial, unless it cannot succeed."""
-    from learnloop_service.app.cli.preflight.checks import State, checks
+    from learnloop_service.app.cli.preflight.checks import checks
     from learnloop_service.app.cli.preflight.trial import trial as tried
     from learnloop_service.app.operations.run_plan import request_with_defaults
+    from learnloop_service.training.backends.traits import State
 
     failed = False
     for check in checks(settings, request) if url is None else ():

@@ -6,10 +6,10 @@ from ulid import ULID
 
 from learnloop_service.app.cli.charts import duration
 from learnloop_service.app.cli.client import Service, ServiceRefused
-from learnloop_service.app.cli.preflight.checks import Check, State
 from learnloop_service.app.cli.watching import ENDED, follow
 from learnloop_service.app.runs.expected_work import expected_rollouts
 from learnloop_service.environment.json_type import Json
+from learnloop_service.training.backends.traits import Check, State
 
 _GROUPS = 2
 _EVALUATION = {"every": 1_000, "scenarios": 2, "samples": 1, "test_scenarios": 2}

@@ -11,7 +11,7 @@ export const FIELDS = {
     "type": "string"
   },
   "model.enable_thinking": {
-    "help": "Whether the model thinks before it answers, if its chat template has a switch of that name. The model keeps it, also for `POST /ask`. Default: that of the existing model or of the template. Only the backend `embedded` takes it.",
+    "help": "Whether the model thinks before it answers, if its chat template has a switch of that name. The model keeps it, also for `POST /ask`. Default: that of the existing model or of the template. Only backends with `takes_tuning` take it.",
     "type": "boolean",
     "choices": [
       "true",
@@ -97,7 +97,7 @@ export const FIELDS = {
     "standard": 1.0
   },
   "seed": {
-    "help": "Seed of the scenario order and of sampling. With the embedded backend on a CPU, the same seed gives the same run.",
+    "help": "Seed of the scenario order and of sampling. On the engine and a CPU, the same seed gives the same run.",
     "type": "integer",
     "standard": 0
   },

@@ -122,6 +122,18 @@ export interface BackendOut {
   "available": boolean;
   "reason": string | null;
   "unusable_base_models": (UnusableBaseModel)[];
+  "on_engine": boolean;
+  "train_options": (string)[];
+  "takes_tuning": boolean;
+  "trains_on_demonstrations": boolean;
+  "samples_while_training": boolean;
+  "settings": (BackendSettingOut)[];
+}
+
+export interface BackendSettingOut {
+  "name": string;
+  "description": string;
+  "is_set": boolean;
 }
 
 export interface BeforeAndNow {
@@ -1087,6 +1099,7 @@ export interface RunListed {
   "environment": string;
   "judge": string;
   "backend": string;
+  "on_engine": boolean;
   "model": ModelOut;
   "progress": Progress;
   "best_checkpoint": BestCheckpoint | null;
@@ -1118,6 +1131,7 @@ export interface RunOut {
   "environment": string;
   "judge": string;
   "backend": string;
+  "on_engine": boolean;
   "model": ModelOut;
   "progress": Progress;
   "best_checkpoint": BestCheckpoint | null;

@@ -15,10 +15,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from learnloop_service.app.model_registry.pushes.hugging_face import HubTarget
-from learnloop_service.app.model_registry.pushes.hugging_face import upload as upload_to_hub
-from learnloop_service.app.model_registry.pushes.s3 import S3Target
-from learnloop_service.app.model_registry.pushes.s3 import upload as upload_to_s3
+from learnloop_service.app.model_registry.pushes.destination import destination
 from learnloop_service.environment.json_type import Json
 
 _ENGINE_PATIENCE_S = 600.0
@@ -48,11 +45,7 @@ def main() -> None:
 
 
 def _uploaded(files: Path, job: Json) -> Json:
-    revision = None
-    if job["to"] == "hf":
-        url, revision = upload_to_hub(files, HubTarget(**job["target"]), message=job["checkpoint"])
-    else:
-        url = upload_to_s3(files, S3Target(**job["target"]))
+    url, revision = destination(job["to"]).upload(files, job["target"], job["checkpoint"])
     sizes = [path.stat().st_size for path in files.iterdir()]
     return {"url": url, "revision": revision, "files": len(sizes), "bytes": sum(sizes)}
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import Any, TextIO
 import structlog
 
 from learnloop_service.app.errors import BadGateway, Conflict, ServiceError, Unavailable
-from learnloop_service.app.model_registry.pushes.hugging_face import HubTarget
-from learnloop_service.app.model_registry.pushes.targets import Target
 from learnloop_service.app.processes.child import last_words, run_in
 from learnloop_service.app.settings import Settings
 from learnloop_service.app.tracing.redaction import Redactor, secrets_of
+from learnloop_service.environment.json_type import Json
 
 AT_ONCE = 2
 """Maximum number of concurrent pushes per data directory. Each one needs disk space for a whole checkpoint."""
@@ -47,6 +46,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where to: the kind of place and, as JSON, what `Destination.target` returned."""
+
+    to: str
+    target: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
 class Pushed:
     """Where the checkpoint was uploaded. `revision` is the commit on a hub, `bytes` the total size of the files."""
 
@@ -56,11 +63,11 @@ class Pushed:
     bytes: int
 
 
-async def push(settings: Settings, source: Source, target: Target) -> Pushed:
+async def push(settings: Settings, source: Source, place: Place) -> Pushed:
     """Push a checkpoint. Raises PushFailed, Conflict if the checkpoint is incomplete, or Unavailable if too many pushes
     are in progress, the engine is not available or the disk is full."""
     async with _locked_folder(settings.data_dir / "pushes") as folder:
-        await _run(folder, _job(source, target), settings.push_timeout_s)
+        await _run(folder, _job(source, place), settings.push_timeout_s)
         result = _result(folder)
     if "error" in result:
         # A server's message can repeat secrets that it was sent.
@@ -70,13 +77,12 @@ async def push(settings: Settings, source: Source, target: Target) -> Pushed:
     return Pushed(**result)
 
 
-def _job(source: Source, target: Target) -> str:
-    to = "hf" if isinstance(target, HubTarget) else "s3"
-    return json.dumps({"to": to, "target": asdict(target), **asdict(source)})
+def _job(source: Source, place: Place) -> str:
+    return json.dumps({**asdict(place), **asdict(source)})
 
 
 async def _run(folder: Path, job: str, timeout_s: float) -> None:
-    argv = (sys.executable, "-m", "learnloop_service.app.model_registry.pushes.child", str(folder))
+    argv = (sys.executable, "-m", f"{__package__}.child", str(folder))
     try:
         await run_in(folder, argv, timeout_s, _environment(job))
     except TimeoutError:

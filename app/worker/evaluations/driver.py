@@ -49,9 +49,9 @@ from learnloop_service.app.worker.rollout_sessions import LeasedSessions
 from learnloop_service.environment.base import Json
 from learnloop_service.environment.first_line import first_line
 from learnloop_service.judges.base import Judge
-from learnloop_service.training.backends import embedded
 from learnloop_service.training.backends.art_import import import_art
 from learnloop_service.training.backends.base import Endpoint, ModelSpec
+from learnloop_service.training.backends.registry import engine_backend
 from learnloop_service.training.budget import Usage
 from learnloop_service.training.rollout.chat import Chat, open_chat
 from learnloop_service.training.rollout.prompted import PromptedChat
@@ -159,7 +159,9 @@ class EvaluationDriver:
         judge = make_judge(request.judge, services)
         chats = [await self._chat(each, state, stack) for each in request.models]
         project, player = state.job.project, OwnAgents(self.database, self.settings).player
-        sessions = LeasedSessions(self.database, state.lease, state.main_loop, project=project, backend=embedded.NAME)
+        sessions = LeasedSessions(
+            self.database, state.lease, state.main_loop, project=project, backend=engine_backend()
+        )
         now = opened.clock.now
         return judge, chats, [await player(environment, request, sessions, now, each) for each in request.models]
 
@@ -174,7 +176,7 @@ class EvaluationDriver:
         if contestant.spec is None:
             address = await run_on_loop(main_loop, self.engine.address())
             return Endpoint(f"{address.url}/v1", address.key, contestant.model, remembers=True, tells_token_ids=True)
-        backend = await self.connect(contestant.backend or embedded.NAME)
+        backend = await self.connect(contestant.backend or engine_backend())
         try:
             spec = contestant.spec
             policy = await backend.register(ModelSpec(spec["project"], spec["name"], spec["base_model"]))

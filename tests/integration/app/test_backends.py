@@ -58,16 +58,29 @@ async def test_a_base_model_that_cannot_be_loaded_is_named_and_refused(tmp_path:
         assert run["warnings"] == [warning]
 
 
-async def test_without_its_setting_a_backend_is_refused(tmp_path: Path, database_url: str) -> None:
-    settings = settings_for(tmp_path, database_url, wandb_api_key=None)
+async def test_without_its_setting_a_backend_is_refused(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    settings = settings_for(tmp_path, database_url)
     async with served(settings, ScriptedLoop()) as client:
         items = {each["name"]: each for each in (await client.get("/backends")).json()["items"]}
-        assert items["embedded"] == {
+        embedded = items["embedded"]
+        assert "max_kl" in embedded.pop("train_options")
+        assert embedded == {
             "name": "embedded",
             "available": True,
             "reason": None,
             "unusable_base_models": [],
+            "on_engine": True,
+            "takes_tuning": True,
+            "trains_on_demonstrations": True,
+            "samples_while_training": True,
+            "settings": [],
         }
+        assert not items["serverless"]["on_engine"]
+        key, *_ = items["serverless"]["settings"]
+        assert key == {"name": "WANDB_API_KEY", "description": "Key of the W&B account.", "is_set": False}
         assert "WANDB_API_KEY" in items["serverless"]["reason"]
         for backend, said in (("serverless", "WANDB_API_KEY"), ("local", "the extra `gpu`")):
             reply = await client.post("/learn-loop", json=HOSTED | {"backend": backend})
@@ -76,8 +89,12 @@ async def test_without_its_setting_a_backend_is_refused(tmp_path: Path, database
             assert (error["loc"], said in error["msg"]) == (["body", "backend"], True)
 
 
-async def test_a_run_on_the_hosted_one(tmp_path: Path, database_url: str, hosted: HostedServer) -> None:
-    settings = settings_for(tmp_path, database_url, wandb_api_key=KEY, serverless_url=hosted.url)
+async def test_a_run_on_the_hosted_one(
+    tmp_path: Path, database_url: str, hosted: HostedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("LEARNLOOP_SERVERLESS_URL", hosted.url)
+    settings = settings_for(tmp_path, database_url)
     loop = ScriptedLoop()
     async with served(settings, loop, OurBackends(settings)) as client:
         refused = await client.post("/learn-loop", json={"backend": "serverless"})

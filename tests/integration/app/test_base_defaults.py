@@ -237,8 +237,11 @@ async def test_a_switch_that_the_template_does_not_have_is_refused(client: httpx
         assert (place, "has no switch" in message) == (["body", "model", "enable_thinking"], True)
 
 
-async def test_other_backends_refuse_a_tuning(tmp_path: Path, database_url: str) -> None:
-    settings = settings_for(tmp_path, database_url, wandb_api_key="k" * 40)
+async def test_other_backends_refuse_a_tuning(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    settings = settings_for(tmp_path, database_url)
     async with served(settings, ScriptedLoop()) as client:
         model = {"base_model": "OpenPipe/Qwen3-14B", "tuning": {"mode": "full"}}
         place, message = await _refused(client, backend="serverless", model=model)

@@ -273,8 +273,11 @@ BAD_RUNS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_runs_that_could_not_learn_from_them_are_refused(data_dir: Path, database_url: str) -> None:
-    settings = settings_for(data_dir, database_url, wandb_api_key="a-key")
+async def test_runs_that_could_not_learn_from_them_are_refused(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "a-key")
+    settings = settings_for(data_dir, database_url)
     async with served(settings, ScriptedLoop()) as client:
         (await store(client, demonstrations(2))).raise_for_status()
         for request, said in BAD_RUNS:

@@ -1,5 +1,6 @@
 """docs/backends.md alone is enough to write a backend: its code is installed, and a run is trained on it."""
 
+import json
 import re
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from typer.testing import CliRunner
 
 from learnloop_service.app.backends import Backends, choices, refusal
+from learnloop_service.app.cli.main import app
 from learnloop_service.app.cli.new import BACKEND, rendered
 from learnloop_service.app.settings import SettingsError, load_settings
-from learnloop_service.training.backends.added import GROUP
+from learnloop_service.app.tracing.redaction import secrets_of
 from learnloop_service.training.backends.base import Backend, BackendUnavailable
+from learnloop_service.training.backends.registry import GROUP, listed_settings, preflight
+from learnloop_service.training.backends.traits import State
 from learnloop_service.training.learn_loop import learn_loop
 from tests.fakes.engine_process import ROOT
 from tests.fakes.installed import installed
@@ -149,7 +154,7 @@ async def test_what_it_does_not_take_is_refused(
 async def test_what_it_lacks_is_said(data_dir: Path) -> None:
     settings = load_settings(data_dir=data_dir, backend="lab")
     said = "The backend lab is not available here: set LAB_URL to the trainer's address."
-    assert [each.refusal for each in choices(settings) if each.name == "lab"] == [said]
+    assert [each.refusal for each in choices() if each.name == "lab"] == [said]
     with pytest.raises(BackendUnavailable, match="set LAB_URL"):
         await Backends(settings, None).connect("lab")  # type: ignore[arg-type]
 
@@ -162,12 +167,50 @@ async def test_nobody_at_the_address_is_an_outage(lab: Path, data_dir: Path, mon
     await backend.close()
 
 
+@pytest.mark.usefixtures("lab", "trainer")
+def test_its_settings_are_listed_and_its_trainer_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    [setting] = listed_settings("lab")
+    assert (setting.variable, setting.is_set) == ("LAB_URL", True)
+    assert setting.description == "The trainer's address, such as http://127.0.0.1:9000."
+    monkeypatch.setenv("LAB_URL", "http://127.0.0.1:9")
+    [check] = preflight("lab")
+    assert (check.state, check.remedy) == (State.FAILED, "start the trainer, or correct LAB_URL")
+    checked = CliRunner().invoke(app, ["check", "backend", "lab", "--json"])
+    assert checked.exit_code == 1
+    assert [each["state"] for each in json.loads(checked.stdout)["checks"]] == ["ok", "failed"]
+
+
+@pytest.mark.usefixtures("lab")
+def test_a_wrong_setting_of_it_stops_the_service(data_dir: Path, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.write_text(CODE.replace("lab_url: str | None = None", "lab_url: int = 0"), encoding="utf-8")
+    monkeypatch.setenv("LAB_URL", "http://127.0.0.1:9")
+    with pytest.raises(SettingsError, match="LAB_URL: Input should be a valid integer"):
+        load_settings(data_dir=data_dir)
+    assert "bad settings: LAB_URL" in (refusal("lab") or "")
+
+
+@pytest.mark.usefixtures("lab")
+def test_its_secrets_are_hidden(data_dir: Path, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = CODE.replace("import httpx\n", "import httpx\nfrom pydantic import SecretStr\n")
+    lab.write_text(code.replace("lab_url: str | None", "lab_key: SecretStr | None = None\n    lab_url: str | None"))
+    monkeypatch.setenv("LAB_KEY", "canary-of-the-lab")
+    assert "canary-of-the-lab" in secrets_of(load_settings(data_dir=data_dir))
+
+
+async def test_none_replaces_one_of_ours(tmp_path: Path) -> None:
+    with installed(tmp_path, GROUP, {"embedded": "nowhere:connect"}):
+        assert refusal("embedded") is None
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
         ("import nowhere", "The backend 'lab' cannot be loaded from lab.backend:connect: ModuleNotFoundError"),
         ("def connect(): ...\nTRAITS = {}", "TRAITS of lab.backend is {}, not a BackendTraits"),
-        (CODE.replace("return None if", "return 1 / 0 if"), "its `refusal` raised ZeroDivisionError: division by zero"),
+        (
+            CODE.replace("return None if settings.lab_url else", "return 1 / 0 or"),
+            "its `refusal` raised ZeroDivisionError: division by zero",
+        ),
     ],
 )
 def test_a_fault_of_the_package_is_the_reason(
@@ -175,9 +218,9 @@ def test_a_fault_of_the_package_is_the_reason(
 ) -> None:
     monkeypatch.setenv("LAB_URL", "http://127.0.0.1:9")
     lab.write_text(code, encoding="utf-8")
-    settings = load_settings(data_dir=data_dir)
-    assert said in (refusal(settings, "lab") or "")
-    assert [each.name for each in choices(settings)] == ["embedded", "serverless", "local", "lab"]
+    load_settings(data_dir=data_dir)
+    assert said in (refusal("lab") or "")
+    assert [each.name for each in choices()] == ["embedded", "lab", "local", "serverless"]
 
 
 async def test_what_connecting_raises_is_an_outage(lab: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,5 +235,5 @@ def test_it_is_what_the_command_writes() -> None:
 
 
 def test_a_default_that_nobody_installed_is_refused(data_dir: Path) -> None:
-    with pytest.raises(SettingsError, match="no backend 'lab'; expected one of embedded, serverless, local"):
+    with pytest.raises(SettingsError, match="no backend 'lab'; expected one of embedded, local, serverless"):
         load_settings(data_dir=data_dir, backend="lab")

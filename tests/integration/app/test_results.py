@@ -194,6 +194,18 @@ async def test_an_environment_without_emails_has_neither_these_nor_node_scores(
         assert [point["email"] for point in iterations] == [None, None]
 
 
+async def test_without_the_library_there_are_no_tables(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "find_spec", lambda name: None)
+    async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
+        run = await completed(client, iterations=1)
+        names = list(await _downloads(client, run))
+        assert names == [f"iter{n}_{part}" for n in range(2) for part in ("rewards.json", "trajectories.jsonl")]
+        refused = await client.get(f"{run['results_path']}/iter1_trajectories.parquet")
+        assert (refused.status_code, "Parquet needs the extra `tables`" in refused.json()["detail"]) == (404, True)
+
+
 async def test_only_results_are_served(data_dir: Path, database_url: str) -> None:
     async with served(settings_for(data_dir, database_url), ScriptedLoop()) as client:
         run = await completed(client, iterations=1)

@@ -16,7 +16,7 @@ from learnloop_service.app.tracing.delivery import Delivery, Limits
 from learnloop_service.app.tracing.destinations import destinations
 from learnloop_service.app.tracing.redaction import MAX_TEXT, Redactor
 from learnloop_service.app.tracing.tracer import RecordedTracing, make_provider
-from learnloop_service.app.tracing.wandb_project import ProjectUnavailable, open_project
+from learnloop_service.app.weave.project import ProjectUnavailable, open_project
 from learnloop_service.environment.genai_spans import execute_tool
 from learnloop_service.environment.trace import span, tracing
 from tests.conditions import until

@@ -117,8 +117,11 @@ async def test_a_run_trains_with_its_options(data_dir: Path, database_url: str) 
             assert forked["request"]["train_options"] == left
 
 
-async def test_what_a_backend_does_not_take_is_refused_by_name(data_dir: Path, database_url: str) -> None:
-    settings = settings_for(data_dir, database_url, wandb_api_key="k" * 40, art_base_model="Qwen/Qwen2.5-7B-Instruct")
+async def test_what_a_backend_does_not_take_is_refused_by_name(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    settings = settings_for(data_dir, database_url, art_base_model="Qwen/Qwen2.5-7B-Instruct")
     async with served(settings, ScriptedLoop()) as client:
         options = {"epsilon": 0.2, "kl_penalty_coef": 0.1}
         refused = await client.post("/learn-loop", json={"backend": "serverless", "train_options": options})

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.cli.conftest import Learnloop
 
 
-@pytest.mark.parametrize(("kind", "passed"), [("environment", 6), ("backend", 4)])
+@pytest.mark.parametrize(("kind", "passed"), [("environment", 6), ("backend", 5)])
 def test_the_package_has_tests_that_pass(learnloop: Learnloop, tmp_path: Path, kind: str, passed: int) -> None:
     ran = learnloop("new", kind, "my_job", "--path", str(tmp_path / "new"))
     assert ran.exit_code == 0, ran.stderr

@@ -9,6 +9,7 @@ import yaml
 from learnloop_service.app.cli.run_request import read_run_file
 from learnloop_service.app.schemas.run_request import LearnLoopRequest
 from learnloop_service.app.settings import Settings, load_settings
+from learnloop_service.training.backends import registry
 
 ROOT = Path(__file__).parents[3]
 _COMPOSE_ONLY = {"POSTGRES_PASSWORD", "LEARNLOOP_PUBLISHED_PORT"}
@@ -19,27 +20,26 @@ def _example() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def _variables() -> dict[str, object]:
-    """Every environment variable that Settings reads, with its default."""
-    return {
-        name.upper() if field.validation_alias else f"LEARNLOOP_{name.upper()}": field.get_default(
-            call_default_factory=True
-        )
+def _variables() -> set[str]:
+    """Every environment variable that the service and its backends read."""
+    own = {
+        name.upper() if field.validation_alias else f"LEARNLOOP_{name.upper()}"
         for name, field in Settings.model_fields.items()
     }
+    return own | registry.variables()
 
 
 def test_the_env_example_has_every_setting_and_nothing_else() -> None:
-    assert set(_example()) - _COMPOSE_ONLY == set(_variables())
+    assert set(_example()) - _COMPOSE_ONLY == _variables()
 
 
 def test_the_env_example_shows_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in _variables():
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
-    defaults = load_settings()
+    defaults = load_settings(), list(map(registry.read_settings, registry.names()))
     (tmp_path / ".env").write_text((ROOT / ".env.example").read_text())
-    assert load_settings() == defaults
+    assert (load_settings(), list(map(registry.read_settings, registry.names()))) == defaults
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)

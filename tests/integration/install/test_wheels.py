@@ -4,18 +4,23 @@ The dependencies are those of this environment, by links, so that nothing is dow
 installs them, too. Of the other ways, CI itself takes `make install`, and `scripts/compose_check.sh` builds the image.
 """
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import distributions
+from email.parser import Parser
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.fakes.engine_process import ROOT
 
@@ -206,3 +211,80 @@ def test_a_users_own_packages_of_our_folders_names_are_theirs(service: Environme
     (installed / "entry_points.txt").write_text(f"[learnloop.environments]\n{name} = {value}\n")
     examined = service.run("learnloop", "check", "environment", "stock", "--scenarios", "4", cwd=tmp_path, **beside)
     assert examined.returncode == 0, examined.stdout + examined.stderr
+
+
+def _requirements(wheel: Path, extra: str) -> Iterator[Requirement]:
+    with ZipFile(wheel) as opened:
+        [metadata] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        required = Parser().parsestr(opened.read(metadata).decode()).get_all("Requires-Dist") or []
+    yield from (each for each in map(Requirement, required) if _applies(each, {extra}))
+
+
+def _applies(requirement: Requirement, extras: set[str]) -> bool:
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in {"", *extras})
+
+
+def _needed(wheel: Path, extra: str) -> list[Path]:
+    """What pip would install beside the wheels: the requirements with theirs, and nothing else of this environment."""
+    todo, seen = list(_requirements(wheel, extra)), set[tuple[str, str]]()
+    while todo:
+        requirement = todo.pop()
+        for wanted in ("", *requirement.extras):
+            key = canonicalize_name(requirement.name), wanted
+            if key not in seen and not key[0].startswith("learnloop"):
+                seen.add(key)
+                required = map(Requirement, distribution(requirement.name).requires or [])
+                todo += [each for each in required if _applies(each, {wanted})]
+    files = (file for name, _ in seen for file in distribution(name).files or ())
+    return [SITE / top for top in {file.parts[0] for file in files} - {"..", "__pycache__"} if (SITE / top).exists()]
+
+
+@pytest.fixture(scope="module")
+def core(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What pip makes of the core's wheels with the extra `embedded`: no other extra, and no plug-in."""
+    libraries = _needed(wheels["learnloop"], "embedded")
+    return _environment(tmp_path_factory.mktemp("core") / "env", list(wheels.values()), libraries)
+
+
+@pytest.fixture(scope="module")
+def bare(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The same without the extra."""
+    return _environment(
+        tmp_path_factory.mktemp("bare") / "env", list(wheels.values()), _needed(wheels["learnloop"], "")
+    )
+
+
+def test_the_core_alone_trains(core: Environment, tmp_path: Path) -> None:
+    trained = core.run("learnloop", "train", "configs/smoke.yaml", "--json", cwd=tmp_path)
+    run = json.loads(trained.stdout)
+    assert (trained.returncode, run["status"], run["environment"]) == (0, "completed", "email_search"), trained.stderr
+    assert run["progress"]["iterations_done"] == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        (("check", "environment", "mcp", "--config", '{"server": {"command": ["true"]}}'), "the extra `mcp`"),
+        (("check", "environment", "verifiers", "--config", '{"env": "wordle"}'), "the extra `verifiers`"),
+        (("check", "backend", "local"), "the extra `gpu`"),
+        (("bases", "add", "mine", "model.gguf"), "the extra `gguf`"),
+    ],
+    ids=lambda each: " ".join(each[:3]) if isinstance(each, tuple) else None,
+)
+def test_the_core_says_in_a_line_what_is_missing(
+    command: tuple[str, ...], needs: str, core: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    allowed = {"LEARNLOOP_ENVIRONMENT_COMMANDS": "true", "LEARNLOOP_ENVIRONMENT_MODULES": "wordle"}
+    ran = core.run("learnloop", *command, cwd=tmp_path, **allowed)
+    assert ran.returncode == 1
+    said = [line for line in (ran.stdout + ran.stderr).splitlines() if needs in line]
+    assert len(said) == 1, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_without_extras_the_service_asks_for_a_database(bare: Environment, tmp_path: Path) -> None:
+    ran = bare.run("learnloop", "serve", cwd=tmp_path, LEARNLOOP_ENGINE_URL="http://127.0.0.1:9")
+    assert ran.returncode == 1
+    assert "learnloop[postgres]" in ran.stderr.splitlines()[-1]
+    assert "or name another database: DATABASE_URL" in ran.stderr.splitlines()[-1]

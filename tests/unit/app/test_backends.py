@@ -1,54 +1,81 @@
-"""Which backends the settings allow, and what is said of those they do not."""
+"""Which backends can be used here, and what is said of those that cannot."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from learnloop_service.app import backends
-from learnloop_service.app.backends import Backends, Choice, access, choices, refusal, usable
-from learnloop_service.app.settings import Settings, SettingsError, load_settings
+from learnloop_service.app.backends import Backends, Choice, choices, refusal, usable
+from learnloop_service.app.settings import SettingsError, load_settings
+from learnloop_service.training.backends import registry
 from learnloop_service.training.backends.base import BackendUnavailable
+from learnloop_service.training.backends.local import backend as local
+from learnloop_service.training.backends.local.backend import LocalSettings
+from learnloop_service.training.backends.serverless import ServerlessSettings
+from learnloop_service.training.backends.traits import State
 
 GPUS = {"LEARNLOOP_LOCAL_TRAINER_GPUS": "0, 1", "LEARNLOOP_LOCAL_INFERENCE_GPUS": "2"}
 
 
-def settings_of(tmp_path: Path, **given: Any) -> Settings:
-    return load_settings(data_dir=tmp_path, **{"wandb_api_key": None, **given})
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key of W&B is set, unless a test sets one."""
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
 
 
-def test_without_a_key_and_a_gpu_there_is_the_embedded_one(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path)
-    assert usable(settings) == ["embedded"]
-    embedded, serverless, local = choices(settings)
+def test_without_a_key_and_a_gpu_there_is_the_embedded_one() -> None:
+    assert usable() == ["embedded"]
+    embedded, on_gpus, serverless = choices()
     assert embedded == Choice("embedded", None)
     assert (serverless.refusal or "").endswith("needs the setting WANDB_API_KEY.")
-    assert "the extra `gpu`" in (local.refusal or "")
+    assert "the extra `gpu`" in (on_gpus.refusal or "")
 
 
-def test_with_a_key_there_is_the_hosted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(tmp_path, wandb_api_key="canary-key", serverless_url="http://127.0.0.1:9/v1/")
-    assert usable(settings) == ["embedded", "serverless"]
-    assert (access(settings).base_url, access(settings).settle_timeout_s) == ("http://127.0.0.1:9/v1", 300.0)
-    assert "canary-key" not in repr(access(settings))
-    monkeypatch.setattr(backends, "missing", lambda: None)
-    assert usable(settings) == ["embedded", "serverless", "local"]
+def test_with_a_key_there_is_the_hosted_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "canary-key")
+    monkeypatch.setenv("LEARNLOOP_SERVERLESS_URL", "http://127.0.0.1:9/v1/")
+    assert usable() == ["embedded", "serverless"]
+    access = ServerlessSettings().access()
+    assert (access.base_url, access.settle_timeout_s) == ("http://127.0.0.1:9/v1", 300.0)
+    assert "canary-key" not in repr(access)
+    monkeypatch.setattr(local, "missing", lambda: None)
+    assert usable() == ["embedded", "local", "serverless"]
 
 
-def test_the_tiny_base_is_the_engines_alone(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, wandb_api_key="key")
-    assert refusal(settings, "embedded", "learnloop/tiny") is None
-    assert refusal(settings, "serverless", "OpenPipe/Qwen3-14B-Instruct") is None
-    assert "ART_BASE_MODEL" in (refusal(settings, "serverless", "learnloop/tiny") or "")
-    assert refusal(settings, "cloud") == "Unknown backend 'cloud'. Available: embedded, serverless, local."
+def test_the_tiny_base_is_the_engines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    assert refusal("embedded", "learnloop/tiny") is None
+    assert refusal("serverless", "OpenPipe/Qwen3-14B-Instruct") is None
+    assert "ART_BASE_MODEL" in (refusal("serverless", "learnloop/tiny") or "")
+    assert refusal("cloud") == "Unknown backend 'cloud'. Available: embedded, local, serverless."
 
 
-async def test_a_connection(tmp_path: Path) -> None:
+def test_the_engine_has_one_backend() -> None:
+    assert registry.engine_backend() == "embedded"
+    assert [name for name in (*registry.names(), "removed") if registry.is_on_engine(name)] == ["embedded"]
+
+
+def test_settings_are_listed_without_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "canary-key")
+    listed = registry.listed_settings("serverless")
+    assert "canary" not in str(listed)
+    assert [each.variable for each in listed if each.is_set] == ["WANDB_API_KEY"]
+    assert all(each.description for each in listed)
+
+
+def test_preflight_asks_whether_the_hosted_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    monkeypatch.setenv("LEARNLOOP_SERVERLESS_URL", "http://127.0.0.1:9/v1")
+    [check] = registry.preflight("serverless")
+    assert check.state is State.FAILED
+    assert "http://127.0.0.1:9/v1 cannot be reached" in check.found
+
+
+async def test_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoEngine:
         """Nobody may ask for it."""
 
-    settings = settings_of(tmp_path, wandb_api_key="key")
-    connected = Backends(settings, NoEngine())  # type: ignore[arg-type]
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    connected = Backends(load_settings(data_dir=tmp_path), NoEngine())  # type: ignore[arg-type]
     backend = await connected.connect("serverless")
     assert backend.name == "serverless"
     await backend.close()
@@ -57,11 +84,11 @@ async def test_a_connection(tmp_path: Path) -> None:
     await connected.stop()
 
 
-def test_gpus_and_arguments_of_the_local_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpus_and_arguments_of_the_local_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in GPUS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LEARNLOOP_LOCAL_ARGUMENTS", '{"peft_args": {"r": 16}}')
-    settings = settings_of(tmp_path)
+    settings = LocalSettings()
     assert (settings.local_trainer_gpus, settings.local_inference_gpus) == ((0, 1), (2,))
     assert settings.local_arguments == {"peft_args": {"r": 16}}
 
@@ -72,12 +99,14 @@ def test_gpus_and_arguments_of_the_local_one(monkeypatch: pytest.MonkeyPatch, tm
         ({"LEARNLOOP_LOCAL_TRAINER_GPUS": "0"}, "exactly one for sampling"),
         ({"LEARNLOOP_LOCAL_TRAINER_GPUS": "x"}, "LEARNLOOP_LOCAL_TRAINER_GPUS"),
         ({"LEARNLOOP_LOCAL_ARGUMENTS": '{"vllm": {}}'}, "LEARNLOOP_LOCAL_ARGUMENTS: .*ART has no vllm"),
+        ({"LEARNLOOP_SERVERLESS_QUIET_S": "soon"}, "LEARNLOOP_SERVERLESS_QUIET_S: Input should be a valid number"),
+        ({"LEARNLOOP_SERVERLES_URL": "http://a"}, "Did you mean LEARNLOOP_SERVERLESS_URL?"),
     ],
 )
-def test_what_art_would_refuse_stops_the_service(
+def test_what_a_backend_would_refuse_stops_the_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], said: str
 ) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=said):
-        settings_of(tmp_path)
+        load_settings(data_dir=tmp_path)

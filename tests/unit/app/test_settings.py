@@ -118,7 +118,7 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, variable: str
 @pytest.mark.parametrize(
     ("variable", "value", "right"),
     [
-        ("LEARNLOOP_BACKEND", "foo", "expected one of embedded, serverless, local"),
+        ("LEARNLOOP_BACKEND", "foo", "expected one of embedded, local, serverless"),
         ("LEARNLOOP_CORS_ORIGINS", "https://app.example/", r"such as https://app\.example .* trailing slash"),
         ("LEARNLOOP_PROMPTED_SERVERS", "http://a", r"PROMPTED_SERVERS is gone: name the models .* in LEARNLOOP_MODELS"),
     ],

@@ -4,21 +4,26 @@ Importing it patches asyncio for the whole process (`nest_asyncio`) and changes 
 therefore never imports it, and uses the same protocol with that process as with our engine.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from learnloop_service.environment.base import Json
-from learnloop_service.training.backends.added import BackendTraits
 from learnloop_service.training.backends.base import Endpoint, ModelSpec
 from learnloop_service.training.backends.embedded import FencedPolicy
 from learnloop_service.training.backends.hosted import HostedBackend, Server
 from learnloop_service.training.backends.train_options import AS_LOSS_FN, LOCAL
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, State
+from learnloop_service.training.gpu_memory import free_gpu_memory
 from learnloop_service.training.protocol.model_name import ModelName
 
 NAME = "local"
-TRAITS = BackendTraits(train_options=LOCAL, samples_while_training=False)
 NEEDED = ("torch", "transformers", "trl", "peft", "polars", "nest_asyncio", "unsloth", "megatron")
 """Modules that ART's local backend imports before it trains. The extra `gpu` installs all of them except megatron."""
 _ARGUMENTS = ("init_args", "engine_args", "peft_args", "trainer_args")
@@ -61,6 +66,48 @@ def model_config(
     return config | {"trainer_gpu_ids": list(trainer_gpus), "inference_gpu_ids": list(inference_gpus)}
 
 
+class LocalSettings(BackendSettings):
+    """What ART's local backend is started with."""
+
+    model_config = SettingsConfigDict(env_prefix="LEARNLOOP_")
+
+    local_trainer_gpus: Annotated[tuple[int, ...], NoDecode] = ()
+    """GPUs on which ART's local backend trains, comma-separated. Empty: training and sampling take turns on one GPU."""
+    local_inference_gpus: Annotated[tuple[int, ...], NoDecode] = ()
+    """GPU on which ART's local backend samples if it trains on others."""
+    local_arguments: dict[str, dict[str, Any]] = Field(default_factory=dict, validate_default=True)
+    """ART's `init_args`, `engine_args`, `peft_args` and `trainer_args`, as JSON."""
+
+    @field_validator("local_trainer_gpus", "local_inference_gpus", mode="before")
+    @classmethod
+    def _separated(cls, value: object) -> object:
+        return value.replace(",", " ").split() if isinstance(value, str) else value
+
+    @field_validator("local_arguments")
+    @classmethod
+    def _as_art_takes_them(cls, value: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+        model_config(info.data.get("local_trainer_gpus", ()), info.data.get("local_inference_gpus", ()), value)
+        return value
+
+
+def _gpu_memory(_: LocalSettings) -> Iterator[Check]:
+    """Yield how much memory the GPUs have left. What a model needs is up to ART's arguments, so it is only shown."""
+    free = [f"{each / 1e9:.1f} GB on GPU {number}" for number, each in enumerate(free_gpu_memory())]
+    if free:
+        yield Check("GPU memory", State.OK, f"{', '.join(free)} free")
+    else:
+        yield Check("GPU", State.FAILED, "nvidia-smi finds no GPU", "install its driver")
+
+
+TRAITS = BackendTraits(
+    train_options=LOCAL,
+    samples_while_training=False,
+    settings=LocalSettings,
+    refusal=lambda _: missing(),
+    preflight=_gpu_memory,
+)
+
+
 class LocalBackend(HostedBackend):
     """Policies in the directory of one such process."""
 
@@ -79,6 +126,14 @@ class LocalBackend(HostedBackend):
         """Delete the model and its directory, if it exists. Raises BackendUnavailable."""
         with self.server.translated():
             await self.client.models.delete(model_id=f"{model.project}~{model.name}")
+
+
+async def connect_here(host: Host, settings: LocalSettings) -> LocalBackend:
+    """Return a backend for a process of this service, which is started when it is first used."""
+    config = model_config(settings.local_trainer_gpus, settings.local_inference_gpus, settings.local_arguments)
+    command = (sys.executable, "-m", f"{__package__}.server", "--model-config", json.dumps(config))
+    address = await host.process(NAME, command)
+    return await connect(f"{address.url}/v1", address.key)
 
 
 async def connect(base_url: str, api_key: str) -> LocalBackend:

@@ -34,7 +34,7 @@ export function RunOverview({ data, run, query }) {
       ${(isOpen || run.evaluations.length > 0) && html`<${HeldOutChart} run=${run} kind=${kind} />`}
       ${(isOpen || iterations.some((each) => each.rewards.mean !== null)) && html`<${RewardStrip} run=${run} iterations=${iterations} />`}
     </div>
-    ${run.status === "running" && run.backend === "embedded" && html`<${EngineStrip} />`}
+    ${run.status === "running" && run.on_engine && html`<${EngineStrip} />`}
     <${Outcome} run=${run} iterations=${iterations} kind=${kind} />
     <${Rejudged} run=${run} />
     ${iterations.some((each) => each.supervised) && html`<${ImitationChart} iterations=${iterations} />`}

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from learnloop_service.app.errors import Conflict, Forbidden
-from learnloop_service.app.model_registry.pushes import targets
-from learnloop_service.app.model_registry.pushes.targets import hub_target, s3_target
+from learnloop_service.app.model_registry.pushes import destination
+from learnloop_service.app.model_registry.pushes.hugging_face import hub_target
+from learnloop_service.app.model_registry.pushes.s3 import s3_target
 from learnloop_service.app.settings import Settings, SettingsError, load_settings
 
 
@@ -58,7 +59,7 @@ def test_prefixes_lead_nowhere_else(prefix: str) -> None:
 
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = ("obstore", "huggingface_hub")
-    monkeypatch.setattr(targets, "find_spec", lambda name: None if name in absent else find_spec(name))
+    monkeypatch.setattr(destination, "find_spec", lambda name: None if name in absent else find_spec(name))
     with pytest.raises(Conflict, match="needs the extra `export`"):
         s3_target(_settings(), "mail", "x")
     with pytest.raises(Conflict, match="needs the extra `export`"):

@@ -1,0 +1,167 @@
+"""Backends by name: the shipped ones and those that installed packages register.
+
+A package adds one with an entry point in the group `learnloop.backends` that names a coroutine function, which takes a
+Host and the backend's settings and returns a connected Backend. A BackendTraits named `TRAITS` in the same module says
+what the backend takes.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from learnloop_service.environment import plugins
+from learnloop_service.environment.plugins import PluginFault
+from learnloop_service.training.backends.base import Backend, BackendRefused, BackendUnavailable
+from learnloop_service.training.backends.traits import BackendSettings, BackendTraits, Check, Host, Setting, State
+from learnloop_service.training.protocol.validation_message import message_of
+
+GROUP = "learnloop.backends"
+
+
+class BadSettings(ValueError):
+    """A setting of a backend is invalid. The message names each one without its value, which can be a secret."""
+
+
+def names() -> list[str]:
+    """Return the registered names, sorted."""
+    return sorted(plugins.registered(GROUP))
+
+
+def traits(name: str) -> BackendTraits:
+    """Return what the backend with that name says about itself. Raises PluginFault, or KeyError if there is none."""
+    point = plugins.registered(GROUP)[name]
+    plugins.load("backend", point)
+    found = getattr(sys.modules[point.module], "TRAITS", BackendTraits())
+    if not isinstance(found, BackendTraits):
+        raise PluginFault(f"The backend {name!r}: TRAITS of {point.module} is {found!r}, not a BackendTraits.")
+    return found
+
+
+def loaded_traits(name: str) -> BackendTraits:
+    """Return what the backend with that name says about itself; the defaults if it cannot be loaded."""
+    try:
+        return traits(name)
+    except PluginFault:
+        return BackendTraits()
+
+
+def every_traits() -> Iterator[tuple[str, BackendTraits]]:
+    """Yield the traits of all backends that can be loaded, by name."""
+    for name in names():
+        try:
+            yield name, traits(name)
+        except PluginFault:  # Its refusal says why.
+            continue
+
+
+@cache
+def engine_backend() -> str:
+    """Return the name of the backend whose models are those of the service's engine. Raises PluginFault."""
+    for name, known in every_traits():
+        if known.on_engine:
+            return name
+    raise PluginFault(
+        "No backend of the engine is registered: Learnloop was installed before it had one. Install it again."
+    )
+
+
+def is_on_engine(name: str) -> bool:
+    """Return whether the models of the backend with that name, which need not be installed, are on the engine."""
+    return name == engine_backend()
+
+
+def read_settings(name: str, **given: Any) -> BackendSettings:
+    """Return the settings of a backend. Raises BadSettings or PluginFault."""
+    model = traits(name).settings
+    try:
+        return model(**given)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        lines = (f"{_named(model, str(each['loc'][0]))}: {message_of(each)}" for each in problems)
+        raise BadSettings("; ".join(lines)) from None
+
+
+def settings_of_backends() -> list[BackendSettings]:
+    """Return the settings of all backends that can be loaded and whose settings are valid."""
+    found = list[BackendSettings]()
+    for name in names():
+        with suppress(PluginFault, BadSettings):
+            found.append(read_settings(name))
+    return found
+
+
+def listed_settings(name: str) -> list[Setting]:
+    """Return the settings of a backend for people; none if it cannot be loaded."""
+    model = loaded_traits(name).settings
+    try:
+        given = read_settings(name).model_fields_set
+    except (PluginFault, BadSettings):  # The backend's refusal says why.
+        given = set()
+    return [
+        Setting(_variable(model, field, info), info.description or "", field in given)
+        for field, info in model.model_fields.items()
+    ]
+
+
+def variables() -> set[str]:
+    """Return the environment variables that the backends read."""
+    return {
+        _variable(known.settings, field, info)
+        for _, known in every_traits()
+        for field, info in known.settings.model_fields.items()
+    }
+
+
+def refusal(name: str) -> str | None:
+    """Return why a backend cannot be used here; None if it can. A fault of its package is a reason, too."""
+    try:
+        missing = traits(name).refusal(read_settings(name))
+    except PluginFault as fault:
+        return str(fault)
+    except BadSettings as error:
+        return f"The backend {name} is not available here: bad settings: {error}"
+    except Exception as error:
+        return f"The backend {name!r}: its `refusal` raised {type(error).__name__}: {error}"
+    return None if missing is None else f"The backend {name} is not available here: {missing}"
+
+
+def preflight(name: str) -> Iterable[Check]:
+    """Yield what a backend that is not refused finds out before a run. What it raises is a failed check."""
+    try:
+        yield from traits(name).preflight(read_settings(name))
+    except Exception as error:
+        found = f"the `preflight` of {name!r} raised {type(error).__name__}: {error}"
+        yield Check("backend", State.FAILED, found, "report it to whoever wrote the backend")
+
+
+async def connect(name: str, host: Host) -> Backend:
+    """Connect a backend for the caller's event loop. Raises BackendUnavailable, also for what its package raises, and
+    BackendRefused."""
+    point = plugins.registered(GROUP)[name]
+    try:
+        backend: Backend = await plugins.load("backend", point)(host, read_settings(name))
+    except (BackendUnavailable, BackendRefused):
+        raise
+    except Exception as error:
+        raise BackendUnavailable(
+            f"The backend {name!r} cannot be connected: {type(error).__name__}: {error}"
+        ) from error
+    return backend
+
+
+def _named(model: type[BackendSettings], place: str) -> str:
+    """Return the variable at fault: a problem is located by the field's name, or by its alias."""
+    info = model.model_fields.get(place)
+    return place if info is None else _variable(model, place, info)
+
+
+def _variable(model: type[BackendSettings], field: str, info: FieldInfo) -> str:
+    """Return the environment variable that sets a field."""
+    if isinstance(info.validation_alias, str):
+        return info.validation_alias
+    return f"{model.model_config.get('env_prefix', '')}{field}".upper()
