@@ -68,8 +68,9 @@ class Host(Protocol):
     async def process(self, name: str, command: Sequence[str]) -> Address:
         """Return the address of a process of the backend's own, after starting it if it does not run.
 
-        It is restarted when it dies, and ends with the service. It gets the flags of `learnloop_service.training.engine` and has a
-        directory of that name in the data directory. Raises BackendUnavailable.
+        It is restarted when it dies, and ends with the service. It gets the flags of
+        `learnloop_service.training.engine` and has a directory of that name in the data directory. Raises
+        BackendUnavailable.
         """
 
 
