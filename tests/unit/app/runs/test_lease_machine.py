@@ -116,14 +116,17 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 1), crash=_CRASH)
     def claim(self, worker: int, crash: int | None) -> None:
+        claims = self._workers[worker]
         free = self._status is RunStatus.QUEUED or (self._status is RunStatus.RUNNING and self._lapsed)
+        # A worker that could not renew its lease in time, and did not end: that is no attempt that failed.
+        again = self._status is RunStatus.RUNNING and self._given[-1].worker == claims.worker
         with self._dying(crash):
-            claimed = self._do(self._workers[worker].claim())
-            assert (claimed is not None) == (free and self._claims < MAX_CLAIMS)
+            claimed = self._do(claims.claim())
+            assert (claimed is not None) == (free and (again or self._claims < MAX_CLAIMS))
             if claimed is not None:
                 assert claimed[1].epoch == len(self._given) + 1
                 self._given.append(claimed[1])
-                self._claims += 1
+                self._claims += not again
                 self._move(Move.CLAIM)
             elif free:
                 self._move(Move.GIVE_UP)
