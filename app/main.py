@@ -188,7 +188,7 @@ async def _opened(
     app: FastAPI, settings: Settings, service: AbstractAsyncContextManager[Service]
 ) -> AsyncIterator[None]:
     """Open what the handlers use, in the application's state."""
-    from app.datasets.inbox_files import index_inboxes_anew
+    from app.datasets.store import index_inboxes_anew
 
     state = app.state
     limits = Limits(settings.max_runs_per_project, settings.max_runs_per_backend)

@@ -1,5 +1,6 @@
 """Downloads data sets and models from the Hugging Face hub, or a server with the same protocol, to folders on disk."""
 
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from environment.installation import install_command
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ MODEL = RepositoryKind("model", "model", ("*.json", "*.jinja", "*.safetensors", 
 
 class HubError(Exception):
     """The hub does not have the repository or cannot be reached; the message says what would help."""
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether the source is on the hub, NAMESPACE/NAME, and not an existing path."""
+    return bool(HUB_ID.fullmatch(source)) and not Path(source).exists()
 
 
 def download_whole(repo: str, endpoint: str, token: str | None, folder: Path) -> Path:

@@ -1,13 +1,12 @@
 """Immutable inbox files, identified by the hash of their emails."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from sqlite3 import Error
 
-from environment.email_search.inbox import Email, Inbox, index_anew, write_inbox
+from environment.email_search.inbox import Email, Inbox, write_inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +31,6 @@ def write_inbox_file(path: Path, emails: Iterable[Email], *, shared: bool = Fals
         stats = inbox.stats()
     first, last = (f"{day:%Y-%m-%d}" if day else None for day in (stats.first, stats.last))
     return InboxFile(content.hash, stats.emails, first, last)
-
-
-def index_inboxes_anew(data_dir: Path) -> None:
-    """Index the inboxes of earlier releases anew. Those that are added later are when they are first opened."""
-    for folder in ("inboxes", "datasets/inboxes"):
-        for path in sorted((data_dir / folder).glob("*.sqlite")):
-            with suppress(Error):
-                index_anew(path)
 
 
 class _Content:

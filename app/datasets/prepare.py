@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 
 from app.datasets import hub, sources
 from app.datasets.inbox_files import write_inbox_file
-from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe, is_hub_id
+from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe
 from app.datasets.store import DatasetStore, Version, canonical
 from environment.base import Split
 from environment.email_search import enron, table_files
@@ -103,7 +103,7 @@ class Preparation:
     def _found(self, source: str) -> Path:
         """Return the source's path on disk, and record the hash of its content."""
         path = Path(source).expanduser()
-        if is_hub_id(source):
+        if hub.is_hub_id(source):
             path = hub.download(source, self._hub.endpoint, self._hub.token, self._hub.cache)
         elif not path.exists():
             raise MailSourceError(f"cannot read {source}: No such file or directory")

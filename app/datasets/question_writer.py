@@ -18,9 +18,10 @@ from app.datasets.model_writer import NotWritten, completed, listed
 from app.datasets.recipe import BadRecipe, Recipe
 from app.datasets.store import canonical
 from environment.email_search.inbox import Email, Inbox
-from environment.email_search.question_sets import Question, words_of
+from environment.email_search.question_sets import Question
 from environment.email_search.template_questions import emails_in_random_order, topic_of
 from environment.json_type import Json
+from environment.words import words_of
 from judges.base import JudgeModel, Models, UnknownModel
 from judges.llm import JudgeUnavailable
 

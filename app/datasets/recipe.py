@@ -1,6 +1,5 @@
 """Recipes for data: where the emails and questions come from, and which of them to use."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,6 @@ from training.protocol.validation_message import message_of
 TEMPLATES = "templates"
 LLM = "llm"
 NONE = "none"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 _Count = Annotated[int, Field(ge=1)]
 
@@ -95,8 +93,3 @@ def _fault(error: Any) -> str:
     if error["type"] == "missing":
         return f"{place} is missing"
     return f"{place + ': ' if place else ''}{message_of(error)}"
-
-
-def is_hub_id(source: str) -> bool:
-    """Return whether the source is a data set on the hub, NAMESPACE/NAME, and not an existing path."""
-    return bool(_HUB_ID.fullmatch(source)) and not Path(source).exists()

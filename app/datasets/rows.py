@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from ulid import ULID
 
 from app.auth.caller import ANY_PROJECT
-from app.datasets.recipe import is_hub_id
+from app.datasets.hub import is_hub_id
 from app.datasets.store import DatasetStore, StoreError, Version, canonical
 from app.db.database import Database
 from app.db.newest_first import newest_first

@@ -8,15 +8,17 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from sqlite3 import Error
 from typing import Any
 
 from ulid import ULID
 
 from environment.email_search.environment import version_path
+from environment.email_search.inbox import index_anew
 from environment.json_type import Json
 
 canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
@@ -149,3 +151,11 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
+
+
+def index_inboxes_anew(data_dir: Path) -> None:
+    """Index the inboxes of earlier releases anew. Those that are added later are when they are first opened."""
+    for folder in ("inboxes", "datasets/inboxes"):
+        for path in sorted((data_dir / folder).glob("*.sqlite")):
+            with suppress(Error):
+                index_anew(path)

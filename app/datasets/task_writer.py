@@ -6,8 +6,8 @@ from importlib.resources import files
 
 from app.datasets.model_writer import NotWritten, completed, listed
 from environment.base import Tool
-from environment.email_search.question_sets import words_of
 from environment.json_type import Json
+from environment.words import words_of
 from judges.base import JudgeModel
 from judges.llm import JudgeUnavailable
 

@@ -1,7 +1,5 @@
 """Sets of questions about one inbox whose splits share no email and no question."""
 
-import re
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from typing import get_args
 
 from environment.base import Json, Split
 from environment.invented_names import split_of
+from environment.words import words_of
 
 HELD_OUT_FIRST: Sequence[Split] = ("test", "validation", "train")
 """Order in which splits claim a shared email or question. Held-out splits are first, so that changing the training set
@@ -122,9 +121,3 @@ def question_set(
         sources_elsewhere |= sources
         words_elsewhere |= words
     return rows
-
-
-def words_of(question: str) -> str:
-    """Return a text that is the same for questions that differ only in case, accents, spaces and punctuation."""
-    folded = unicodedata.normalize("NFKD", question).casefold()
-    return " ".join(re.findall(r"\w+", "".join(each for each in folded if not unicodedata.combining(each))))

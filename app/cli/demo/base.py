@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.base_reports import print_verdict
-from app.cli.bases import HUB_ID, add_base
+from app.cli.bases import add_base
 from app.cli.terminal import Failure, failing_on, progress
+from app.datasets.hub import HUB_ID
 from training.base_model_files import added_base_models, fingerprint
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from environment.email_search.question_sets import (
     halve,
     question_set,
     split_by_topic,
-    words_of,
 )
 
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -69,8 +68,3 @@ def test_a_topic_is_for_one_split_and_so_is_an_email() -> None:
     halves = halve([Question(f"{n}", f"Q{n}?", "a", (f"<{n % 50}@x>",)) for n in range(100)])
     assert {each.sources for each in halves["test"]}.isdisjoint(each.sources for each in halves["validation"])
     assert min(map(len, halves.values())) > 20
-
-
-def test_words_leave_case_accents_and_punctuation_out() -> None:
-    assert words_of("  When is “Été”?") == words_of("when is ete") == "when is ete"
-    assert words_of("When is it?") != words_of("When was it?")

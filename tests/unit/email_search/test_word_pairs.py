@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.datasets.inbox_files import index_inboxes_anew
+from app.datasets.store import index_inboxes_anew
 from benchmarks.service import search_languages
 from environment.email_search import inbox as inbox_module
 from environment.email_search.inbox import Email, Inbox, write_inbox
