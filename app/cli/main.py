@@ -1,7 +1,7 @@
 """The command `learnloop`. Its subcommands mirror the API, and import what they need only when they run.
 
 A package adds one with an entry point in the group `learnloop.commands` that names a function with Typer's annotations,
-or a Typer with several commands.
+or a Typer with several commands. The name `data.fetch` adds `fetch` to the commands of `learnloop data`.
 """
 
 import os
@@ -67,32 +67,56 @@ including `--help`, are left."""
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """The commands, each imported on its first lookup: our own, and those of packages under other names. Looking for
-    the latter takes longer than importing one of ours."""
+    """The commands of a group, each built on its first lookup: its own, and those of packages under other names.
+    Looking for the latter takes longer than importing one of ours."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Mapping[str, Any], group: str = "") -> None:
+        """`own` has the built commands, or their locations. `group` is empty for the root."""
+        self._own = own
+        self._group = group
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._found:
-            command = _own(name) if name in COMMANDS else _of_a_package(plugins.registered(GROUP)[name])
-            alone = typer.Typer(rich_markup_mode="rich")
-            if isinstance(command, typer.Typer):
-                alone.add_typer(command, name=name)
+            own = self._own.get(name)
+            if own is None:
+                self._found[name] = _built(name, _of_a_package(self._of_packages()[name]))
+            elif isinstance(own, str):
+                self._found[name] = _built(name, _at(own))
             else:
-                alone.command(name, context_settings=SETTINGS.get(name))(command)
-            self._found[name] = typer.main.get_group(alone).commands[name]
+                self._found[name] = own
+            self._admit_packages(name)
         return self._found[name]
 
+    def _admit_packages(self, name: str) -> None:
+        """Let packages add commands to the command if it is a group of the root."""
+        command = self._found[name]
+        if not self._group and isinstance(command, TyperGroup):
+            command.commands = cast(Any, _LazyCommands(command.commands, name))
+
+    def _of_packages(self) -> dict[str, EntryPoint]:
+        found = {tuple(name.rpartition(".")[::2]): point for name, point in plugins.registered(GROUP).items()}
+        return {name: point for (group, name), point in found.items() if group == self._group}
+
     def __iter__(self) -> Iterator[str]:
-        return iter({**COMMANDS, **plugins.registered(GROUP)})
+        return iter({**self._own, **self._of_packages()})
 
     def __len__(self) -> int:
-        return len({**COMMANDS, **plugins.registered(GROUP)})
+        return len({**self._own, **self._of_packages()})
 
 
-def _own(name: str) -> Any:
-    module, _, attribute = COMMANDS[name].partition(":")
+def _built(name: str, command: Any) -> Any:
+    """Return click's form of a function or a Typer."""
+    alone = typer.Typer(rich_markup_mode="rich")
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name)
+    else:
+        alone.command(name, context_settings=SETTINGS.get(name))(command)
+    return typer.main.get_group(alone).commands[name]
+
+
+def _at(location: str) -> Any:
+    module, _, attribute = location.partition(":")
     return getattr(import_module(module), attribute)
 
 
@@ -115,7 +139,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands = cast(Any, _LazyCommands())
+        self.commands = cast(Any, _LazyCommands(COMMANDS))
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -34,6 +34,10 @@ def package(tmp_path: Path) -> Iterator[None]:
         "several": "greetings:several",
         "broken": "greetings:nothing",
         "runs": "greetings:greet",
+        "runs.greet": "greetings:greet",
+        "runs.show": "greetings:greet",
+        "runs.broken": "greetings:nothing",
+        "several.more": "greetings:greet",
     }
     with installed(tmp_path, GROUP, points):
         yield
@@ -45,6 +49,8 @@ def package(tmp_path: Path) -> Iterator[None]:
         (["greet", "Mara", "--loud"], "Hello, Mara!\n"),
         (["several", "greet", "Bo"], "Hello, Bo.\n"),
         (["several", "leave"], "Goodbye.\n"),
+        (["runs", "greet", "Bo"], "Hello, Bo.\n"),
+        (["several", "more", "Bo"], "Hello, Bo.\n"),
     ],
 )
 def test_they_are_called_like_ours(arguments: list[str], printed: str) -> None:
@@ -74,6 +80,20 @@ def test_one_that_cannot_be_loaded_says_why() -> None:
 
 def test_none_replaces_one_of_ours() -> None:
     assert "verify" in CliRunner().invoke(app, ["runs", "--help"]).stdout
+    assert "Greet somebody." not in CliRunner().invoke(app, ["runs", "show", "--help"]).stdout
+
+
+def test_a_group_of_ours_lists_what_packages_add_to_it() -> None:
+    shown = CliRunner().invoke(app, ["runs", "--help"]).stdout
+    assert "Greet somebody." in shown
+    assert "cannot be loaded from greetings:nothing" in " ".join(shown.replace("│", " ").split())
+    assert "runs.greet" not in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_one_of_a_group_that_cannot_be_loaded_says_why() -> None:
+    ran = CliRunner().invoke(app, ["runs", "broken"])
+    assert ran.exit_code == 1
+    assert "The command 'runs.broken' cannot be loaded from greetings:nothing" in " ".join(ran.stderr.split())
 
 
 def test_an_unknown_one_is_a_usage_error() -> None:
