@@ -21,7 +21,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def load(what: str, point: EntryPoint) -> Any:
-    """Return the object that the entry point names; `what` is `environment`, `judge` or `command`. Raises
+    """Return the object that the entry point names; `what` is `environment`, `judge`, `command` or `routes`. Raises
     PluginFault."""
     try:
         return point.load()
