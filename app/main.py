@@ -234,7 +234,7 @@ def _failed_keys(settings: Settings) -> FailedKeys | None:
     return FailedKeys(settings.failed_keys_per_minute) if settings.failed_keys_per_minute else None
 
 
-_RAW = ("/inboxes", "/demonstrations", "/imports")
+_RAW = ("/demonstrations", "/imports")
 """Paths whose bodies are not JSON."""
 
 
@@ -247,7 +247,6 @@ def _add_middleware(app: FastAPI, settings: Settings, files: Mapping[str, int]) 
     big = dict.fromkeys(
         ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/imports"), settings.max_graph_bytes
     )
-    big["/inboxes"] = settings.max_inbox_bytes
     big |= files
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 from app.datasets import hub, sources
 from app.datasets.inbox_files import write_inbox_file
 from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe
-from app.datasets.store import DatasetStore, Version, canonical
+from app.datasets.store import DatasetStore, Prepared, Version, canonical
 from environment.base import Split
 from environment.email_search import enron, table_files
 from environment.email_search.importer import MailSourceError
@@ -56,14 +56,6 @@ class Hub:
     endpoint: str
     token: str | None
     cache: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A version, and the stages that were run for it; results of the others were reused."""
-
-    version: Version
-    done: tuple[str, ...]
 
 
 class Preparation:

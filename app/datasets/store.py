@@ -47,6 +47,14 @@ class Version:
     """How many emails and questions of the sources were used or left out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version, and the stages that were run for it; results of the others were reused."""
+
+    version: Version
+    done: tuple[str, ...]
+
+
 class DatasetStore:
     """The `datasets` folder of a data directory."""
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 
 from app.cli.demo.base import add_found, find_base
-from app.cli.demo.mailbox import mailbox_of, prepared_mailbox
+from app.cli.demo.own_data import own_data, prepared_data
 from app.cli.serve import settings_with
 from app.cli.terminal import Failure
 from benchmarks.learning.real_model.arms import ARMS, CHECK, GRPO, GRPO_ONLY, Settings, with_given
@@ -61,10 +61,10 @@ def _measurement(options: argparse.Namespace, data_dir: Path) -> Measurement:
     base = find_base(options.base_model, data_dir, settings_with().data_dir)
     add_found(base, settings)
     emails = options.emails or ()
-    mailbox = prepared_mailbox(options.inbox, data_dir) if options.inbox else mailbox_of(emails, settings)
+    data = prepared_data(options.inbox, data_dir) if options.inbox else own_data("email_search", emails, settings)
     chosen = Settings(
-        inbox=mailbox.name,
-        questions=min(1_000, mailbox.test_questions),
+        inbox=data.name,
+        questions=min(1_000, data.test_questions),
         evaluate=options.share is None,
     )
     if options.plan == "check":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.demo.base import add_found, find_base
-from app.cli.demo.mailbox import Mailbox, prepared_mailbox
+from app.cli.demo.own_data import OwnData, prepared_data
 from app.cli.demo.real_base import Device, RealBase, prepare_real_base
 from app.cli.terminal import Failure
 from app.schemas.run_request import LearnLoopRequest
@@ -48,8 +48,8 @@ def test_without_a_gpu_it_says_what_it_needs_and_does_nothing(learnloop: Learnlo
 def test_a_given_device_is_used_without_looking_for_it(base: Path, tmp_path: Path) -> None:
     shutil.copytree(base, place_of_added(tmp_path / "demo", "mine"))
     for device in Device:
-        real = prepare_real_base("mine", (), device, tmp_path / "demo")
-        assert (real.name, real.mailbox.name) == ("mine", None)
+        real = prepare_real_base("mine", "email_search", (), device, tmp_path / "demo")
+        assert (real.name, real.data.name) == ("mine", None)
         assert parse_open(real.variables["LEARNLOOP_ENGINE_ARGS"].split()).device == device
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path,
 
 
 def test_the_request_asks_all_test_questions_and_leaves_other_settings_to_the_service() -> None:
-    real = RealBase("other", Mailbox("demo-mail@1", 60, 14), {})
+    real = RealBase("other", OwnData("demo-mail@1", 60, 14), {})
     given = {"environment": {"name": "email_search"}, "iterations": None, "seed": 3}
     request = LearnLoopRequest.model_validate(real.request(given))
     assert request.model_fields_set == {"environment", "model", "seed", "evaluation"}
@@ -132,9 +132,9 @@ def test_prepared_mail_is_found_by_its_name(learnloop: Learnloop, tmp_path: Path
         made = learnloop("data", "prepare", "mine", *arguments, "--json").json
     if not versions:
         with pytest.raises(Failure, match="learnloop data prepare mine"):
-            prepared_mailbox("mine", tmp_path / "data")
+            prepared_data("mine", tmp_path / "data")
         return
-    found = prepared_mailbox("mine", tmp_path / "data")
+    found = prepared_data("mine", tmp_path / "data")
     assert (found.name, found.emails, found.test_questions) == ("mine@2", 61, made["scenarios"]["test"])
 
 
