@@ -5,6 +5,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+ROUTES = "learnloop.routes"
+"""Group of what packages add to the API, each under the first part of its paths."""
+
 
 class PluginFault(Exception):
     """A plug-in cannot be loaded, raised an exception, or returned something unexpected; the message says which and

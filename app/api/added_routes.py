@@ -1,7 +1,8 @@
 """Routes that installed packages add to the API.
 
 A package adds them with an entry point in the group `learnloop.routes` that names an `AddedRoutes`. They have the same
-keys, limits and errors as ours, and are in the OpenAPI file.
+keys, limits and errors as ours, and are in the OpenAPI file. The entry point's own name is the first part of their
+paths.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,6 @@ from fastapi import APIRouter
 from app.settings import Settings
 from environment import plugins
 
-GROUP = "learnloop.routes"
 log = structlog.get_logger(__name__)
 
 
@@ -30,7 +30,7 @@ class AddedRoutes:
 def added_routes() -> Iterator[AddedRoutes]:
     """Yield the routes of each package. Those that cannot be loaded are logged and left out, since the rest of the
     service works without them."""
-    for point in plugins.registered(GROUP).values():
+    for point in plugins.registered(plugins.ROUTES).values():
         try:
             found = plugins.load("routes", point)
         except plugins.PluginFault as fault:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli.terminal import Failure, print_failure, results
-from environment import plugins
+from environment import known_packages, plugins
 from learnloop.http_settings import spare_loopback
 
 GROUP = "learnloop.commands"
@@ -79,20 +79,31 @@ class _LazyCommands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._found:
             own = self._own.get(name)
-            if own is None:
-                self._found[name] = _built(name, _of_a_package(self._of_packages()[name]))
-            elif isinstance(own, str):
-                self._found[name] = _built(name, _at(own))
-            else:
-                self._found[name] = own
-            self._admit_packages(name)
+            if isinstance(own, str):
+                own = _built(name, _at(own), SETTINGS.get(name))
+            command = self._of_a_package(name) if own is None else own
+            if not self._group and isinstance(command, TyperGroup):
+                command.commands = cast(Any, _LazyCommands(command.commands, name))
+            self._found[name] = command
         return self._found[name]
 
-    def _admit_packages(self, name: str) -> None:
-        """Let packages add commands to the command if it is a group of the root."""
-        command = self._found[name]
-        if not self._group and isinstance(command, TyperGroup):
-            command.commands = cast(Any, _LazyCommands(command.commands, name))
+    def _of_a_package(self, name: str) -> Any:
+        """Return the command of a package. Of one that cannot be loaded or is not installed, return a command that says
+        so: the others still work. Raises KeyError for an unknown one."""
+        point = self._of_packages().get(name)
+        try:
+            if point is not None:
+                return _built(name, plugins.load("command", point))
+            entry = f"{self._group}.{name}" if self._group else name
+            why = f"`learnloop {entry.replace('.', ' ')}` needs {known_packages.missing(GROUP)[entry]}"
+        except plugins.PluginFault as fault:
+            why = str(fault)
+
+        def unusable() -> None:
+            raise Failure(why)
+
+        unusable.__doc__ = why
+        return _built(name, unusable, _OWN_PARSER)
 
     def _of_packages(self) -> dict[str, EntryPoint]:
         found = {tuple(name.rpartition(".")[::2]): point for name, point in plugins.registered(GROUP).items()}
@@ -105,33 +116,19 @@ class _LazyCommands(Mapping[str, Any]):
         return len({**self._own, **self._of_packages()})
 
 
-def _built(name: str, command: Any) -> Any:
+def _built(name: str, command: Any, settings: dict[str, Any] | None = None) -> Any:
     """Return click's form of a function or a Typer."""
     alone = typer.Typer(rich_markup_mode="rich")
     if isinstance(command, typer.Typer):
         alone.add_typer(command, name=name)
     else:
-        alone.command(name, context_settings=SETTINGS.get(name))(command)
+        alone.command(name, context_settings=settings)(command)
     return typer.main.get_group(alone).commands[name]
 
 
 def _at(location: str) -> Any:
     module, _, attribute = location.partition(":")
     return getattr(import_module(module), attribute)
-
-
-def _of_a_package(point: EntryPoint) -> Any:
-    """Return the command of a package, or one that says why it cannot be loaded: the others still work."""
-    try:
-        return plugins.load("command", point)
-    except plugins.PluginFault as fault:
-        why = str(fault)
-
-        def unusable() -> None:
-            raise Failure(why)
-
-        unusable.__doc__ = why
-        return unusable
 
 
 class Commands(TyperGroup):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.api.added_routes import GROUP
+from environment import plugins
+from environment.plugins import ROUTES
 from tests.fakes.installed import installed
 from tests.integration.app.keyed import keyed
 
@@ -38,7 +39,7 @@ def package(tmp_path: Path) -> Iterator[None]:
     site.mkdir()
     (site / "lines_of_files.py").write_text(_ROUTES)
     points = {"lines": "lines_of_files:added", "gone": "lines_of_files:gone", "other": "lines_of_files:router"}
-    with installed(site, GROUP, points):
+    with installed(site, ROUTES, points):
         yield
 
 
@@ -65,3 +66,21 @@ async def test_those_that_cannot_be_loaded_are_left_out(data_dir: Path, database
     async with keyed(data_dir, database_url) as service:
         headers = await service.headers("mail")
         assert (await service.client.get("/inboxes", headers=headers)).status_code == 200
+
+
+async def test_a_request_to_those_of_a_missing_package_says_what_to_install(
+    data_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = plugins.registered
+    monkeypatch.setattr(plugins, "registered", lambda group: {} if group == ROUTES else registered(group))
+    async with keyed(data_dir, database_url) as service:
+        headers = await service.headers("mail")
+        for path, status in (("/inboxes", 405), ("/inboxes/mail/questions", 404)):
+            refused = await service.client.post(path, json={}, headers=headers)
+            assert refused.status_code == status
+            assert refused.json()["detail"].endswith(
+                "What changes /inboxes needs the package learnloop-mail, which is not installed here "
+                "(docs/install.md#packages says how to add it)."
+            )
+        assert "learnloop-mail" not in (await service.client.post("/runs", json={}, headers=headers)).text
+        assert (await service.client.get("/inboxes", headers=headers)).json()["items"] == []

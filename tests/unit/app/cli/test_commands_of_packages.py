@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import GROUP, app
+from environment import plugins
 from tests.fakes.installed import installed
 
 _COMMANDS = '''
@@ -91,9 +92,22 @@ def test_a_group_of_ours_lists_what_packages_add_to_it() -> None:
 
 
 def test_one_of_a_group_that_cannot_be_loaded_says_why() -> None:
-    ran = CliRunner().invoke(app, ["runs", "broken"])
+    ran = CliRunner().invoke(app, ["runs", "broken", "--all", "some"])
     assert ran.exit_code == 1
     assert "The command 'runs.broken' cannot be loaded from greetings:nothing" in " ".join(ran.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["data", "prepare", "mine", "--emails", "a.mbox"], ["inbox", "import", "-h"]])
+def test_one_whose_package_is_missing_says_what_to_install(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = plugins.registered
+    monkeypatch.setattr(plugins, "registered", lambda group: {} if group == GROUP else registered(group))
+    ran = CliRunner().invoke(app, arguments)
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    [line] = ran.stderr.splitlines()
+    assert f"`learnloop {' '.join(arguments[:2])}` needs the package learnloop-mail, which is not installed" in line
+    assert "learnloop-mail" not in CliRunner().invoke(app, [arguments[0], "--help"]).stdout
 
 
 def test_an_unknown_one_is_a_usage_error() -> None:
