@@ -11,10 +11,10 @@ from sqlalchemy import func, select, text
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.datasets import upload
 from app.datasets.store import DatasetStore
 from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import DatasetVersion, InboxPart, Run
+from learnloop_mail.service import upload
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for

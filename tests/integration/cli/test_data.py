@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from app.datasets.recipe import read_recipe
 from environment.email_search.environment import build
+from learnloop_mail.preparation.recipe import read_recipe
 from scripts.enron_layout import write_layout
 from tests.fakes.engine_process import ROOT
 from tests.fakes.hub_server import hub_server

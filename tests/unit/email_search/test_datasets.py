@@ -11,7 +11,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from environment.email_search.enron import (
+from environment.email_search.inbox import Inbox, write_inbox
+from learnloop_mail.preparation.enron import (
     EMAIL_COLUMNS,
     KNOWN_BAD_QUESTIONS,
     QuestionCounts,
@@ -20,9 +21,8 @@ from environment.email_search.enron import (
     emails,
     questions,
 )
-from environment.email_search.inbox import Inbox, write_inbox
-from environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
-from environment.email_search.table_files import DatasetError, count_rows, is_dataset, rows, splits
+from learnloop_mail.preparation.mail_filter import FilterCounts, MailFilter, filtered
+from learnloop_mail.preparation.table_files import DatasetError, count_rows, is_dataset, rows, splits
 from scripts.enron_layout import EMAILS, save
 
 Row = dict[str, Any]

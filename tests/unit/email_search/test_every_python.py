@@ -43,7 +43,7 @@ DATES = (
 )
 IMPORT = """
 import hashlib, pathlib, sqlite3, sys
-from environment.email_search.importer import import_mail
+from learnloop_mail.reading.importer import import_mail
 source, path = map(pathlib.Path, sys.argv[1:])
 report = import_mail([source], path)
 rows = [sqlite3.connect(path).execute(f"SELECT * FROM {t}").fetchall() for t in ("email", "address", "email_fts_data")]
@@ -102,7 +102,13 @@ def test_the_same_mail_gives_the_same_inbox(tmp_path: Path) -> None:
     found = {}
     for version, path in interpreters().items():
         command = [path, "-c", IMPORT, str(tmp_path / "mail"), str(tmp_path / f"{version}.sqlite")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "."})
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((".", "plugins/mail"))},
+        )
         assert done.returncode == 0, done.stderr
         found[version] = done.stdout
     assert len(set(found.values())) == 1, found

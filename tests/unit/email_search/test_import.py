@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from environment.email_search import mail_files, mail_ids
-from environment.email_search.importer import ImportReport, MailSourceError, import_mail
 from environment.email_search.inbox import Email, Inbox, InboxError, write_inbox
-from environment.email_search.mail_files import BrokenMail, RawMail, raw_mails
-from environment.email_search.mail_ids import MailIds
+from learnloop_mail.reading import mail_files, mail_ids
+from learnloop_mail.reading.importer import ImportReport, MailSourceError, import_mail
+from learnloop_mail.reading.mail_files import BrokenMail, RawMail, raw_mails
+from learnloop_mail.reading.mail_ids import MailIds
 
 
 def mail(number: int, body: str = "hello", *fields: str) -> bytes:

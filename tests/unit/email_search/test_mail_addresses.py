@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from environment.email_search.inbox import Email, Inbox
 from environment.email_search.mail_addresses import people
-from environment.email_search.mail_headers import mailboxes
-from environment.email_search.mail_message import decode_mail
+from learnloop_mail.reading.mail_headers import mailboxes
+from learnloop_mail.reading.mail_message import decode_mail
 
 
 @pytest.mark.parametrize(

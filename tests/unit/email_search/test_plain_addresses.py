@@ -6,8 +6,9 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_search import inbox, mail_headers
+from environment.email_search import inbox
 from environment.email_search.mail_addresses import people
+from learnloop_mail.reading import mail_headers
 
 _NOTHING = re.compile(r"(?!)")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Split
-from environment.email_search.question_sets import (
+from learnloop_mail.preparation.question_sets import (
     Question,
     Selection,
     SplitCounts,

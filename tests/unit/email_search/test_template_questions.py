@@ -5,8 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from environment.email_search.inbox import Email, Inbox, write_inbox
-from environment.email_search.template_questions import GAP, TemplateCounts, template_questions, topic_of
 from judges.reference import same_answer
+from learnloop_mail.preparation.template_questions import GAP, TemplateCounts, template_questions, topic_of
 
 START = datetime(2021, 3, 1, 9, tzinfo=UTC)
 

@@ -14,16 +14,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from app.datasets import hub, sources
-from app.datasets.inbox_files import write_inbox_file
-from app.datasets.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe
+from app.datasets import hub
 from app.datasets.store import DatasetStore, Prepared, Version, canonical
 from environment.base import Split
-from environment.email_search import enron, table_files
-from environment.email_search.importer import MailSourceError
 from environment.email_search.inbox import Inbox
-from environment.email_search.mail_filter import FilterCounts, MailFilter, filtered
-from environment.email_search.question_sets import (
+from environment.json_type import Json
+from learnloop_mail.preparation import enron, sources, table_files
+from learnloop_mail.preparation.inbox_files import write_inbox_file
+from learnloop_mail.preparation.mail_filter import FilterCounts, MailFilter, filtered
+from learnloop_mail.preparation.question_sets import (
     Question,
     Selection,
     SplitCounts,
@@ -32,8 +31,9 @@ from environment.email_search.question_sets import (
     split_by_topic,
     topic_of_question,
 )
-from environment.email_search.template_questions import TemplateCounts, template_questions
-from environment.json_type import Json
+from learnloop_mail.preparation.recipe import LLM, NONE, TEMPLATES, BadRecipe, Recipe
+from learnloop_mail.preparation.template_questions import TemplateCounts, template_questions
+from learnloop_mail.reading.importer import MailSourceError
 
 _FORMAT = 1
 """Version of the results' format. Changing it invalidates all stored results."""

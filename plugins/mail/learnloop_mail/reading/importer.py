@@ -10,10 +10,10 @@ from pathlib import Path
 from time import monotonic
 
 from environment.email_search.inbox import Email, InboxError, write_inbox
-from environment.email_search.mail_files import BrokenMail, RawMail, raw_mails
-from environment.email_search.mail_ids import MailIds
-from environment.email_search.mail_message import DecodedMail, NotAMail, decode_mail
-from environment.email_search.mime_parts import MailRefused
+from learnloop_mail.reading.mail_files import BrokenMail, RawMail, raw_mails
+from learnloop_mail.reading.mail_ids import MailIds
+from learnloop_mail.reading.mail_message import DecodedMail, NotAMail, decode_mail
+from learnloop_mail.reading.mime_parts import MailRefused
 
 
 class MailSourceError(Exception):

@@ -25,8 +25,8 @@ def import_(
 
     Questions that the inbox already has are checked: each source must be an email of the inbox.
     """
-    from environment.email_search.importer import MailSourceError, import_mail
     from environment.email_search.inbox import InboxError
+    from learnloop_mail.reading.importer import MailSourceError, import_mail
 
     path = path_of(name, data_dir)
     with failing_on(MailSourceError, InboxError):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.cli.data_sources import DataSource
-from app.cli.prepare import prepared
 from app.cli.terminal import failing_on
+from learnloop_mail.cli.prepare import prepared
 
 if TYPE_CHECKING:  # importing pydantic is slow
     from pydantic import BaseModel
@@ -18,13 +18,13 @@ _LONGEST_BODY = 4_000
 
 
 def _recipe() -> "type[BaseModel]":
-    from app.datasets.recipe import Recipe
+    from learnloop_mail.preparation.recipe import Recipe
 
     return Recipe
 
 
 def _demo_recipe(emails: Sequence[str]) -> Any:
-    from app.datasets.recipe import BadRecipe, read_recipe
+    from learnloop_mail.preparation.recipe import BadRecipe, read_recipe
 
     settled = {"name": _NAME, "question_count": _QUESTIONS, "max_body_characters": _LONGEST_BODY, "drop_copies": True}
     with failing_on(BadRecipe):

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import get_args
 
 from app.datasets import inbox_parts, rows
-from app.datasets.inbox_questions import inbox_questions
 from app.datasets.rows import NewVersion
 from app.datasets.store import DatasetStore
 from app.db.database import Database
@@ -13,6 +12,7 @@ from app.db.tables import DatasetVersion
 from app.errors import InvalidRequest
 from app.runs import documents
 from environment.base import Split
+from learnloop_mail.service.inbox_questions import inbox_questions
 
 
 async def make_questions(

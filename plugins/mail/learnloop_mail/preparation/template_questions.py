@@ -12,7 +12,7 @@ from random import Random
 
 from environment.email_search.inbox import Email, Inbox
 from environment.email_search.mail_addresses import people
-from environment.email_search.question_sets import Question
+from learnloop_mail.preparation.question_sets import Question
 
 GAP = "_____"
 _VALUE_QUESTION = 'In the email "{subject}" from {sender}, what stands in place of {gap} in "{sentence}"?'

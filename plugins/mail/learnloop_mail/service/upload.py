@@ -11,20 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.datasets.inbox_files import InboxFile, write_inbox_file
 from app.datasets.store import DatasetStore
 from app.processes.child import run_in
-from environment.email_search import enron, table_files
-from environment.email_search.importer import ImportReport, MailSourceError, read_mail
 from environment.email_search.inbox import InboxError
-from environment.email_search.table_files import DatasetError
+from learnloop_mail.preparation import enron, table_files
+from learnloop_mail.preparation.inbox_files import InboxFile, write_inbox_file
+from learnloop_mail.preparation.table_files import DatasetError
+from learnloop_mail.reading.importer import ImportReport, MailSourceError, read_mail
 
 PROCESSOR_S = 120
 """Limit on CPU time. A mailbox of 64 MB takes a third of it."""
 TIMEOUT_S = 300.0
 _MEMORY_BYTES = 2 << 30
 _FILE_BYTES = 2 << 30
-_ARGUMENTS = ("-m", "app.datasets.upload")
+_ARGUMENTS = ("-m", "learnloop_mail.service.upload")
 _GZIP = b"\x1f\x8b"
 
 

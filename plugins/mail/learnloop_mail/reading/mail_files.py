@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gzip import GzipFile
 from pathlib import Path
 
-from environment.email_search.mime_parts import MAIL_FIELD
+from learnloop_mail.reading.mime_parts import MAIL_FIELD
 
 MAX_MAIL_BYTES = 32_000_000
 """Most bytes to read of a mail; the rest (usually attachments) is left out."""

@@ -15,9 +15,9 @@ from app.cli.stage_bar import Advance, stage_bar
 from app.cli.terminal import Failure, failing_on, print_json, results
 
 if TYPE_CHECKING:
-    from app.datasets.prepare import Preparation
     from app.datasets.store import Prepared
     from app.settings import Settings
+    from learnloop_mail.preparation.prepare import Preparation
 
 _OptionalName = Annotated[
     str | None,
@@ -99,7 +99,7 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Build an inbox and questions about it, once: what was made of the same inputs before is used again."""
-    from app.datasets.recipe import BadRecipe, read_recipe
+    from learnloop_mail.preparation.recipe import BadRecipe, read_recipe
 
     given = dict(locals())
     flags = {key: given[key] for key in _RECIPE_FLAGS}
@@ -122,10 +122,10 @@ _RECIPE_FLAGS = (
 
 
 def _preparation(recipe: Any, settings: "Settings", advance: Advance) -> "Preparation":
-    from app.datasets.prepare import Hub, Preparation
-    from app.datasets.question_writer import QuestionWriter
     from app.datasets.store import DatasetStore
     from app.listed_models import ListedModels
+    from learnloop_mail.preparation.prepare import Hub, Preparation
+    from learnloop_mail.preparation.question_writer import QuestionWriter
 
     store = DatasetStore(settings.data_dir)
     token = settings.hf_token.get_secret_value() if settings.hf_token else None
@@ -139,11 +139,11 @@ def _data_failures() -> Iterator[None]:
     """Turn expected errors into a Failure."""
     from app.datasets.hub import HubError
     from app.datasets.model_writer import NotWritten
-    from app.datasets.recipe import BadRecipe
     from app.datasets.store import StoreError
-    from environment.email_search.importer import MailSourceError
     from environment.email_search.inbox import InboxError
-    from environment.email_search.table_files import DatasetError
+    from learnloop_mail.preparation.recipe import BadRecipe
+    from learnloop_mail.preparation.table_files import DatasetError
+    from learnloop_mail.reading.importer import MailSourceError
 
     try:
         yield

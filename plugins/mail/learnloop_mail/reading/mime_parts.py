@@ -16,7 +16,7 @@ from email.parser import BytesHeaderParser
 from email.policy import compat32
 from time import thread_time
 
-from environment.email_search.mail_text import decode_base64
+from learnloop_mail.reading.mail_text import decode_base64
 
 MAX_TEXT_BYTES = 4_000_000
 """Most bytes of all text of a mail before decoding, which makes it shorter: twenty times what an inbox stores of a

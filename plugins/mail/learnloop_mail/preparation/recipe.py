@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from app.domain.names import DATASET_PATTERN
 from app.domain.yaml_file import BadYamlFile, read_object
-from environment.email_search.enron import KNOWN_BAD_QUESTIONS
+from learnloop_mail.preparation.enron import KNOWN_BAD_QUESTIONS
 from training.protocol.validation_message import message_of
 
 TEMPLATES = "templates"

@@ -13,7 +13,7 @@ from itertools import groupby
 from quopri import decodestring
 
 from environment.email_search.mail_addresses import ENCODED_WORD, people
-from environment.email_search.mail_text import clean_line, decode_bytes
+from learnloop_mail.reading.mail_text import clean_line, decode_bytes
 
 _MAX_FIELD = 64_000
 """Most characters of a field to read."""

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from environment.email_search.html_text import html_to_text
-from environment.email_search.mail_headers import header_text, mailboxes, moment
-from environment.email_search.mail_text import clean_text, decode_bytes
-from environment.email_search.mime_parts import CHARSET, MailParts, Part, readable_header
+from learnloop_mail.reading.html_text import html_to_text
+from learnloop_mail.reading.mail_headers import header_text, mailboxes, moment
+from learnloop_mail.reading.mail_text import clean_text, decode_bytes
+from learnloop_mail.reading.mime_parts import CHARSET, MailParts, Part, readable_header
 
 MAX_BODY_CHARACTERS = 200_000
 _MAX_PART_BYTES = 4 * MAX_BODY_CHARACTERS

@@ -11,18 +11,19 @@ from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
 from app.api.raw_bodies import file_body
 from app.api.routers import keyed_router
 from app.auth.caller import Caller
-from app.datasets import inbox_parts, rows, upload
+from app.datasets import inbox_parts, rows
 from app.datasets.rows import NewVersion
 from app.datasets.store import DatasetStore
-from app.datasets.upload import BadUpload, Uploaded
 from app.db.database import Database
 from app.db.tables import DatasetVersion
 from app.domain.names import DATASET_PATTERN
 from app.errors import InvalidRequest, existing
-from app.operations.make_questions import make_questions
 from app.schemas.datasets import ScenarioSetOut
-from app.schemas.inboxes import InboxStored, QuestionsRequest
 from app.settings import Settings
+from learnloop_mail.service import upload
+from learnloop_mail.service.make_questions import make_questions
+from learnloop_mail.service.schemas import InboxStored, QuestionsRequest
+from learnloop_mail.service.upload import BadUpload, Uploaded
 
 router = keyed_router("documents")
 ADDED = AddedRoutes(router, files={"/inboxes": lambda settings: settings.max_inbox_bytes})

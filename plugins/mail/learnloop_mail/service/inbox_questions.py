@@ -4,9 +4,9 @@ from contextlib import closing
 from pathlib import Path
 
 from environment.email_search.inbox import Inbox
-from environment.email_search.question_sets import Selection, SplitCounts, question_set, split_by_topic
-from environment.email_search.template_questions import TemplateCounts, template_questions
 from environment.json_type import Json
+from learnloop_mail.preparation.question_sets import Selection, SplitCounts, question_set, split_by_topic
+from learnloop_mail.preparation.template_questions import TemplateCounts, template_questions
 
 
 def inbox_questions(inbox_file: Path, count: int, seed: int) -> list[dict[str, Json]]:

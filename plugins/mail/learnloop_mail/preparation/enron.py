@@ -11,10 +11,10 @@ from datetime import UTC, date, datetime
 
 from environment.base import Json
 from environment.email_search.inbox import Email
-from environment.email_search.mail_ids import MailIds
-from environment.email_search.mail_text import clean_line, clean_text
-from environment.email_search.question_sets import Question
-from environment.email_search.table_files import DatasetError
+from learnloop_mail.preparation.question_sets import Question
+from learnloop_mail.preparation.table_files import DatasetError
+from learnloop_mail.reading.mail_ids import MailIds
+from learnloop_mail.reading.mail_text import clean_line, clean_text
 
 EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
 QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "inbox_address", "query_date")

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.datasets.model_writer import NotWritten, completed, listed
-from app.datasets.recipe import BadRecipe, Recipe
 from app.datasets.store import canonical
 from environment.email_search.inbox import Email, Inbox
-from environment.email_search.question_sets import Question
-from environment.email_search.template_questions import emails_in_random_order, topic_of
 from environment.json_type import Json
 from environment.words import words_of
 from judges.base import JudgeModel, Models, UnknownModel
 from judges.llm import JudgeUnavailable
+from learnloop_mail.preparation.question_sets import Question
+from learnloop_mail.preparation.recipe import BadRecipe, Recipe
+from learnloop_mail.preparation.template_questions import emails_in_random_order, topic_of
 
-_PROMPT = files("app.datasets").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
+_PROMPT = files("learnloop_mail.preparation").joinpath("prompts/questions.txt").read_text(encoding="utf-8")
 _PER_EMAIL = 2
 _MAX_CHARACTERS = 1_000
 """Limit for a question, and for an answer."""
