@@ -17,8 +17,9 @@ COPY configs ./configs
 COPY environment ./environment
 COPY judges ./judges
 COPY learnloop ./learnloop
+COPY plugins ./plugins
 COPY training ./training
-RUN pip install --no-deps --editable ./learnloop --editable .
+RUN pip install --no-deps --editable ./learnloop --editable . $(printf -- "--editable %s " ./plugins/*/)
 
 FROM python:3.11-slim-bookworm
 # For CUDA pass "gcc libc6-dev": Triton compiles what launches its kernels when it first runs.

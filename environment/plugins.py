@@ -1,9 +1,18 @@
 """Plug-ins: objects that installed packages register under an entry-point group. Errors name the plug-in."""
 
+import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib.resources import files
+from typing import Any, TypeVar
+
+_KNOWN = files(__package__) / "known_plugins.json"
+"""What packages of this repository bring, by entry-point group, so that one that is missing can be named."""
+
+
+_Declared = TypeVar("_Declared")
 
 
 class PluginFault(Exception):
@@ -20,6 +29,17 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
+def where_to_find(group: str, name: str) -> str:
+    """Return a sentence on the package of ours that would register that name; empty if none of them would.
+
+    `documents` instead of a group stands for settings of environments that are documents.
+    """
+    for each in json.loads(_KNOWN.read_text(encoding="utf-8")):
+        if name in each["names"].get(group, ()):
+            return f"It comes with {each['distribution']}, which is not installed here (docs/install.md#plug-ins)."
+    return ""
+
+
 def load(what: str, point: EntryPoint) -> Any:
     """Return the object that the entry point names; `what` is `environment`, `judge` or `command`. Raises
     PluginFault."""
@@ -29,6 +49,18 @@ def load(what: str, point: EntryPoint) -> Any:
         raise PluginFault(
             f"The {what} {point.name!r} cannot be loaded from {point.value}: {type(error).__name__}: {error}"
         ) from error
+
+
+@cache
+def declared(what: str, point: EntryPoint, kind: type[_Declared]) -> _Declared:
+    """Return the `TRAITS` of the builder's module; the defaults if it has none of that kind or cannot be loaded, which
+    building it reports."""
+    try:
+        load(what, point)
+    except PluginFault:
+        return kind()
+    found = getattr(sys.modules[point.module], "TRAITS", None)
+    return found if isinstance(found, kind) else kind()
 
 
 def build(what: str, point: EntryPoint, *arguments: Any) -> Any:
