@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app.logs import RepeatedLog
-from environment import known_packages, plugins
+from environment import plugins
 from environment.first_line import first_line
 from environment.plugins import PluginFault
 from training.protocol.meant_path import meant_path
@@ -270,8 +270,9 @@ def _of_missing_package(request: Request) -> str:
     """Return a sentence about the package whose routes begin like the path, if it is not installed."""
     root = request.scope.get("root_path", "").rstrip("/")
     first = request.url.path.removeprefix(root).strip("/").partition("/")[0]
-    package = known_packages.missing(plugins.ROUTES).get(first)
-    return f" What changes /{first} needs {package}." if package else ""
+    if first not in plugins.missing(plugins.ROUTES):
+        return ""
+    return f" Some of what begins with /{first} is not installed. {plugins.where_to_find(plugins.ROUTES, first)}"
 
 
 def _methods(request: Request) -> list[str]:

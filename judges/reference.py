@@ -15,8 +15,10 @@ from functools import cache
 from environment.base import Json, Outcome, Scenario
 from judges.base import Candidate, Judge, Judgement, JudgeServices, Score
 from judges.model_settings import check_names
+from judges.traits import JudgeTraits
 
 NAME = "reference"
+TRAITS = JudgeTraits(repeatable=True, checks=True)
 NO_REFERENCE = "the scenario has no reference answer"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = (

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from environment.base import Json, Outcome, Scenario
 from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
+from judges.traits import JudgeTraits
 
 NAME = "reported"
+TRAITS = JudgeTraits(repeatable=True)
 _NO_REWARD = "no reward was reported"
 
 

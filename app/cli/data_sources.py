@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.cli.terminal import Failure, failing_on
-from environment import known_packages, plugins
+from environment import plugins
 
 if TYPE_CHECKING:  # importing pydantic is slow
     from pydantic import BaseModel
@@ -38,7 +38,7 @@ class DataSource:
 
 def options() -> dict[str, str]:
     """Return the options of the demo that take data, `--mailbox` for instance, each with its environment."""
-    names = {**known_packages.missing(GROUP), **plugins.registered(GROUP)}
+    names = (*plugins.missing(GROUP), *plugins.registered(GROUP))
     return {f"--{option}": environment for environment, _, option in (name.partition(".") for name in names)}
 
 
@@ -57,10 +57,8 @@ def data_source(environment: str) -> DataSource:
     for name in plugins.registered(GROUP):
         if name.startswith(prefix):
             return _loaded(name)
-    for name, package in known_packages.missing(GROUP).items():
-        if name.startswith(prefix):
-            raise Failure(f"preparing data for the environment {environment} needs {package}")
-    raise Failure(f"no installed package prepares data for the environment {environment}")
+    where = (plugins.where_to_find(GROUP, name) for name in plugins.missing(GROUP) if name.startswith(prefix))
+    raise Failure(" ".join((f"Nothing prepares data for the environment {environment} here.", *where)))
 
 
 def _loaded(name: str) -> DataSource:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from app.cli.terminal import Failure, print_failure, results
-from environment import known_packages, plugins
+from environment import plugins
 from learnloop.http_settings import spare_loopback
 
 GROUP = "learnloop.commands"
@@ -95,7 +95,9 @@ class _LazyCommands(Mapping[str, Any]):
             if point is not None:
                 return _built(name, plugins.load("command", point))
             entry = f"{self._group}.{name}" if self._group else name
-            why = f"`learnloop {entry.replace('.', ' ')}` needs {known_packages.missing(GROUP)[entry]}"
+            if not (where := plugins.where_to_find(GROUP, entry)):
+                raise KeyError(name)
+            why = f"There is no command `learnloop {entry.replace('.', ' ')}`. {where}"
         except plugins.PluginFault as fault:
             why = str(fault)
 

@@ -20,6 +20,7 @@ from app.domain.evaluation_state import EvaluationStatus
 from app.domain.stored_evaluation import Rejudge, RejudgingEvaluation
 from app.domain.stored_request import Choice
 from app.errors import DATABASE_DOWN
+from app.evaluations.judging_code import judging_code
 from app.evaluations.rejudge_report import stored_rejudge_report
 from app.evaluations.rejudgings import RejudgingStore
 from app.operations.named import built_environment
@@ -27,14 +28,10 @@ from app.operations.verified_figures import VerifiedFigures
 from app.runs.configuration import make_judge
 from app.runs.stored_rollouts import judged_rollout
 from environment.base import Environment
-from judges import grounding, reference, reported
+from judges import registry as judges
 from judges.base import Judge, JudgeServices
 from training.scoring import assign_rewards, judge_group
-from training.source_code import source_hash
 from training.types import RunConfig
-
-_REPEATABLE = (grounding.NAME, reference.NAME, reported.NAME)
-"""Judges whose verdicts depend on nothing but the rollouts and their code."""
 
 
 async def verify_rejudgings(database: Database, data_dir: Path, run: Run, figures: VerifiedFigures) -> int:
@@ -81,7 +78,7 @@ async def _verify(
 
 def _judge(choice: Choice, rejudge: Rejudge) -> Judge | None:
     """Return the judge, if its verdicts must be the same again."""
-    if choice.name not in _REPEATABLE or rejudge.code != source_hash("judges", "environment"):
+    if not judges.traits(choice.name).repeatable or rejudge.code != judging_code(choice.name):
         return None
     return make_judge(choice, JudgeServices())
 

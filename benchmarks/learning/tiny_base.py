@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks import processes
 from environment.base import Environment
 from environment.email_search.environment import SyntheticEmailSearch
-from environment.sales_email.environment import SalesEmail
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
+from learnloop_sales.environment import SalesEmail
 from training.backends.base import Endpoint
 from training.engine.__main__ import TINY_NAME
 from training.rollout.chat import open_chat

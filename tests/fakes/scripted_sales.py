@@ -10,8 +10,8 @@ from app.schemas.base import Page
 from app.schemas.results import NodeScores
 from app.schemas.runs import RunOut
 from app.schemas.trajectories import TrajectoryBrief
-from environment.sales_email.environment import SalesEmail
-from environment.sales_email.scenarios import home_world
+from learnloop_sales.environment import SalesEmail
+from learnloop_sales.scenarios import home_world
 from tests.fakes.scripted_service import RUN_ID, STARTED, ScriptedService
 
 SCENARIOS = SalesEmail().scenarios("test", 5, seed=0)

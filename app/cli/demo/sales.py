@@ -8,7 +8,7 @@ from app.cli.demo.held_out_tasks import ask_both
 from environment.json_type import Json
 
 if TYPE_CHECKING:
-    from environment.sales_email.graph import Graph
+    from learnloop_sales.graph import Graph
 
 _TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
 CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")
@@ -46,7 +46,7 @@ def _email(service: Service, reply: Json) -> Json:
 
 def _node_scores(service: Service, run: Json) -> Json:
     """Return the nodes of the home graph with their ranks before and after training."""
-    from environment.sales_email.scenarios import home_world
+    from learnloop_sales.scenarios import home_world
 
     home = home_world(run["request"]["seed"])
     last = run["progress"]["iterations_done"]

@@ -79,8 +79,8 @@ async def test_a_request_to_those_of_a_missing_package_says_what_to_install(
             refused = await service.client.post(path, json={}, headers=headers)
             assert refused.status_code == status
             assert refused.json()["detail"].endswith(
-                "What changes /inboxes needs the package learnloop-mail, which is not installed here "
-                "(docs/install.md#packages says how to add it)."
+                "Some of what begins with /inboxes is not installed. It comes with learnloop-mail, which is not "
+                "installed here (docs/install.md#plug-ins)."
             )
         assert "learnloop-mail" not in (await service.client.post("/runs", json={}, headers=headers)).text
         assert (await service.client.get("/inboxes", headers=headers)).json()["items"] == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from environment.sales_email.synthetic import world_of
+from learnloop_sales.synthetic import world_of
 from tests.fakes.sales_agent import GRAPH, SUBJECT, WAY
 from tests.fakes.scripted_chat import Reply, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedBackend, ScriptedLoop

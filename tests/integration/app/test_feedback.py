@@ -23,9 +23,9 @@ from app.db.tables import Feedback, Promotion, Run
 from app.feedback.evidence import StoredFeedback
 from app.schemas.feedback import MAX_EVENTS
 from app.worker.judge_services import judge_services
-from environment.sales_email.environment import SalesEmail
 from judges.base import Candidate, Evidence
 from judges.feedback import ONLINE
+from learnloop_sales.environment import SalesEmail
 from tests.conditions import answered
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.emails import email, make_run, make_trajectory

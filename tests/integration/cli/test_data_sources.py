@@ -69,7 +69,7 @@ def test_a_source_is_found_by_its_environment_and_the_demo_has_its_option() -> N
     for environment, why in (
         ("mcp", "of 'mcp.log' is no DataSource"),
         ("agent", "The data source 'agent.log' cannot be loaded from gone:SOURCE"),
-        ("openenv", "no installed package prepares data for the environment openenv"),
+        ("openenv", "^Nothing prepares data for the environment openenv here.$"),
     ):
         with pytest.raises(Failure, match=why):
             data_source(environment)
@@ -80,7 +80,7 @@ def test_without_the_package_the_demo_and_a_pipeline_say_what_to_install(
 ) -> None:
     registered = plugins.registered
     monkeypatch.setattr(plugins, "registered", lambda group: {} if group == GROUP else registered(group))
-    needs = "preparing data for the environment email_search needs the package learnloop-mail, which is not installed"
+    needs = "Nothing prepares data for the environment email_search here. It comes with learnloop-mail, which is"
     demo = learnloop("demo", "--base-model", "m", "--mailbox", "a.mbox", "--data-dir", str(tmp_path / "demo"))
     assert (demo.exit_code, demo.stdout, demo.stderr.count("\n")) == (1, "", 1)
     assert needs in demo.stderr

@@ -17,10 +17,10 @@ import pytest
 
 from environment.base import Environment
 from environment.email_search.environment import SyntheticEmailSearch
-from environment.sales_email.environment import SalesEmail
 from judges import registry as judges
 from judges.base import Judge, JudgeServices
 from judges.reference import ReferenceJudge
+from learnloop_sales.environment import SalesEmail
 from tests.fakes.engine_process import EngineProcess
 from tests.fakes.lossy_proxy import LossyProxy, Moment, nothing
 from tests.integration.training.test_work_in_flight import resume_after as continued_after

@@ -7,7 +7,7 @@ import pytest
 
 from environment.base import Environment, Json, Scenario, ToolResult
 from environment.email_search.environment import SyntheticEmailSearch
-from environment.sales_email.environment import build as sales_email
+from learnloop_sales.environment import build as sales_email
 from tests.integration.training.test_embedded import spec
 from tests.integration.training.test_own_loop import Scripted, react
 from training.backends.embedded import EmbeddedBackend

@@ -19,8 +19,8 @@ from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world, parse_address
 from environment.email_search.tools import EmailEpisode
 from environment.plugins import PluginFault
-from environment.sales_email.environment import SalesEmail
 from judges.reference import ReferenceJudge
+from learnloop_sales.environment import SalesEmail
 from tests.conditions import until
 from tests.fakes.scripted_chat import Reply, ScriptedChat, call, scripted_chat
 from tests.fakes.scripted_learning import ScriptedPolicy

@@ -21,10 +21,10 @@ from environment.base import Environment, Json, Scenario
 from environment.email_search.environment import SyntheticEmailSearch
 from environment.email_search.synthetic import make_world as make_inbox
 from environment.email_search.tools import TOOLS
-from environment.sales_email.environment import SalesEmail
-from environment.sales_email.synthetic import make_world as make_graph
 from judges.base import Candidate
 from judges.reference import ReferenceJudge
+from learnloop_sales.environment import SalesEmail
+from learnloop_sales.synthetic import make_world as make_graph
 from training.engine.__main__ import TINY_BASE
 from training.engine.tiny_base import careless_email, careless_sales, corpus, make
 from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, VOCABULARY

@@ -10,7 +10,7 @@ from environment.base import Environment
 from environment.email_search import environment as email_search
 from environment.email_search.inbox import write_inbox
 from environment.email_search.synthetic import make_world
-from environment.sales_email import environment as sales_email
+from learnloop_sales import environment as sales_email
 from tests.fakes.sales_agent import GRAPH
 
 COUNT = 11

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Scenario
-from environment.sales_email.environment import SalesEmail
 from judges import registry
 from judges.base import Candidate, JudgeCall, Judgement, JudgeServices, Score
 from judges.blend import BlendedJudge, BlendJudge, build
 from judges.registry import UnknownJudge
+from learnloop_sales.environment import SalesEmail
 from tests.fakes.scripted_judge import OnlyModel
 
 SCENARIO = Scenario("s1", "train", {}, {"answer": "14 March"})

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from environment.base import Scenario
 from judges.base import Candidate, Evidence, JudgeServices, Score
 from judges.feedback import ONLINE, build
-from judges.market import Market
 from judges.registry import build as build_by_name
+from learnloop_sales.market import Market
 
 SCENARIO = Scenario("train.0.1", "train", {"prospect": "Tolu Marend", "company": "Velmor", "goal": "book a call"})
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from environment.base import Scenario
 from environment.email_search.synthetic import make_world
-from environment.sales_email.synthetic import world_of
 from judges.base import Candidate, Judge
 from judges.correctness import CorrectnessJudge
-from judges.grounding import GroundingJudge
 from judges.injection import _PIECE, MOST_SHOWN, _plain, addresses_judge, asks_for_form, quoted
 from judges.ruler import RulerJudge
+from learnloop_sales.judge import GroundingJudge
+from learnloop_sales.synthetic import world_of
 from tests.fakes.scripted_judge import OnlyModel, scripted_judge
 from tests.unit.judges.ordinary_answers import ordinary_answers
 

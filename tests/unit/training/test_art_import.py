@@ -10,7 +10,7 @@ import pytest
 def test_art_comes_late_and_without_torch_which_can_come_later() -> None:
     service = (
         "training.learn_loop, training.rollout.rollout, training.scoring, training.backends.embedded, "
-        "environment.email_search.environment, environment.sales_email.environment, judges.reference"
+        "environment.email_search.environment, learnloop_sales.environment, judges.reference"
     )
     code = (
         f"import sys, {service}\n"

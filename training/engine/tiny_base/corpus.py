@@ -21,8 +21,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from environment.base import Json
 from environment.email_search.synthetic import make_world as make_inbox
 from environment.email_search.tools import TOOLS as EMAIL_TOOLS
-from environment.sales_email.synthetic import make_world as make_graph
-from environment.sales_email.tools import TOOLS as SALES_TOOLS
+from learnloop_sales.synthetic import make_world as make_graph
+from learnloop_sales.tools import TOOLS as SALES_TOOLS
 from training.engine.tiny_base import careless_email, careless_sales
 
 WORLD_SEED = 1_000_000

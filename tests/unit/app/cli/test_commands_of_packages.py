@@ -106,7 +106,7 @@ def test_one_whose_package_is_missing_says_what_to_install(
     ran = CliRunner().invoke(app, arguments)
     assert (ran.exit_code, ran.stdout) == (1, "")
     [line] = ran.stderr.splitlines()
-    assert f"`learnloop {' '.join(arguments[:2])}` needs the package learnloop-mail, which is not installed" in line
+    assert f"There is no command `learnloop {' '.join(arguments[:2])}`. It comes with learnloop-mail, which is" in line
     assert "learnloop-mail" not in CliRunner().invoke(app, [arguments[0], "--help"]).stdout
 
 

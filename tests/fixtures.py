@@ -51,8 +51,6 @@ settings.register_profile("commit", max_examples=20, deadline=None)
 settings.register_profile("nightly", max_examples=1_000, deadline=None)
 settings.load_profile("commit")
 
-pytest_plugins = ["tests.workers", "tests.fakes.forked_checks"]
-
 
 @pytest.fixture(autouse=True)
 def umask() -> None:

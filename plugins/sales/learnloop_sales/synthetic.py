@@ -16,7 +16,7 @@ from typing import get_args
 
 from environment.base import Json, Scenario, Split, UnknownScenario
 from environment.invented_names import Names
-from environment.sales_email.graph import Edge, Graph, Kind, Node, build_graph
+from learnloop_sales.graph import Edge, Graph, Kind, Node, build_graph
 
 ROLES = ("Head of Sales", "Head of Finance", "Head of Support", "Operations Lead", "Data Lead", "Team Lead")
 GOALS = {

@@ -17,7 +17,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _TIME_TO_MEET = re.compile(r"\b\d{1,3}(?::\d\d)?\s*(?:minutes?|mins?|[ap]m)\b|\b\d{1,2}:\d\d\b", re.IGNORECASE)
 _SIGN_OFFS = {"best", "kind", "warm", "regards", "sincerely", "cheers", "thanks", "thank", "yours"}
 _SIGNATURE_LINES = 4
-_WORDS = files("judges") / "words"
+_WORDS = files("learnloop_sales") / "words"
 _EMPTY = frozenset((_WORDS / "empty.txt").read_text(encoding="utf-8").split())
 """Words without a meaning of their own."""
 _COURTESY = frozenset((_WORDS / "courtesy.txt").read_text(encoding="utf-8").split())

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from environment.base import Json, Scenario
-from environment.sales_email.synthetic import World, make_world
-from environment.sales_email.tools import SalesEpisode
 from judges.base import Candidate, JudgeServices, Score
-from judges.grounding import WEIGHTS, build
+from learnloop_sales.judge import WEIGHTS, build
+from learnloop_sales.synthetic import World, make_world
+from learnloop_sales.tools import SalesEpisode
 
 WORLD = make_world("test", 0, 4)
 SCENARIO = WORLD.scenario()

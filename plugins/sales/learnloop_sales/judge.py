@@ -5,7 +5,7 @@ The score is the weighted sum of parts, each in [0, 1]:
 - citations (0.25): the share of the citations that exist and were read;
 - path (0.25): the share of the cited nodes from which a Product Feature can be reached, 0 unless one that the start
   leads to is cited;
-- claims (0.25): how much of what the email claims the cited nodes say, the mean over its claims (`judges.claims`); 0
+- claims (0.25): how much of what the email claims the cited nodes say, the mean over its claims (`claims.py`); 0
   for an email that claims nothing;
 - addressed (0.1): half for the prospect's name, half for the company's;
 - length (0.05): 1 from 12 to 120 words, falling to 0 at none and at 240;
@@ -23,10 +23,12 @@ from statistics import fmean
 
 from environment.base import Json, Outcome, Scenario
 from judges.base import Candidate, Judge, Judgement, JudgeServices, Score, take_no_settings
-from judges.claims import asks, claims, coverage, sentences, stems
 from judges.injection import addresses_judge
+from judges.traits import JudgeTraits
+from learnloop_sales.claims import asks, claims, coverage, sentences, stems
 
 NAME = "grounding"
+TRAITS = JudgeTraits(repeatable=True, checks=True)
 WEIGHTS = {
     "citations": 0.25,
     "path": 0.25,

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Reflective, Rewarded, Scenario
-from environment.sales_email.environment import SalesEmail, build
-from environment.sales_email.graph import Edge, Graph, Kind, Node, build_graph
-from environment.sales_email.node_scores import NodeScores, Rule
-from environment.sales_email.synthetic import make_world
-from environment.sales_email.tools import SalesEpisode
+from learnloop_sales.environment import SalesEmail, build
+from learnloop_sales.graph import Edge, Graph, Kind, Node, build_graph
+from learnloop_sales.node_scores import NodeScores, Rule
+from learnloop_sales.synthetic import make_world
+from learnloop_sales.tools import SalesEpisode
 
 JOB, CAUSE, PRODUCT, FAD, DETOUR, ASIDE = "job", "cause", "product", "fad", "detour", "aside"
 SCENARIO = Scenario("s", "train", {"start": [JOB]})

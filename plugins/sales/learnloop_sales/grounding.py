@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from environment.base import Json
-from environment.sales_email.graph import Graph, Kind
+from learnloop_sales.graph import Graph, Kind
 
 
 @dataclass(frozen=True, slots=True)

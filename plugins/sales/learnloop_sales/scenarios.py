@@ -8,8 +8,8 @@ from random import Random
 from environment.base import Json, Scenario, Split
 from environment.given_scenarios import check_keys, read_scenarios, split_of
 from environment.invented_names import Names
-from environment.sales_email.graph import Graph
-from environment.sales_email.synthetic import GOALS, ROLES, World, make_world
+from learnloop_sales.graph import Graph
+from learnloop_sales.synthetic import GOALS, ROLES, World, make_world
 
 DEFAULT_GOAL = "book a call"
 MAX_STARTS = 10

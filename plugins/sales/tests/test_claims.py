@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from environment.sales_email.synthetic import make_world
-from judges.claims import asks, claims, coverage, sentences, stems
+from learnloop_sales.claims import asks, claims, coverage, sentences, stems
+from learnloop_sales.synthetic import make_world
 
 SOURCES = [set(stems("Invoices take the team 12 hours a week.")), set(stems("Tavo cuts the work on invoices by 30%."))]
 KNOWN = {"pira", "zolem", "operation", "lead"}

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
 from environment.explained import ending, shortened
-from environment.sales_email.graph import Graph, dump_graph, parse_graph, size_of
-from environment.sales_email.node_scores import NodeScores, Rule
-from environment.sales_email.scenarios import (
+from environment.scenario_order import draw
+from environment.traits import Document, Traits
+from learnloop_sales.graph import Graph, dump_graph, parse_graph, size_of
+from learnloop_sales.node_scores import NodeScores, Rule
+from learnloop_sales.scenarios import (
     DEFAULT_GOAL,
     asked_scenario,
     given_scenarios,
@@ -16,12 +18,10 @@ from environment.sales_email.scenarios import (
     home_world,
     synthetic_scenarios,
 )
-from environment.sales_email.synthetic import right_body, world_of
-from environment.sales_email.tools import CONTEXT, FINALIZE, SalesEpisode
-from environment.scenario_order import draw
-from environment.traits import Document, Traits
+from learnloop_sales.synthetic import right_body, world_of
+from learnloop_sales.tools import CONTEXT, FINALIZE, SalesEpisode
 
-_RUBRIC = files("environment.sales_email").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
+_RUBRIC = files("learnloop_sales").joinpath("prompts/rubric.txt").read_text(encoding="utf-8").strip()
 
 _SETTINGS = {"graph", "scenarios", "node_scores"}
 

@@ -10,10 +10,10 @@ import pytest
 
 from environment.base import Environment, Scenario, Split, UnknownScenario
 from environment.invented_names import split_of
-from environment.sales_email.environment import SalesEmail, build
-from environment.sales_email.graph import Kind
-from environment.sales_email.synthetic import make_world, world_of
-from environment.sales_email.tools import SalesEpisode
+from learnloop_sales.environment import SalesEmail, build
+from learnloop_sales.graph import Kind
+from learnloop_sales.synthetic import make_world, world_of
+from learnloop_sales.tools import SalesEpisode
 
 GRAPH = [
     {"id": "Customer Job", "content": "Makes data", "edge": [{"target_id": "Product Feature"}, {"target_id": "aside"}]},

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from importlib.resources import files
 
 from environment.base import Ending, Json, Outcome, Scenario, Tool, ToolError, ToolResult
-from environment.sales_email.graph import Edge, Graph, Kind
-from environment.sales_email.grounding import Email, ground, names_company, names_prospect
 from environment.tool_calls import check_call
+from learnloop_sales.graph import Edge, Graph, Kind
+from learnloop_sales.grounding import Email, ground, names_company, names_prospect
 
 MAX_NEIGHBOURS = 10
 _MAX_LEADS = 3
@@ -46,7 +46,7 @@ FINALIZE = _tool(
 )
 TOOLS: Sequence[Tool] = (CONNECTED, CONTEXT, PROPOSE, FINALIZE)
 
-_PROMPTS = files("environment.sales_email") / "prompts"
+_PROMPTS = files("learnloop_sales") / "prompts"
 _SYSTEM = (_PROMPTS / "system.txt").read_text(encoding="utf-8").strip()
 _TASK = (_PROMPTS / "task.txt").read_text(encoding="utf-8").strip()
 

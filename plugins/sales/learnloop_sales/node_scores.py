@@ -25,7 +25,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from environment.base import Json, Rewarded
-from environment.sales_email.graph import Graph
+from learnloop_sales.graph import Graph
 
 _STEP = 0.1
 _START = 1.0

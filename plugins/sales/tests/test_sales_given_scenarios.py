@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from environment.base import UnknownScenario
-from environment.sales_email.environment import SalesEmail, build
+from learnloop_sales.environment import SalesEmail, build
 
 GRAPH = [
     {"id": "job", "content": "Customer Job: x", "edge": [{"target_id": "product"}]},

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from environment.base import Scenario, ToolError
-from environment.sales_email.graph import Graph, parse_graph
-from environment.sales_email.tools import TOOLS, SalesEpisode
+from learnloop_sales.graph import Graph, parse_graph
+from learnloop_sales.tools import TOOLS, SalesEpisode
 
 GRAPH: list[dict[str, Any]] = [
     {

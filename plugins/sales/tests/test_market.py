@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environment.base import Json, Scenario
-from environment.sales_email.environment import SalesEmail
 from judges.feedback import ONLINE
-from judges.market import TASTES, Market
+from learnloop_sales.environment import SalesEmail
+from learnloop_sales.market import TASTES, Market
 
 STAGES = list(ONLINE)
 CARELESS = {"subject": "Buy now", "body": "Our product is great.", "citations": []}

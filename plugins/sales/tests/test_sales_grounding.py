@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from environment.sales_email.graph import Edge, Kind, Node, build_graph
-from environment.sales_email.grounding import Email, Grounding, ground
+from learnloop_sales.graph import Edge, Kind, Node, build_graph
+from learnloop_sales.grounding import Email, Grounding, ground
 
 GRAPH = build_graph(
     [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.sales_email import graph as graph_module
-from environment.sales_email.graph import GraphError, Kind, parse_graph
+from learnloop_sales import graph as graph_module
+from learnloop_sales.graph import GraphError, Kind, parse_graph
 
 JOB = {"id": "Customer Job", "content": "Makes data", "edge": [{"target_id": "Checks", "relationship": "needs"}]}
 MIDDLE = {"id": "Checks", "content": "Checks data", "edge": [{"target_id": "Product Feature"}]}

@@ -1,0 +1,5 @@
+"""Fixtures of the service, for the integration tests of plug-ins."""
+
+from tests.integration.app.conftest import api, client, database, ended_runs, model_engine, stage
+
+__all__ = ["api", "client", "database", "ended_runs", "model_engine", "stage"]
