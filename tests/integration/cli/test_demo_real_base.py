@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from app.cli.demo.base import add_found, find_base
-from app.cli.demo.own_data import OwnData, prepared_data
+from app.cli.demo.own_data import OwnData
 from app.cli.demo.real_base import Device, RealBase, prepare_real_base
 from app.cli.terminal import Failure
 from app.schemas.run_request import LearnLoopRequest
 from app.settings import load_settings
 from tests.fakes.hub_server import hub_server
 from tests.integration.cli.conftest import Learnloop
-from tests.integration.cli.test_data import archive
 from training.base_model_files import base_model_fault, place_of_added
 from training.engine.__main__ import TINY_BASE
 from training.engine_flags import parse_open
@@ -59,10 +58,7 @@ def test_what_cannot_be_is_refused_in_one_line(learnloop: Learnloop, base: Path,
     for arguments, why in {
         ("--base-model", "no-such-model", *on_cpu): "there is no base model 'no-such-model'",
         ("--base-model", str(tmp_path / "empty"), *on_cpu): "holds neither a config.json nor exactly one GGUF file",
-        ("--base-model", str(base), "--mailbox", str(tmp_path / "gone.mbox"), *on_cpu): "gone.mbox",
-        ("--mailbox", "a.mbox"): "need --base-model",
         ("--device", "cpu"): "need --base-model",
-        ("--base-model", str(base), "--environment", "sales_email", "--mailbox", "a.mbox"): "email_search",
     }.items():
         ran = learnloop("demo", *arguments)
         assert (ran.exit_code, why in " ".join(ran.stderr.split())) == (1, True), (arguments, ran.stderr)
@@ -115,49 +111,3 @@ def test_a_model_of_the_hub_is_downloaded_and_added(
         assert (found.is_added, len(hub.requests)) == (True, asked)
         with pytest.raises(Failure, match="has no model some/other"):
             add_found(find_base("some/other", settings.data_dir, tmp_path / "usual"), settings)
-
-
-@pytest.mark.parametrize("versions", [0, 2])
-def test_prepared_mail_is_found_by_its_name(learnloop: Learnloop, tmp_path: Path, versions: int) -> None:
-    for number in range(versions):
-        archive(tmp_path / "a.mbox", 60 + number)
-        arguments = (
-            "--emails",
-            str(tmp_path / "a.mbox"),
-            "--question-count",
-            "90",
-            "--data-dir",
-            str(tmp_path / "data"),
-        )
-        made = learnloop("data", "prepare", "mine", *arguments, "--json").json
-    if not versions:
-        with pytest.raises(Failure, match="learnloop data prepare mine"):
-            prepared_data("mine", tmp_path / "data")
-        return
-    found = prepared_data("mine", tmp_path / "data")
-    assert (found.name, found.emails, found.test_questions) == ("mine@2", 61, made["scenarios"]["test"])
-
-
-@pytest.mark.long
-def test_a_base_model_learns_from_a_mailbox(learnloop: Learnloop, base: Path, tmp_path: Path) -> None:
-    archive(tmp_path / "a.mbox", 45)
-    ran = learnloop(
-        "demo", "--base-model", str(base), "--mailbox", str(tmp_path / "a.mbox"), "--device", "cpu",
-        "--iterations", "1", "--data-dir", str(tmp_path / "demo"), "--json",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.stderr
-    document = ran.json
-    assert document["model"]["base_model"].startswith("some-base-")
-    assert document["verdict"]["text"]
-    assert len(document["answers"]) == 3
-    assert set(document["evaluations"]) == {"greedy", "sampled"}
-    for mode, report in document["evaluations"].items():
-        assert [each["label"] for each in report["models"]] == ["before", "after"]
-        assert all(each["rollouts"] == report["scenarios"] for each in report["models"])
-        assert all(each["success"]["low"] <= each["success"]["mean"] for each in report["models"])
-        assert {(each["model"], each["step"]) for each in report["models"]} == {
-            (document["model"]["base_model"], None),
-            (f"{document['model']['project']}/{document['model']['name']}", document["best_step"]),
-        }
-        pair = document["held_out"][mode]
-        assert [each["success"]["mean"] for each in report["models"]] == pytest.approx([pair["before"], pair["after"]])

@@ -15,44 +15,11 @@ from app.datasets.store import DatasetStore
 from app.db.database import make_database, make_engine, parse_url
 from app.db.tables import DatasetVersion, InboxPart, Run
 from learnloop_mail.service import upload
+from tests.fakes.mailboxes import COUNT, asked, mbox, questions, stored
 from tests.fakes.scripted_learning import ScriptedLoop
 from tests.integration.app.keyed import keyed
 from tests.integration.app.served import run_with, served, settings_for
 from tests.opened_database import execute, opened_database
-
-COUNT = 30
-SPLITS = ("train", "validation", "test")
-
-
-def mbox(count: int = COUNT, first: int = 0) -> bytes:
-    mails = [
-        f"From mara@x.example Mon Mar  1 09:00:00 2021\nFrom: Mara <mara@x.example>\nTo: jo@x.example\n"
-        f"Subject: Topic {number}\nMessage-ID: <{number}@x.example>\nDate: Mon, 01 Mar 2021 09:00:00 +0000\n\n"
-        f"The budget of this part of the project is {number + 100} euros for now.\n\n"
-        for number in range(first, first + count)
-    ]
-    return "".join(mails).encode()
-
-
-def questions(count: int = 6, **more: Any) -> list[dict[str, Any]]:
-    return [
-        {"question": f"Budget of topic {n}?", "answer": f"{n + 100}", "source_ids": [f"<{n}@x.example>"],
-         "split": SPLITS[n % 3], **more}
-        for n in range(count)
-    ]  # fmt: skip
-
-
-async def stored(client: httpx.AsyncClient, name: str = "mail", body: bytes | None = None, **more: Any) -> Any:
-    response = await client.post("/inboxes", params={"name": name}, content=body or mbox(), **more)
-    assert response.status_code == 201, response.text
-    return response.json()
-
-
-async def asked(client: httpx.AsyncClient, **more: Any) -> Any:
-    body = {"environment": "email_search", "inbox": "mail", "name": "mail", "scenarios": questions()} | more
-    response = await client.post("/scenarios", json=body)
-    assert response.status_code == 201, response.text
-    return response.json()
 
 
 async def started(client: httpx.AsyncClient, **config: Any) -> httpx.Response:

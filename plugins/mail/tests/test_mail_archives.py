@@ -5,7 +5,7 @@
     tar xf notmuch_0.37.orig.tar.xz
     pip download --no-deps --no-binary :all: --ignore-requires-python bigbang-py==0.6.1
     tar xf bigbang_py-0.6.1.tar.gz
-    LEARNLOOP_MAIL_ARCHIVES=$PWD pytest -s tests/unit/email_search/test_import_archives.py
+    LEARNLOOP_MAIL_ARCHIVES=$PWD pytest -s plugins/mail/tests/test_mail_archives.py
 
 The expected counts were taken with Python's `mailbox` and `email`, not with the importer.
 """

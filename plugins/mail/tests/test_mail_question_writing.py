@@ -11,8 +11,8 @@ import pytest
 
 from environment.registry import build
 from tests.fakes.answering import Answer, answering
+from tests.fakes.mailboxes import archive
 from tests.integration.cli.conftest import Learnloop
-from tests.integration.cli.test_data import archive
 
 EMAILS = 40
 

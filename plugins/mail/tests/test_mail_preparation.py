@@ -12,6 +12,7 @@ from learnloop_mail.preparation.recipe import read_recipe
 from scripts.enron_layout import write_layout
 from tests.fakes.engine_process import ROOT
 from tests.fakes.hub_server import hub_server
+from tests.fakes.mailboxes import archive
 from tests.integration.cli.conftest import Learnloop, Ran
 
 MAILBOXES = {"train": 12, "test": 9}
@@ -106,18 +107,6 @@ def test_sources_that_changed_are_read_again(learnloop: Learnloop, data_dir: Pat
     archive(tmp_path / "a.mbox", 61)
     again = learnloop(*arguments).json
     assert (again["done"], again["version"], again["inbox"]["emails"]) == (["inbox"], 2, 61)
-
-
-def archive(path: Path, count: int, subject: str = "Topic {}", day: str = "01") -> None:
-    """A mailbox in which every email says a value of its own."""
-    mails = [
-        f"From mara@x.example Mon Mar  1 09:00:00 2021\nFrom: Mara <mara@x.example>\nTo: jo@x.example\n"
-        f"Subject: {subject.format(number)}\nMessage-ID: <{number}@x.example>\n"
-        f"Date: {day.format(number)} Mar 2021 09:00:00 +0000\n\n"
-        f"The budget of this part of the project is {number + 100} euros for now.\n\n"
-        for number in range(count)
-    ]
-    path.write_text("".join(mails))
 
 
 def test_own_mail_gets_questions_by_templates(learnloop: Learnloop, data_dir: Path, tmp_path: Path) -> None:
