@@ -22,11 +22,6 @@ class RepositoryKind:
     files: tuple[str, ...]
 
 
-DATA_SET = RepositoryKind(
-    "dataset",
-    "data set",
-    ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset_dict.json", "*state.json"),
-)
 MODEL = RepositoryKind("model", "model", ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"))
 
 
@@ -61,7 +56,7 @@ def download_size(repo: str, endpoint: str, token: str | None, cache: Path) -> i
     return sum(file.file_size or 0 for file in files)
 
 
-def download(repo: str, endpoint: str, token: str | None, cache: Path, kind: RepositoryKind = DATA_SET) -> Path:
+def download(repo: str, endpoint: str, token: str | None, cache: Path, kind: RepositoryKind) -> Path:
     """Return a folder with the repository's newest revision; each file is downloaded once. Raises HubError."""
     return Path(_snapshot(repo, endpoint, token, cache, kind))
 

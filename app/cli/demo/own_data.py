@@ -1,4 +1,4 @@
-"""Prepares the data of a user's own that `learnloop demo` was given, such as a mailbox."""
+"""Prepares the data of a user's own that `learnloop demo` was given."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

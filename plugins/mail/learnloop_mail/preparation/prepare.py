@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from app.cli.stage_bar import Advance
 from app.datasets import hub
 from app.datasets.store import DatasetStore, Prepared, Version, canonical
 from environment.base import Split
@@ -35,6 +36,11 @@ from learnloop_mail.preparation.recipe import LLM, NONE, TEMPLATES, BadRecipe, R
 from learnloop_mail.preparation.template_questions import TemplateCounts, template_questions
 from learnloop_mail.reading.importer import MailSourceError
 
+_DATA_SET = hub.RepositoryKind(
+    "dataset",
+    "data set",
+    ("*.parquet", "*.arrow", "*.jsonl", "*.jsonl.gz", "*.ndjson", "*dataset_dict.json", "*state.json"),
+)
 _FORMAT = 1
 """Version of the results' format. Changing it invalidates all stored results."""
 _INBOX_SETTINGS = ("inbox", "max_emails", "max_body_characters", "max_recipients", "drop_copies")
@@ -43,8 +49,6 @@ _DATASET_SETTINGS = ("inbox", "max_messages", "exclude_questions", "min_realism"
 _MADE_SETTINGS = ("question_count", "question_seed", "question_model", *_SELECTION)
 
 Made = TypeVar("Made")
-Advance = Callable[[str, int, int | None], None]
-"""Reports progress: the stage, the amount done, and the total if it is known."""
 Write = Callable[[Inbox, str, Recipe, Advance], tuple[list[Question], dict[str, Json]]]
 """Writes questions with a language model, given the inbox and its hash; returns the questions and what they cost."""
 
@@ -96,7 +100,7 @@ class Preparation:
         """Return the source's path on disk, and record the hash of its content."""
         path = Path(source).expanduser()
         if hub.is_hub_id(source):
-            path = hub.download(source, self._hub.endpoint, self._hub.token, self._hub.cache)
+            path = hub.download(source, self._hub.endpoint, self._hub.token, self._hub.cache, _DATA_SET)
         elif not path.exists():
             raise MailSourceError(f"cannot read {source}: No such file or directory")
         self._contents[source] = sources.fingerprint(path, self._store)
