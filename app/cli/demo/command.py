@@ -12,7 +12,8 @@ import typer
 from app.cli import data_sources
 from app.cli.client import PATIENCE_S, Service
 from app.cli.demo.document import demo_document
-from app.cli.demo.jobs import DemoJob, demo_job
+from app.cli.demo.job import DemoJob
+from app.cli.demo.jobs import demo_job
 from app.cli.demo.real_base import (
     Device,
     RealBase,

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from app.cli.client import Service
 from app.cli.demo.held_out_tasks import ask_both
+from app.cli.demo.job import ACTS_AS, DemoJob, compared
 from app.cli.terminal import plain
 from environment.json_type import Json
 
@@ -77,3 +78,13 @@ def _mark(correct: bool | None) -> Text:
 
 def _sources(answer: Json) -> str:
     return f"from {', '.join(answer['source_ids'])}" if answer["source_ids"] else "no source"
+
+
+EMAIL_SEARCH = DemoJob(
+    introduction=ACTS_AS + "an email agent: given a question and a mailbox, it has to search, open emails, and answer "
+    "with the email that proves it. It attempts every question several times, a judge compares each answer with the "
+    "known one, and " + compared(task="question", unseen="mailboxes, names and values"),
+    iterations=14,
+    examples=examples,
+    print_examples=print_answers,
+)

@@ -1,14 +1,14 @@
-"""The part of a demo that shows sales emails, and how the nodes of the graph used in every iteration rank."""
+"""The demo of the environment: it shows sales emails, and how the nodes of the graph used in every iteration rank."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from app.cli.client import Service
 from app.cli.demo.held_out_tasks import ask_both
+from app.cli.demo.job import ACTS_AS, DemoJob, compared
 from environment.json_type import Json
-
-if TYPE_CHECKING:
-    from learnloop_sales.graph import Graph
+from learnloop_sales.demo_report import print_examples
+from learnloop_sales.graph import Graph
+from learnloop_sales.scenarios import home_world
 
 _TASK_FIELDS = ("prospect", "company", "role", "goal", "start", "graph")
 CHECKS = ("citations_read", "cited_product", "named_prospect", "named_company")
@@ -46,8 +46,6 @@ def _email(service: Service, reply: Json) -> Json:
 
 def _node_scores(service: Service, run: Json) -> Json:
     """Return the nodes of the home graph with their ranks before and after training."""
-    from learnloop_sales.scenarios import home_world
-
     home = home_world(run["request"]["seed"])
     last = run["progress"]["iterations_done"]
     path = f"/runs/{run['run_id']}/node-scores"
@@ -56,7 +54,7 @@ def _node_scores(service: Service, run: Json) -> Json:
     return {"graph": home.key, **ranked_nodes(home.graph, before, after)}
 
 
-def ranked_nodes(graph: "Graph", before: Mapping[str, float], after: Mapping[str, float]) -> Json:
+def ranked_nodes(graph: Graph, before: Mapping[str, float], after: Mapping[str, float]) -> Json:
     """Return `nodes` with score and rank before and after, in the order of their final ranks, and the ids of those that
     have `risen` or `fallen`.
 
@@ -82,7 +80,7 @@ def ranked_nodes(graph: "Graph", before: Mapping[str, float], after: Mapping[str
     }
 
 
-def _ranks(graph: "Graph", scores: Mapping[str, float]) -> dict[str, int]:
+def _ranks(graph: Graph, scores: Mapping[str, float]) -> dict[str, int]:
     order = sorted(graph.nodes, key=lambda id: (-scores[id], -graph.popularity[id]))
     return {id: rank for rank, id in enumerate(order, 1)}
 
@@ -91,3 +89,15 @@ def _climb(node: Json) -> int:
     """Return the number of ranks that the node has risen."""
     climb: int = node["rank"]["before"] - node["rank"]["after"]
     return climb
+
+
+DEMO = DemoJob(
+    introduction=ACTS_AS + "a sales agent: given a prospect and a graph of facts, it has to follow the edges from the "
+    "prospect's job to a product that helps, read what it will cite, and write the email. It writes to every prospect "
+    "several times, a rule-based judge checks whether each email is based on what the agent read, and "
+    + compared(task="prospect", unseen="graphs, names and facts")
+    + " One graph is used in every iteration; its nodes get scores from the rewards of the emails that cite them.",
+    iterations=14,
+    examples=examples,
+    print_examples=print_examples,
+)
