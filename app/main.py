@@ -177,7 +177,8 @@ def create_app(
     app.state.known_runs = KnownRuns()
     app.state.known_jobs = KnownJobs()
     added = list(added_routes())
-    _add_middleware(app, settings, {path: most(settings) for each in added for path, most in each.files.items()})
+    app.state.uploads = {path: upload for each in added for path, upload in each.uploads.items()}
+    _add_middleware(app, settings, {path: each.max_bytes(settings) for path, each in app.state.uploads.items()})
     errors.install(app)
     api_file.install(app)
     for router in (*(part.router for part in _PARTS), *(each.router for each in added)):
@@ -238,19 +239,19 @@ _RAW = ("/demonstrations", "/imports")
 """Paths whose bodies are not JSON."""
 
 
-def _add_middleware(app: FastAPI, settings: Settings, files: Mapping[str, int]) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, uploads: Mapping[str, int]) -> None:
     """Add the middleware. The last one added is the outermost, so the keys are checked before a body is read.
 
-    `files` are the paths of packages whose bodies are files, with their limits in bytes.
+    `uploads` are the paths of packages whose bodies are files, with their limits in bytes.
     """
     limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
     big = dict.fromkeys(
         ("/learn-loop", "/graphs", "/scenarios", "/demonstrations", "/imports"), settings.max_graph_bytes
     )
-    big |= files
+    big |= uploads
     big |= dict.fromkeys(training.JOB_PATHS, settings.max_training_bytes)
     app.add_middleware(Idempotency)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=(*_RAW, *files))
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, big=big, forwarded=training.PREFIX, raw=(*_RAW, *uploads))
     guarded, origins, failed = settings.guarded, settings.cors_origins, _failed_keys(settings)
     app.add_middleware(Guard, required=guarded, limit=limit, failed_keys=failed, origins=origins)
     app.add_middleware(ModelErrors)

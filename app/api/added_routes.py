@@ -18,13 +18,30 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class AddedUpload:
+    """A path that takes a file as its body instead of JSON, and how people are offered it. Its reply says what was
+    stored, with the number of things in the file in the field that has the plural of `noun`."""
+
+    max_bytes: Callable[[Settings], int]
+    """Returns the limit of the body in bytes."""
+    label: str
+    """What is uploaded, as a command: `Upload an inbox`."""
+    help: str
+    """What the file can be."""
+    accept: str
+    """Endings of such files, separated by commas."""
+    noun: str
+    """What the file has many of, such as `email`."""
+
+
+@dataclass(frozen=True, slots=True)
 class AddedRoutes:
     """The routes of a package."""
 
     router: APIRouter
     """A router that `app.api.routers.keyed_router` made. Its tag is one of the API's."""
-    files: Mapping[str, Callable[[Settings], int]] = field(default_factory=dict)
-    """Paths whose body is a file instead of JSON, each with the function that returns its limit in bytes."""
+    uploads: Mapping[str, AddedUpload] = field(default_factory=dict)
+    """Uploads by their paths."""
 
 
 def added_routes() -> Iterator[AddedRoutes]:

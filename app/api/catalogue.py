@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 
+from fastapi import Request
 from pydantic import Field
 
 import environment.registry
 import judges.registry
 import training.rollout.agents.registry
+from app.api.added_routes import AddedUpload
 from app.api.dependencies import CurrentService, CurrentSettings, RunIdQuery
 from app.api.routers import keyed_router
 from app.backends import choices, unusable_base_models
@@ -95,6 +97,41 @@ class BackendCatalogue(ResponseModel):
     items: list[BackendOut]
     """All there are."""
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
+
+
+class UploadOut(ResponseModel):
+    """A kind of file that can be uploaded, which an installed package adds."""
+
+    path: str
+    """Path to which the file is posted as it is, with its `name` in the query."""
+    label: str
+    """What is uploaded, as a command."""
+    help: str
+    """What the file can be."""
+    accept: str
+    """Endings of such files, separated by commas."""
+    noun: str
+    """What the file has many of. The plural is the field of the reply that says how many were stored."""
+
+
+class UploadCatalogue(ResponseModel):
+    """The complete list. It has a single page."""
+
+    items: list[UploadOut]
+    """All there are."""
+    next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
+
+
+@router.get("/uploads")
+async def list_uploads(request: Request) -> UploadCatalogue:
+    """List the kinds of files that installed packages can store."""
+    added: Mapping[str, AddedUpload] = request.app.state.uploads
+    return UploadCatalogue(
+        items=[
+            UploadOut(path=path, label=each.label, help=each.help, accept=each.accept, noun=each.noun)
+            for path, each in added.items()
+        ]
+    )
 
 
 @router.get("/backends")

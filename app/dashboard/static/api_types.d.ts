@@ -1384,6 +1384,14 @@ export interface UnusableBaseModel {
   "reason": string;
 }
 
+export interface UploadOut {
+  "path": string;
+  "label": string;
+  "help": string;
+  "accept": string;
+  "noun": string;
+}
+
 export interface VerdictOut {
   "state": VerdictState;
   "points": number | null;

@@ -15,7 +15,7 @@ _ROUTES = '''
 
 from fastapi import Request
 
-from app.api.added_routes import AddedRoutes
+from app.api.added_routes import AddedRoutes, AddedUpload
 from app.api.routers import keyed_router
 from app.errors import InvalidRequest
 
@@ -29,7 +29,8 @@ async def count_lines(request: Request, name: str) -> dict[str, int]:
         raise InvalidRequest(("body",), "the body is empty")
     return {name: body.count(b"\\n")}
 
-added = AddedRoutes(router, files={"/lines": lambda settings: 2_000_000})
+upload = AddedUpload(lambda settings: 2_000_000, "Upload lines", "A text.", ".txt", "line")
+added = AddedRoutes(router, uploads={"/lines": upload})
 '''
 
 
@@ -58,6 +59,10 @@ async def test_they_have_the_keys_limits_and_errors_of_ours(data_dir: Path, data
             refused = await client.post("/lines", params=parameters, content=content, headers=headers)
             assert (refused.status_code, said in refused.text) == (status, True), refused.text
             assert refused.headers["content-type"] == "application/problem+json"
+        [upload] = [
+            each for each in (await client.get("/uploads", headers=headers)).json()["items"] if each["path"] == "/lines"
+        ]
+        assert (upload["label"], upload["accept"], upload["noun"]) == ("Upload lines", ".txt", "line")
         api = (await client.get("/openapi.json")).json()
         assert {"401", "422", "429"} <= set(api["paths"]["/lines"]["post"]["responses"])
 
@@ -84,3 +89,4 @@ async def test_a_request_to_those_of_a_missing_package_says_what_to_install(
             )
         assert "learnloop-mail" not in (await service.client.post("/runs", json={}, headers=headers)).text
         assert (await service.client.get("/inboxes", headers=headers)).json()["items"] == []
+        assert (await service.client.get("/uploads", headers=headers)).json()["items"] == []

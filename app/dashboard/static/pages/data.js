@@ -10,7 +10,7 @@ import { HOW_MADE, MakeQuestions, questionsAbout, questionsOf, scenariosFor } fr
 import { Empty, Loaded, useLoaded } from "../parts/states.js";
 import { Table } from "../parts/table.js";
 import { JsonText, label } from "../parts/text.js";
-import { DEMONSTRATIONS, INBOX, Upload } from "../parts/upload.js";
+import { DEMONSTRATIONS, Upload, uploadTo } from "../parts/upload.js";
 import { href } from "../router.js";
 
 /** @typedef {import("../api_types").InboxOut} Inbox */
@@ -89,11 +89,12 @@ function origin(from) {
 
 export function Data() {
   const inboxes = useLoaded((aborted) => all("inboxes", {}, { aborted, most: 1000 }), []);
+  const inboxUpload = useLoaded((aborted) => uploadTo("inboxes", aborted), []);
   const sets = useLoaded((aborted) => all("scenarios", {}, { aborted, most: 1000 }), []);
   const demonstrations = useLoaded((aborted) => all("demonstrations", {}, { aborted, most: 1000 }), []);
   const graphs = useLoaded((aborted) => get("graphs", {}, aborted), []);
   return html`<h1>Data</h1>
-    <section class="card"><h2>Inboxes</h2><${Upload} kind=${INBOX} done=${inboxes.reload} />
+    <section class="card"><h2>Inboxes</h2>${inboxUpload.data && html`<${Upload} kind=${inboxUpload.data} done=${inboxes.reload} />`}
       <${Loaded} state=${inboxes}>${(/** @type {Inbox[]} */ found) => listed("Inboxes", found, inboxColumns(/** @type {ScenarioSet[] | undefined} */ (sets.data), sets.reload, inboxes.reload), (each) => `${each.name}@${each.version}`, "No inbox yet: runs search synthetic ones.")}<//>
       ${(inboxes.data?.length ?? 0) > 0 && html`<p class="muted">${HOW_MADE}</p>`}</section>
     <section class="card"><h2>Sets of scenarios</h2><${UploadScenarios} inboxes=${/** @type {Inbox[]} */ (inboxes.data ?? [])} done=${sets.reload} />

@@ -9,7 +9,7 @@ import { html } from "../parts/html.js";
 import { QuestionsNeeded } from "../parts/questions.js";
 import { Loaded, useLoaded } from "../parts/states.js";
 import { label, Text } from "../parts/text.js";
-import { INBOX, Upload } from "../parts/upload.js";
+import { Upload, uploadTo } from "../parts/upload.js";
 import { demonstrationsOf, WarmStartFields } from "../parts/warm_start_fields.js";
 import { go } from "../router.js";
 import { changedIn, fields, GROUPS, requestOf, valuesOf } from "../start_fields.js";
@@ -32,10 +32,11 @@ export function Start({ query }) {
 
 /** All choices that the form offers. @param {string | null} fork @param {AbortSignal} aborted */
 async function load(fork, aborted) {
-  const [environments, judges, inboxes, sets, demonstrations, parent] = await Promise.all([
+  const [environments, judges, inboxes, inboxUpload, sets, demonstrations, parent] = await Promise.all([
     get("environments", {}, aborted),
     get("judges", {}, aborted),
     all("inboxes", {}, { aborted, most: 200 }),
+    uploadTo("inboxes", aborted),
     all("scenarios", {}, { aborted, most: 200 }),
     all("demonstrations", {}, { aborted, most: 200 }),
     fork ? get(path`runs/${fork}`, {}, aborted) : null,
@@ -44,6 +45,7 @@ async function load(fork, aborted) {
     environments: /** @type {import("../api_types").EnvironmentOut[]} */ (environments.items),
     judges: /** @type {string[]} */ (judges.items.map((/** @type {any} */ each) => each.name)),
     inboxes: /** @type {import("../api_types").InboxOut[]} */ (inboxes),
+    inboxUpload,
     sets: /** @type {import("../api_types").ScenarioSetOut[]} */ (sets),
     demonstrations: /** @type {import("../api_types").DemonstrationsOut[]} */ (demonstrations),
     parent: /** @type {import("../api_types").RunOut | null} */ (parent),
@@ -165,7 +167,7 @@ function TaskFields({ task, set, choices, faults, values, setValue }) {
     </div>
     ${isOwn && html`<${AgentFields} values=${values} set=${setValue} faults=${faults} sets=${sets} />`}
     ${isMail && task.inbox && !task.scenarios && html`<${QuestionsNeeded} key=${task.inbox} inbox=${task.inbox} />`}
-    ${isMail && html`<${Upload} kind=${INBOX} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
+    ${isMail && choices.inboxUpload && html`<${Upload} kind=${choices.inboxUpload} done=${stored("inbox", choices.inboxes, (_, name) => change("inbox")(name))} />`}
     ${task.environment === "sales_email" && html`<${Graph} value=${task.graph} set=${change("graph")} faults=${faults} />`}
   </section>`;
 }

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request
 
-from app.api.added_routes import AddedRoutes
+from app.api.added_routes import AddedRoutes, AddedUpload
 from app.api.datasets import WithPrepared, common_fields, scenario_set
 from app.api.dependencies import CurrentCaller, CurrentDatabase, CurrentSettings
 from app.api.raw_bodies import file_body
@@ -26,7 +26,14 @@ from learnloop_mail.service.schemas import InboxStored, QuestionsRequest
 from learnloop_mail.service.upload import BadUpload, Uploaded
 
 router = keyed_router("documents")
-ADDED = AddedRoutes(router, files={"/inboxes": lambda settings: settings.max_inbox_bytes})
+_UPLOAD = AddedUpload(
+    max_bytes=lambda settings: settings.max_inbox_bytes,
+    label="Upload an inbox",
+    help="An mbox file, an email, or JSON Lines. It stays on this service.",
+    accept=".mbox,.eml,.jsonl,.json,.txt",
+    noun="email",
+)
+ADDED = AddedRoutes(router, uploads={"/inboxes": _UPLOAD})
 _EMAIL = (
     "From: Ada <ada@acme.example>\nTo: ben@acme.example\nSubject: Venue\nMessage-ID: <1@acme.example>\n"
     "Date: Mon, 02 Mar 2026 09:00:00 +0000\n\nWe booked the Kestrel.\n"
