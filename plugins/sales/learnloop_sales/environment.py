@@ -200,12 +200,13 @@ _TASK: Mapping[str, Json] = {
     "type": "object",
     "required": ["prospect", "company"],
     "properties": {
-        "prospect": {"type": "string", "title": "Prospect", "examples": ["Vijos Fivor"]},
-        "company": {"type": "string", "title": "Company", "examples": ["Movoze"]},
-        "role": {"type": "string", "title": "Role", "examples": ["head of sales"]},
+        "prospect": {"type": "string", "title": "Prospect", "maxLength": 1_000, "examples": ["Vijos Fivor"]},
+        "company": {"type": "string", "title": "Company", "maxLength": 1_000, "examples": ["Movoze"]},
+        "role": {"type": "string", "title": "Role", "maxLength": 1_000, "examples": ["head of sales"]},
         "goal": {
             "type": "string",
             "title": "Goal",
+            "maxLength": 1_000,
             "description": "What the email should achieve.",
             "default": DEFAULT_GOAL,
             "examples": ["show a demo"],
@@ -219,6 +220,7 @@ _TASK: Mapping[str, Json] = {
         "graph": {
             "type": "string",
             "title": "Synthetic graph",
+            "maxLength": 200,
             "description": "Not needed if the run has a graph of its own.",
             "examples": ["test.0.17"],
         },

@@ -102,7 +102,15 @@ async def test_the_environment_says_what_a_task_lacks(data_dir: Path, database_u
         for body, loc, named in (
             ({}, [], "prospect must be"),
             ({"prospect": "Pira"}, [], "company must be"),
-            ({"question": "Why?"}, [], "no question"),
+            (
+                {"question": "Why?"},
+                ["question"],
+                "environment sales_email has: prospect, company, role, goal, start, graph.",
+            ),
+            ({**PROSPECT, "prospekt": "x"}, ["prospekt"], "Did you mean prospect?"),
+            ({**PROSPECT, "inbox_address": "x"}, ["inbox_address"], "sales_email has: prospect"),
+            ({**PROSPECT, "goal": "x" * 1_001}, ["goal"], "1,000 characters"),
+            ({"prospect": 5}, ["prospect"], "must be a text"),
             ({**PROSPECT, "start": "nowhere"}, [], "'nowhere'"),
             ({**PROSPECT, "input": {}}, [], "put prospect, company into it"),
             ({"input": {"prospect": "Pira"}}, ["input"], "company must be"),
