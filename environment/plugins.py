@@ -46,7 +46,8 @@ def missing(group: str) -> list[str]:
     return [name for name in _known(group) if name not in registered(group)]
 
 
-def _known(group: str) -> dict[str, str]:
+@cache
+def _known(group: str) -> Mapping[str, str]:
     """Return the names that packages of ours register, each with its package."""
     known = json.loads(_KNOWN.read_text(encoding="utf-8"))
     return {name: each["distribution"] for each in known for name in each["names"].get(group, ())}
