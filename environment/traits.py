@@ -20,6 +20,12 @@ class Document:
     """Returns the figures shown about its size, next to its hash. Accepts any list."""
     learned_on: Callable[[Mapping[str, Json]], Sequence[Json] | None]
     """Returns, from an environment's learned state, the document that a run invented because its config had none."""
+    title: str = ""
+    """What the document is called where it is given, such as on the form that starts a run."""
+    description: str = ""
+    """What it is made of, and what happens without one."""
+    example: Sequence[Json] = ()
+    """A short valid document."""
 
 
 def _unchanged_config(task: Mapping[str, Json], config: Mapping[str, Json], data_dir: Path) -> Mapping[str, Json]:

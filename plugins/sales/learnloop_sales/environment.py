@@ -244,11 +244,34 @@ _TASK: Mapping[str, Json] = {
         },
     },
 }
+_GRAPH: Sequence[Json] = [
+    {
+        "id": "customer-job-close",
+        "content": "Customer Job: The finance team closes the books in 9 days.",
+        "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
+    },
+    {
+        "id": "product-feature-match",
+        "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
+        "edge": [],
+    },
+]
 TRAITS = Traits(
     description="Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales "
     "email.",
     datasets={"scenarios": ()},
-    documents={"graph": Document(parse_graph, size_of, _learned_on)},
+    documents={
+        "graph": Document(
+            parse_graph,
+            size_of,
+            _learned_on,
+            title="Knowledge graph",
+            description="Its nodes as JSON: each an object with `id`, `content` and `edge`, a list of "
+            '`{"target_id", "relationship"}`. There must be a Customer Job from which a Product Feature can be '
+            "reached. Without one graphs are invented, one for each prospect.",
+            example=_GRAPH,
+        )
+    },
     task=_TASK,
     repeats=True,
 )
