@@ -7,7 +7,7 @@ from pathlib import Path
 from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
 from environment.explained import ending, shortened
 from environment.scenario_order import draw
-from environment.traits import Document, Traits
+from environment.traits import Document, RunPage, Traits
 from learnloop_sales.graph import Graph, dump_graph, parse_graph, size_of
 from learnloop_sales.node_scores import NodeScores, Rule
 from learnloop_sales.scenarios import (
@@ -273,5 +273,8 @@ TRAITS = Traits(
         )
     },
     task=_TASK,
+    pages=(
+        RunPage("emails", "Emails and graph", files("learnloop_sales") / "dashboard", "emails.js", style="emails.css"),
+    ),
     repeats=True,
 )
