@@ -67,6 +67,14 @@ def task_schema(name: str) -> dict[str, Json] | None:
     return task if fits and isinstance(required, list) and set(map(type, required)) <= {str} else None
 
 
+def document(setting: str) -> tuple[str, Document]:
+    """Return the environment that has this setting, and what its value is. Raises UnknownEnvironment."""
+    if (found := documents().get(setting)) is None:
+        where = plugins.where_to_find("documents", setting)
+        raise UnknownEnvironment(f"No environment that is installed here takes a {setting}. {where}".rstrip())
+    return found
+
+
 def documents() -> dict[str, tuple[str, Document]]:
     """Return the settings of all environments that are documents, each with its environment's name."""
     return {setting: (name, document) for name in names() for setting, document in traits(name).documents.items()}

@@ -25,7 +25,7 @@ from app.db.json_text import canonical
 from app.db.tables import Document, UserScenario
 from app.domain.stored_request import Choice
 from environment.json_type import Json
-from environment.registry import documents as environment_documents
+from environment.registry import document as environment_document
 
 Kind = Literal["graph", "scenarios", "demonstrations"]
 KINDS: Sequence[Kind] = ("graph", "scenarios")
@@ -63,7 +63,7 @@ def document(project: str, kind: Kind, content: Sequence[Json]) -> NewDocument:
 def _size(kind: Kind, content: Sequence[Json]) -> Mapping[str, int]:
     if kind in ("scenarios", "demonstrations"):
         return {"count": len(content)}
-    _, of_environment = environment_documents()[kind]
+    _, of_environment = environment_document(kind)
     return of_environment.size(content)
 
 

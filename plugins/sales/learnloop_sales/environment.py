@@ -7,7 +7,7 @@ from pathlib import Path
 from environment.base import Environment, Json, Outcome, Rewarded, Scenario, Split, ToolCall, UnknownScenario
 from environment.explained import ending, shortened
 from environment.scenario_order import draw
-from environment.traits import Document, Traits
+from environment.traits import Document, RunPage, Traits
 from learnloop_sales.graph import Graph, dump_graph, parse_graph, size_of
 from learnloop_sales.node_scores import NodeScores, Rule
 from learnloop_sales.scenarios import (
@@ -200,9 +200,27 @@ _TASK: Mapping[str, Json] = {
     "type": "object",
     "required": ["prospect", "company"],
     "properties": {
-        "prospect": {"type": "string", "title": "Prospect", "maxLength": 1_000, "examples": ["Vijos Fivor"]},
-        "company": {"type": "string", "title": "Company", "maxLength": 1_000, "examples": ["Movoze"]},
-        "role": {"type": "string", "title": "Role", "maxLength": 1_000, "examples": ["head of sales"]},
+        "prospect": {
+            "type": "string",
+            "title": "Prospect",
+            "description": "Name of the person to write to.",
+            "maxLength": 1_000,
+            "examples": ["Vijos Fivor"],
+        },
+        "company": {
+            "type": "string",
+            "title": "Company",
+            "description": "Company of the prospect.",
+            "maxLength": 1_000,
+            "examples": ["Movoze"],
+        },
+        "role": {
+            "type": "string",
+            "title": "Role",
+            "description": "Job title of the prospect.",
+            "maxLength": 1_000,
+            "examples": ["head of sales"],
+        },
         "goal": {
             "type": "string",
             "title": "Goal",
@@ -215,22 +233,48 @@ _TASK: Mapping[str, Json] = {
             "type": "array",
             "items": {"type": "string"},
             "title": "Nodes to start from",
-            "description": "By default the first Customer Job that leads to a product.",
+            "description": "Ids of up to 10 nodes. By default the first Customer Job that leads to a product.",
         },
         "graph": {
             "type": "string",
             "title": "Synthetic graph",
             "maxLength": 200,
-            "description": "Not needed if the run has a graph of its own.",
+            "description": "Name of an invented graph. Not needed if the run has a graph of its own.",
             "examples": ["test.0.17"],
         },
     },
 }
+_GRAPH: Sequence[Json] = [
+    {
+        "id": "customer-job-close",
+        "content": "Customer Job: The finance team closes the books in 9 days.",
+        "edge": [{"target_id": "product-feature-match", "relationship": "solved by"}],
+    },
+    {
+        "id": "product-feature-match",
+        "content": "Product Feature: AutoMatch matches 95 percent of bank statements.",
+        "edge": [],
+    },
+]
 TRAITS = Traits(
     description="Walks a knowledge graph from a prospect's job to a product that helps, and writes a short sales "
     "email.",
     datasets={"scenarios": ()},
-    documents={"graph": Document(parse_graph, size_of, _learned_on)},
+    documents={
+        "graph": Document(
+            parse_graph,
+            size_of,
+            _learned_on,
+            title="Knowledge graph",
+            description="Its nodes as JSON: each an object with `id`, `content` and `edge`, a list of "
+            '`{"target_id", "relationship"}`. There must be a Customer Job from which a Product Feature can be '
+            "reached. Without one graphs are invented, one for each prospect.",
+            example=_GRAPH,
+        )
+    },
     task=_TASK,
+    pages=(
+        RunPage("emails", "Emails and graph", files("learnloop_sales") / "dashboard", "emails.js", style="emails.css"),
+    ),
     repeats=True,
 )

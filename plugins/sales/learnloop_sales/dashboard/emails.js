@@ -1,23 +1,23 @@
 // The sales agent: its sample email after each iteration, next to the knowledge graph with its node scores.
 
-import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
-import { get, path } from "../api.js";
-import { number } from "../format.js";
-import { KnowledgeGraph } from "../parts/graph.js";
-import { html } from "../parts/html.js";
-import { Rate } from "../parts/rate.js";
-import { Empty, Loaded, useLoaded } from "../parts/states.js";
-import { label, Text, visible } from "../parts/text.js";
-import { href, refine } from "../router.js";
+import { useEffect, useMemo, useRef, useState } from "learnloop/vendor/hooks.js";
+import { get, path } from "learnloop/api.js";
+import { number } from "learnloop/format.js";
+import { KnowledgeGraph } from "./graph.js";
+import { html } from "learnloop/parts/html.js";
+import { Rate } from "learnloop/parts/rate.js";
+import { Empty, Loaded, useLoaded } from "learnloop/parts/states.js";
+import { label, Text, visible } from "learnloop/parts/text.js";
+import { href, refine } from "learnloop/router.js";
 
-/** @typedef {import("../parts/graph.js").GraphNode} GraphNode */
-/** @typedef {import("../api_types").ShowcaseEmail} Email */
+/** @typedef {import("./graph.js").GraphNode} GraphNode */
+/** @typedef {import("learnloop/api_types").ShowcaseEmail} Email */
 
 const _SHOWN = 4000;
 const _KIND = /^(customer job|product feature|fact):/i;
 
-/** @param {import("./run.js").PartProps} props */
-export function Sales({ data, run, query }) {
+/** @param {import("learnloop/pages/run.js").PartProps} props */
+export function Page({ data, run, query }) {
   const [chosen, setChosen] = useState(/** @type {string | undefined} */ (undefined));
   const emails = data.iterations.value.flatMap((each) => (each.email ? [each.email] : []));
   const graph = useLoaded((aborted) => readGraph(run.run_id, aborted), [run.run_id, emails.length > 0]);
@@ -48,7 +48,7 @@ async function readGraph(runId, aborted) {
   }));
 }
 
-/** @param {{run: import("../api_types").RunOut, email: Email, cited: GraphNode[], choose: (id: string) => void}} props */
+/** @param {{run: import("learnloop/api_types").RunOut, email: Email, cited: GraphNode[], choose: (id: string) => void}} props */
 function Written({ run, email, cited, choose }) {
   const task = /** @type {Record<string, any>} */ (email.scenario.task);
   return html`<section class="card email">

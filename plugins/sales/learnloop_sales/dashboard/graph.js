@@ -1,10 +1,10 @@
 // A knowledge graph laid out by d3-force. Node sizes show scores, edges are arrows, and every node is a button.
 
-import { useMemo } from "../vendor/hooks.js";
-import { forceCollide, forceLink, forceManyBody, forceSimulation, forceX, forceY } from "../vendor/d3-force.js";
-import { number } from "../format.js";
-import { html } from "./html.js";
-import { label } from "./text.js";
+import { useMemo } from "learnloop/vendor/hooks.js";
+import { forceCollide, forceLink, forceManyBody, forceSimulation, forceX, forceY } from "learnloop/vendor/d3-force.js";
+import { number } from "learnloop/format.js";
+import { html } from "learnloop/parts/html.js";
+import { label } from "learnloop/parts/text.js";
 
 /** @typedef {{id: string, kind?: string, content: string, edges: {target: string, label: string}[]}} GraphNode */
 /** @typedef {{id: string, x: number, y: number}} Placed */
