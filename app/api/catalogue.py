@@ -40,6 +40,19 @@ class Catalogue(ResponseModel):
     next_cursor: None = Field(default=None, description=_SINGLE_PAGE)
 
 
+class DocumentOut(ResponseModel):
+    """A setting of an environment whose value is a list, which is stored once under its hash."""
+
+    setting: str
+    """Its name in `environment.config`."""
+    title: str
+    """What it is called."""
+    description: str
+    """What it is made of, and what happens without it. Empty if the environment does not say."""
+    example: list[Json]
+    """A short one. Empty if the environment does not give one."""
+
+
 class EnvironmentOut(Named):
     """An environment that agents can be trained in."""
 
@@ -48,6 +61,8 @@ class EnvironmentOut(Named):
     task: dict[str, Json] | None
     """What a task of one's own is made of, for `input` of `POST /ask`: a JSON schema of an object, whose properties
     have titles. Null if the environment does not say."""
+    documents: list[DocumentOut]
+    """Its settings that are documents of their own, beside `scenarios`."""
 
 
 class EnvironmentCatalogue(ResponseModel):
@@ -162,7 +177,20 @@ async def list_environments() -> EnvironmentCatalogue:
 def _environments() -> list[EnvironmentOut]:
     found = environment.registry
     return [
-        EnvironmentOut(name=name, description=str(found.traits(name).description), task=found.task_schema(name))
+        EnvironmentOut(
+            name=name,
+            description=str(found.traits(name).description),
+            task=found.task_schema(name),
+            documents=[
+                DocumentOut(
+                    setting=setting,
+                    title=each.title or setting,
+                    description=each.description,
+                    example=list(each.example),
+                )
+                for setting, each in found.traits(name).documents.items()
+            ],
+        )
         for name in found.names()
     ]
 

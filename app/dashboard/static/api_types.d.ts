@@ -299,6 +299,13 @@ export interface Differences {
   "turns": IntervalOut | null;
 }
 
+export interface DocumentOut {
+  "setting": string;
+  "title": string;
+  "description": string;
+  "example": (any)[];
+}
+
 export interface Email {
   "subject": string;
   "body": string;
@@ -361,6 +368,7 @@ export interface EnvironmentOut {
   "name": string;
   "description": string;
   "task": Record<string, any> | null;
+  "documents": (DocumentOut)[];
 }
 
 export interface EvaluatedModel {
