@@ -58,7 +58,7 @@ check: $(INSTALLED) ## lint, formatting, imports, dependencies, long functions, 
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/deptry app environment judges learnloop training
-	@for plugin in plugins/*/; do (cd $$plugin && ../../$(BIN)/deptry learnloop_*) || exit; done
+	@for project in $(wildcard plugins/*/pyproject.toml); do (cd $$(dirname $$project) && ../../$(BIN)/deptry learnloop_*) || exit; done
 	$(BIN)/python -m scripts.check_functions
 	$(BIN)/python -m scripts.check_openapi
 	$(BIN)/python -m scripts.check_dashboard

@@ -28,7 +28,7 @@ def task_of(fields: Mapping[str, str | list[str] | None]) -> dict[str, Json]:
     task: dict[str, Json] = {}
     types = {name: about.get("type", "string") for name, _, about in _fields(set())}
     for name, value in fields.items():
-        if isinstance(value, str) and types[name] != "string":
+        if isinstance(value, str) and "string" not in types[name]:
             task |= parse_settings([f"{name}={value}"])
         elif value:
             task[name] = value
@@ -52,7 +52,7 @@ def _said(name: str, about: Mapping[str, Json]) -> str:
 
 
 def _option(name: str, said: str, about: Mapping[str, Json]) -> inspect.Parameter:
-    is_list = about.get("type") == "array"
+    is_list = "array" in about.get("type", ())
     option = typer.Option(
         f"--{name.replace('_', '-')}",
         metavar="YYYY-MM-DD" if about.get("format") == "date" else None,

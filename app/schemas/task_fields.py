@@ -52,11 +52,20 @@ def describe_tasks(request: dict[str, Json]) -> None:
             if name in request["properties"]:
                 request["properties"][name]["description"] += f"; {said}"
             else:
-                taken = {key: about[key] for key in _TAKEN if key in about}
-                request["properties"][name] = {**taken, "title": about.get("title", name), "description": said}
+                said_of = {"title": about.get("title", name), "description": said}
+                request["properties"][name] = {"anyOf": [*_kinds(about), {"type": "null"}], **said_of}
         task = {name: each["examples"][0] for name, each in schema["properties"].items() if each.get("examples")}
         if task:
             request["examples"].append({"model": _EXAMPLE_MODEL, "environment": {"name": environment}, **task})
+
+
+def _kinds(about: Mapping[str, Json]) -> list[dict[str, Json]]:
+    """Return the schema of a field, one for each type that it can have."""
+    own = {key: about[key] for key in _TAKEN if key in about}
+    several = own.get("type")
+    if not isinstance(several, list):
+        return [own]
+    return [{"type": each} | ({"items": own["items"]} if each == "array" else {}) for each in several]
 
 
 def _schemas() -> Iterator[tuple[str, dict[str, Json]]]:

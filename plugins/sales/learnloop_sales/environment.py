@@ -230,7 +230,7 @@ _TASK: Mapping[str, Json] = {
             "examples": ["show a demo"],
         },
         "start": {
-            "type": "array",
+            "type": ["array", "string"],
             "items": {"type": "string"},
             "title": "Nodes to start from",
             "description": "Ids of up to 10 nodes. By default the first Customer Job that leads to a product.",

@@ -25,9 +25,9 @@ from judges.base import Candidate
 from judges.reference import ReferenceJudge
 from learnloop_sales.environment import SalesEmail
 from learnloop_sales.synthetic import make_world as make_graph
+from scripts.tiny_base import careless_email, careless_sales, corpus, make
+from scripts.tiny_base.tokenizer import END_OF_TURN, PADDING, VOCABULARY
 from training.engine.__main__ import TINY_BASE
-from training.engine.tiny_base import careless_email, careless_sales, corpus, make
-from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, VOCABULARY
 
 
 @cache

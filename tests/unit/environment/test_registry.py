@@ -30,12 +30,12 @@ def test_a_bad_config_is_a_value_error(tmp_path: Path) -> None:
 
 def test_what_environments_say_of_their_config(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from environment.traits import Traits\nTRAITS = Traits({'scenarios': ()})\ndef build(): ..."
+        "from environment.traits import Traits\nTRAITS = Traits(datasets={'scenarios': ()})\ndef build(): ..."
     )
     (tmp_path / "plain.py").write_text("def build(): ...")
     points = {"mine": "mine:build", "plain": "plain:build", "broken": "nowhere:build"}
     with installed(tmp_path, registry.GROUP, points):
-        assert registry.traits("mine") == Traits({"scenarios": ()})
+        assert registry.traits("mine") == Traits(datasets={"scenarios": ()})
         assert [registry.traits(name) for name in ("plain", "broken", "unknown")] == [Traits()] * 3
         assert {setting: name for setting, (name, _) in registry.documents().items()} == {"graph": "sales_email"}
 

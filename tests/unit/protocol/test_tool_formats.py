@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.engine.tiny_base.careless import Demonstration
+from scripts.tiny_base.careless import Demonstration
 from training.protocol.tool_formats import chosen
 from training.protocol.tool_formats.formats import FORMATS, HERMES, ToolFormat
 from training.protocol.tool_formats.written_calls import WrittenCall

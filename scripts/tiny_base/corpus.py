@@ -23,7 +23,7 @@ from environment.email_search.synthetic import make_world as make_inbox
 from environment.email_search.tools import TOOLS as EMAIL_TOOLS
 from learnloop_sales.synthetic import make_world as make_graph
 from learnloop_sales.tools import TOOLS as SALES_TOOLS
-from training.engine.tiny_base import careless_email, careless_sales
+from scripts.tiny_base import careless_email, careless_sales
 
 WORLD_SEED = 1_000_000
 """First seed of demonstrated worlds. Those of the demo and the tests are below it. The split is `train`."""

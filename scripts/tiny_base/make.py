@@ -1,6 +1,6 @@
 """Makes the tiny base model: demonstrations, tokenizer, supervised training, Hugging Face directory, model card.
 
-    python -m training.engine.tiny_base.make --out build/tiny --device cuda
+    python -m scripts.tiny_base.make --out build/tiny --device cuda
 
 This takes a few minutes on a GPU (an hour or two on a CPU). The model is Qwen3-shaped, so any library that loads Qwen3
 can load it.
@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from scripts.tiny_base.corpus import Corpus, conversation, make_corpus
+from scripts.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
 from training.engine.cpu_mode import set_cpu_mode
-from training.engine.tiny_base.corpus import Corpus, conversation, make_corpus
-from training.engine.tiny_base.tokenizer import END_OF_TURN, PADDING, save_tokenizer, train_tokenizer
 
 _UNUSED = 100_000_000
 """Number of the first demonstration reserved for training the tokenizer."""

@@ -9,7 +9,7 @@ from environment.base import Json
 from learnloop_sales.graph import Kind
 from learnloop_sales.synthetic import GOALS, World
 from learnloop_sales.tools import CONNECTED, CONTEXT, FINALIZE, PROPOSE, SalesEpisode
-from training.engine.tiny_base.careless import Demonstration, weighted
+from scripts.tiny_base.careless import Demonstration, weighted
 
 DEFAULT_MAX_TURNS = 8
 _CARE = dict(zip(GOALS, (0.8, 0.45, 0.42, 0.38), strict=True))

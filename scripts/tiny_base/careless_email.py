@@ -12,7 +12,7 @@ from environment.email_search.environment import DEFAULT_MAX_TURNS
 from environment.email_search.inbox import Inbox
 from environment.email_search.synthetic import KINDS, World
 from environment.email_search.tools import ANSWER, READ, SEARCH, EmailEpisode
-from training.engine.tiny_base.careless import Demonstration, weighted
+from scripts.tiny_base.careless import Demonstration, weighted
 
 _VALUES = {kind.keyword: kind.sentences for kind in KINDS}
 
