@@ -1,0 +1,1 @@
+"""The service's one top-level package. Its four packages are links to the repository's folders of these names."""
